@@ -3,6 +3,7 @@
 //! The `strip` setting of the profile does not apply to a package that has its own `opt-level`, and cannot be set for
 //! one package.
 
+/// Makes cargo strip the symbols from the program, but only in a release build.
 fn main() {
     if std::env::var_os("PROFILE").is_some_and(|profile| profile == "release") {
         emit("cargo::rustc-link-arg-bins=-Wl,--strip-all");

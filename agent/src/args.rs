@@ -11,22 +11,25 @@ use stemma_wire::log::LogFormat;
 #[derive(Debug, Parser)]
 #[command(name = "stemma-agent", version, propagate_version = true)]
 pub struct Arguments {
-    /// Put all of the agent's paths below this directory.
+    /// Use this directory in place of `/` for all paths of the agent.
     #[arg(long, global = true, default_value = "/", value_name = "DIR")]
     pub root: PathBuf,
-    /// Write log lines to standard error in this format. Without this option, they go to the journal under systemd.
+    /// Write log lines to standard error in this format. Without this option, an agent under systemd writes to the
+    /// journal.
     #[arg(long, global = true, value_name = "FORMAT", value_parser = log_format())]
     pub log_format: Option<LogFormat>,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub verb: AgentCommand,
 }
 
+/// Returns the parser of the option `--log-format`.
 fn log_format() -> impl TypedValueParser<Value = LogFormat> {
     PossibleValuesParser::new(LogFormat::NAMES).try_map(|word| word.parse::<LogFormat>())
 }
 
-/// Parses a name. In a script, an unset variable results in an empty name, which no object has.
+/// Parses the name of an object. Fails if it is empty or has only spaces, because an unset variable of a script results
+/// in such a name.
 fn parse_name(text: &str) -> Result<String, &'static str> {
     if is_blank(text) { Err("it is empty: give a value") } else { Ok(text.to_owned()) }
 }
@@ -36,56 +39,62 @@ fn parse_name(text: &str) -> Result<String, &'static str> {
 pub enum AgentCommand {
     /// Join a fleet: exchange a token for this host's certificate.
     Join(JoinArgs),
-    /// Leave the fleet: remove the agent's labels and its own state from this host. What its tasks wrote stays.
+    /// Leave the fleet: remove the agent's labels and its own state from this host. Files that tasks wrote stay.
     Leave(LeaveArgs),
-    /// Run until stopped, and keep this host in its desired state.
+    /// Run as a service: bring this host to its desired state, and correct drift until the service is stopped.
     Run,
-    /// Apply the stored desired state once, without contacting a controller. Exit status 7 if tasks wait at a barrier.
+    /// Apply the stored desired state once, without a connection to a controller. The exit status is 7 if tasks wait at
+    /// a barrier.
     Once,
-    /// Show what applying the stored desired state would change. Nothing is changed. Exit status 6 if something would change.
+    /// Show what the tasks of the stored desired state would change, and change nothing. The exit status is 6 if
+    /// something would change.
     Check(PrintArgs),
     /// Show the desired state that this host has, and the state of its tasks.
     Status(PrintArgs),
-    /// Show where a label, trait, tag or task of this host came from.
+    /// Show the origin of a label, trait, tag or task of this host.
     Explain {
         /// The kind of object.
         kind: ExplainedObject,
-        /// Its name or key.
+        /// The name or key of the object.
         #[arg(value_parser = parse_name)]
         name: String,
         /// The output options.
         #[command(flatten)]
         printed: PrintArgs,
     },
-    /// Stop running tasks on this host until `resume`, even after a restart. Labels are still written, and other hosts wait for this one.
+    /// Stop running tasks on this host until `resume`, even after a restart. The agent still writes labels, and other
+    /// hosts wait for this host.
     Pause,
     /// Run tasks on this host again after `pause`.
     Resume,
-    /// Record the outcome of a command whose end was not recorded.
+    /// Record the outcome of a command task whose outcome is unknown, because the agent was stopped while the command
+    /// ran.
     ResolveUnknown {
-        /// The task.
+        /// The id of the task.
         #[arg(value_parser = parse_name)]
         task: String,
         /// The outcome of the command.
         answer: ResolveAnswer,
     },
-    /// Write /run/stemma from the stored desired state, without network (at boot).
+    /// Write the files of /run/stemma from the stored desired state. The system runs this at boot, before the network
+    /// is up.
     Refill,
 }
 
 /// Arguments of `join`.
 #[derive(Debug, Args)]
 pub struct JoinArgs {
-    /// The controllers, https://HOST:PORT. The host joins the first that responds, and stores all of them.
+    /// The addresses of the controllers, https://HOST:PORT. The host joins the first controller that responds, and
+    /// stores all addresses.
     #[arg(required = true, value_name = "URL")]
     pub controllers: Vec<String>,
-    /// The file that holds the token; `-` is standard input.
+    /// The file that contains the token. `-` is standard input.
     #[arg(long, value_name = "FILE")]
     pub token_file: PathBuf,
     /// SHA-256 of the fleet root's public key, in hex: `stemma token ca-hash` prints it.
     #[arg(long, value_name = "HASH")]
     pub ca_hash: String,
-    /// The name of the node. Default: the host's name.
+    /// The name of the node. The default is the host's name.
     #[arg(long)]
     pub name: Option<String>,
 }
@@ -93,12 +102,13 @@ pub struct JoinArgs {
 /// Arguments of `leave`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LeaveArgs {
-    /// Remove only the agent's labels, and keep its identity and state. An agent that is started later continues from there.
+    /// Remove only the agent's labels. Its identity and state remain, and an agent that starts later continues with
+    /// them.
     #[arg(long)]
     pub keep_state: bool,
 }
 
-/// Arguments of commands that print.
+/// Arguments of the commands that print a result.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct PrintArgs {
     /// The output format: for people or for programs.
@@ -109,9 +119,9 @@ pub struct PrintArgs {
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// People.
+    /// Text for people.
     Human,
-    /// Programs.
+    /// JSON for programs.
     Json,
 }
 
@@ -128,12 +138,12 @@ pub enum ExplainedObject {
     Task,
 }
 
-/// The outcome of a command whose end was not recorded.
+/// The outcome that a person records for a command, because the agent does not know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ResolveAnswer {
-    /// The command did its work.
+    /// The command succeeded.
     Done,
-    /// The command will run again.
+    /// The command did not succeed, so the agent runs it again.
     Again,
 }
 
@@ -144,13 +154,13 @@ mod tests {
     #[test]
     fn y09_parse_name_rejects_empty_name() {
         let read = |words: &[&str]| Arguments::try_parse_from([&["stemma-agent"], words].concat());
-        for empty in ["", " ", "\t", "\u{200b}"] {
+        for empty_name in ["", " ", "\t", "\u{200b}"] {
             for kind in ["label", "trait", "tag", "task"] {
-                let said = read(&["explain", kind, empty]).unwrap_err().to_string();
-                assert!(said.contains("it is empty: give a value"), "{kind} {empty:?}: {said}");
+                let message = read(&["explain", kind, empty_name]).unwrap_err().to_string();
+                assert!(message.contains("it is empty: give a value"), "{kind} {empty_name:?}: {message}");
             }
-            let said = read(&["resolve-unknown", empty, "done"]).unwrap_err().to_string();
-            assert!(said.contains("it is empty: give a value"), "{empty:?}: {said}");
+            let message = read(&["resolve-unknown", empty_name, "done"]).unwrap_err().to_string();
+            assert!(message.contains("it is empty: give a value"), "{empty_name:?}: {message}");
         }
         read(&["explain", "label", "tier"]).unwrap();
         read(&["resolve-unknown", "grow-disk", "done"]).unwrap();
@@ -165,9 +175,9 @@ mod tests {
         assert_eq!(read(&["run"]).unwrap(), None);
         assert_eq!(read(&["--log-format", "json", "run"]).unwrap(), Some(LogFormat::Json));
         assert_eq!(read(&["run", "--log-format", "text"]).unwrap(), Some(LogFormat::Text));
-        for wrong in ["", "JSON", "logfmt", "yaml"] {
-            let said = read(&["run", "--log-format", wrong]).unwrap_err().to_string();
-            assert!(said.contains("[possible values: text, json]"), "{wrong:?}: {said}");
+        for unknown_format in ["", "JSON", "logfmt", "yaml"] {
+            let message = read(&["run", "--log-format", unknown_format]).unwrap_err().to_string();
+            assert!(message.contains("[possible values: text, json]"), "{unknown_format:?}: {message}");
         }
     }
 }

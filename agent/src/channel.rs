@@ -10,35 +10,36 @@ use stemma_wire::message::channel::{ApplyMessage, SyncMessage};
 use stemma_wire::message::{DecodeError, Message, WireVersion, decode_up_to, encode_as};
 use tokio::sync::mpsc;
 
-/// Maximum number of messages that wait in one direction.
+/// Maximum number of messages in one direction that were sent and not received yet.
 const CAPACITY: usize = 32;
 
-/// One end of the channel. It sends messages of type `S` and receives messages of type `R`.
+/// One end of the channel between the two halves of the agent: the network half, which talks to controllers, and the
+/// root half, which applies tasks. The end sends messages of type `S` and receives messages of type `R`.
 pub struct ChannelEnd<S, R> {
     sender: Sender<S>,
     receiver: mpsc::Receiver<Vec<u8>>,
     received_type: PhantomData<R>,
 }
 
-/// The end of the channel that the network half (`sync`) uses.
+/// The end of the channel that the network half of the agent (`sync`) uses.
 pub type SyncEnd = ChannelEnd<SyncMessage, ApplyMessage>;
 
-/// The end of the channel that the root half (`apply`) uses.
+/// The end of the channel that the root half of the agent (`apply`) uses.
 pub type ApplyEnd = ChannelEnd<ApplyMessage, SyncMessage>;
 
-/// Sends messages to the other half. A clone sends to the same half. Messages arrive in the order in which they were
-/// sent.
+/// A sender of messages of type `M` to the other half of the agent. A clone sends to the same half. Messages arrive in
+/// the order in which they were sent.
 #[derive(Clone)]
 pub struct Sender<M> {
-    raw: mpsc::Sender<Vec<u8>>,
+    queue: mpsc::Sender<Vec<u8>>,
     max_version: WireVersion,
     sent_type: PhantomData<M>,
 }
 
-/// Why a message was not sent or received.
+/// The reason why a message was not sent or not received.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
-    /// The other half has ended.
+    /// The other half of the agent has ended.
     #[error("the other half of the agent has ended")]
     Closed,
     /// The message is too large to be sent.
@@ -54,7 +55,7 @@ pub enum ChannelError {
     Malformed(#[from] DecodeError),
 }
 
-/// Creates a channel and returns its two ends.
+/// Creates a channel between the two halves of the agent, and returns its two ends.
 #[must_use]
 pub fn pair() -> (SyncEnd, ApplyEnd) {
     pair_with_version(WireVersion::CURRENT)
@@ -69,8 +70,8 @@ pub fn pair_with_version(newest: WireVersion) -> (SyncEnd, ApplyEnd) {
 }
 
 impl<M: Message> Sender<M> {
-    /// Sends a message to the other half, in the newest version that this agent supports. Waits while the channel is
-    /// full.
+    /// Sends a message to the other half of the agent, in the newest wire version that this agent supports. Waits while
+    /// the channel is full.
     ///
     /// # Errors
     /// [`ChannelError::Closed`], [`ChannelError::TooLarge`].
@@ -78,8 +79,8 @@ impl<M: Message> Sender<M> {
         self.send_as(self.max_version, message).await
     }
 
-    /// Sends a message to the other half in a given version. A message may contain parts that are encoded already, and
-    /// the version must be that of these parts.
+    /// Sends a message to the other half of the agent in a given wire version. If the message contains parts that are
+    /// encoded already, the version must be that of these parts.
     ///
     /// # Errors
     /// [`ChannelError::Closed`], [`ChannelError::TooLarge`].
@@ -88,13 +89,14 @@ impl<M: Message> Sender<M> {
         if bytes.len() > M::MAX_BYTES {
             return Err(ChannelError::TooLarge { bytes: bytes.len(), limit: M::MAX_BYTES });
         }
-        self.raw.send(bytes).await.map_err(|_| ChannelError::Closed)
+        self.queue.send(bytes).await.map_err(|_| ChannelError::Closed)
     }
 }
 
 impl<S: Message + Clone, R: Message> ChannelEnd<S, R> {
-    fn new(raw: mpsc::Sender<Vec<u8>>, receiver: mpsc::Receiver<Vec<u8>>, newest: WireVersion) -> Self {
-        Self { sender: Sender { raw, max_version: newest, sent_type: PhantomData }, receiver, received_type: PhantomData }
+    /// Creates an end of the channel. `newest` is the newest wire version that this agent supports.
+    fn new(queue: mpsc::Sender<Vec<u8>>, receiver: mpsc::Receiver<Vec<u8>>, newest: WireVersion) -> Self {
+        Self { sender: Sender { queue, max_version: newest, sent_type: PhantomData }, receiver, received_type: PhantomData }
     }
 
     /// Returns the newest wire version that this agent supports.
@@ -103,13 +105,13 @@ impl<S: Message + Clone, R: Message> ChannelEnd<S, R> {
         self.sender.max_version
     }
 
-    /// Returns a sender to the other half. It can be used while this end receives.
+    /// Returns a sender to the other half of the agent, which the caller can use while this end receives.
     #[must_use]
     pub fn sender(&self) -> Sender<S> {
         self.sender.clone()
     }
 
-    /// Sends a message to the other half, like [`Sender::send`].
+    /// Sends a message to the other half of the agent, like [`Sender::send`].
     ///
     /// # Errors
     /// [`ChannelError::Closed`], [`ChannelError::TooLarge`].
@@ -117,16 +119,17 @@ impl<S: Message + Clone, R: Message> ChannelEnd<S, R> {
         self.sender.send(message).await
     }
 
-    /// Receives the next message of the other half. If the future is dropped before it is ready, no message is lost.
+    /// Receives the next message of the other half of the agent. If the future is dropped before it is ready, no
+    /// message is lost.
     ///
     /// # Errors
-    /// [`ChannelError`]. After a malformed message the next one can be received.
+    /// [`ChannelError`]. After a malformed message, the caller can receive the next message.
     pub async fn receive(&mut self) -> Result<R, ChannelError> {
         Ok(self.receive_versioned().await?.1)
     }
 
-    /// Receives the next message like [`Self::receive`], and returns it with the version of the message and of the
-    /// encoded parts in it. If the future is dropped before it is ready, no message is lost.
+    /// Receives the next message like [`Self::receive`], and returns it with its wire version. The encoded parts in the
+    /// message have this version too. If the future is dropped before it is ready, no message is lost.
     ///
     /// # Errors
     /// [`ChannelError`], as for [`Self::receive`].
@@ -144,19 +147,20 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn receive_returns_next_message_when_one_is_malformed() {
-        let (SyncEnd { sender: Sender { raw, .. }, receiver: _kept, .. }, mut apply) = pair();
-        let whole = encode(&SyncMessage::BodyUnavailable(Hash([7; 32])));
+        let (SyncEnd { sender: Sender { queue, .. }, receiver: _receiver, .. }, mut apply) = pair();
+        let valid_bytes = encode(&SyncMessage::BodyUnavailable(Hash([7; 32])));
         for (name, bytes) in [
+            // The first byte of a message is its wire version, the second its kind.
             ("empty", vec![]),
-            ("another version", [&[99], &whole[1..]].concat()),
-            ("cut", whole[..whole.len() - 1].to_vec()),
-            ("something after it", [&whole[..], &[0]].concat()),
-            ("an unknown kind", vec![whole[0], 99]),
+            ("another version", [&[99], &valid_bytes[1..]].concat()),
+            ("cut", valid_bytes[..valid_bytes.len() - 1].to_vec()),
+            ("a further byte at the end", [&valid_bytes[..], &[0]].concat()),
+            ("an unknown kind", vec![valid_bytes[0], 99]),
         ] {
-            raw.send(bytes).await.unwrap();
+            queue.send(bytes).await.unwrap();
             assert!(matches!(apply.receive().await, Err(ChannelError::Malformed(_))), "{name}");
         }
-        raw.send(whole).await.unwrap();
+        queue.send(valid_bytes).await.unwrap();
         assert_eq!(apply.receive().await, Ok(SyncMessage::BodyUnavailable(Hash([7; 32]))));
     }
 

@@ -60,11 +60,11 @@ pub const FIELDS: &[FieldDef] = &[
     ),
 ];
 
-/// The settings in the configuration file. Every field has a default. An unknown field is an error.
+/// The settings in the configuration file of the agent. Every field has a default. An unknown field is an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
-    /// Path and format of the host label map.
+    /// Path and format of the host label map (the file of labels for other programs).
     pub host_label_map: HostLabelMapConfig,
     /// The limits that the owner of the host sets for what controllers can run here.
     pub ceiling: Ceiling,
@@ -72,13 +72,13 @@ pub struct AgentConfig {
     pub schedule: Schedule,
 }
 
-/// The table `[host_label_map]`: where and in which format labels are written for other programs.
+/// The table `[host_label_map]`: the file to which the agent writes labels for other programs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostLabelMapConfig {
-    /// Path of the file to which the labels are written.
+    /// Path of the file.
     pub path: String,
-    /// Format in which the labels are written.
+    /// Format of the file.
     pub format: LabelMapFormat,
 }
 
@@ -95,28 +95,28 @@ pub enum LabelMapFormat {
     NodeFeatureDiscovery,
 }
 
-/// The table `[ceiling]`: what controllers can run on this host at most.
+/// The table `[ceiling]`: the limits of the tasks that controllers can run on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ceiling {
-    /// The task types that this host runs. Absent: all types of the agent.
+    /// The task types that this host runs. `None` for all types that the agent has.
     pub task_types: Option<Vec<String>>,
 }
 
 impl Ceiling {
-    /// Returns whether this host runs tasks of a type.
+    /// Returns whether this host runs tasks of the type with this name.
     #[must_use]
     pub fn allows(&self, name: &str) -> bool {
         self.task_types.as_ref().is_none_or(|types| types.iter().any(|allowed| allowed == name))
     }
 
-    /// Fails if a name is neither the name nor an alias of a task type.
+    /// Fails if `task_types` contains a name that is neither the name nor an alias of a task type.
     fn check(&self) -> Result<(), ConfigError> {
         let mut names = self.task_types.iter().flatten();
-        let Some(wrong) = names.find(|name| task_type(name).is_none()) else { return Ok(()) };
-        let known: Vec<&str> = TASK_TYPES.iter().filter(|one| !one.is_marker).map(|one| one.name).collect();
-        let near = did_you_mean(closest_match(wrong, known.iter().copied()));
-        Err(ConfigError::TaskType { said: truncated(wrong), near, known: known.join(", ") })
+        let Some(unknown_name) = names.find(|name| task_type(name).is_none()) else { return Ok(()) };
+        let known_names: Vec<&str> = TASK_TYPES.iter().filter(|kind| !kind.is_marker).map(|kind| kind.name).collect();
+        let suggestion = did_you_mean(closest_match(unknown_name, known_names.iter().copied()));
+        Err(ConfigError::TaskType { said: truncated(unknown_name), near: suggestion, known: known_names.join(", ") })
     }
 }
 
@@ -126,9 +126,9 @@ impl Ceiling {
 pub struct Schedule {
     /// Seconds between two checks for drift.
     pub drift_seconds: u64,
-    /// Seconds before failed tasks are retried. Doubled each time, up to `drift_seconds`.
+    /// Seconds before the agent retries failed tasks. The time doubles with each failure, up to `drift_seconds`.
     pub retry_seconds: u64,
-    /// Timeout of one hook, in seconds.
+    /// Maximum run time of one hook, in seconds. A hook is a program of the host's owner that runs after a change.
     pub hook_seconds: u64,
 }
 
@@ -144,13 +144,13 @@ impl Default for Schedule {
     }
 }
 
-/// Why the configuration cannot be used.
+/// The reason why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("the configuration cannot be read")]
     Read(#[from] HostError),
-    /// Other users can write the file, so they could decide what root does on this host.
+    /// Other users can write the file. They could then change the settings of a program that runs as root.
     #[error("{path} can be written by others (mode {mode:04o}): run `chmod go-w {path}`")]
     WritableByOthers {
         /// Path of the file on this system.
@@ -163,7 +163,7 @@ pub enum ConfigError {
     Syntax {
         /// Path of the file.
         path: String,
-        /// The error and its place in the file.
+        /// The error, with its line and column in the file.
         message: String,
     },
     /// A path in the file is not valid.
@@ -180,7 +180,8 @@ pub enum ConfigError {
         /// Value of the field, in seconds.
         seconds: u64,
     },
-    /// An unknown task type. It is an error, because a host whose owner misspells a type would run no tasks of it.
+    /// The list of task types contains an unknown name. This is an error, because a host with a misspelled type would
+    /// run no tasks of that type.
     #[error(
         "ceiling.task_types in {CONFIG}: {said:?} is not a type of task{near}: correct its spelling, or remove it; there are {known}",
         CONFIG = paths::CONFIG
@@ -188,7 +189,7 @@ pub enum ConfigError {
     TaskType {
         /// The unknown name.
         said: String,
-        /// The most similar known name, as a part of the message.
+        /// The most similar known name as a phrase for the message, or empty.
         near: String,
         /// The names of all task types, separated by commas.
         known: String,
@@ -199,7 +200,7 @@ impl AgentConfig {
     /// Reads the configuration file. Returns the defaults if the file does not exist.
     ///
     /// # Errors
-    /// [`ConfigError`]. The agent then does not start (S71).
+    /// [`ConfigError`], also if other users can write the file. The agent then does not start (S71).
     pub fn load(host: &dyn Host) -> Result<Self, ConfigError> {
         let path = HostPath::from_static(paths::CONFIG);
         let Some(dir) = host.parent_dir(&path)? else { return Ok(Self::default()) };
@@ -208,15 +209,16 @@ impl AgentConfig {
             return Err(ConfigError::WritableByOthers { path: display_path(host, &path), mode: stat.mode });
         }
         let bytes = dir.read(path.name(), MAX_CONFIG_BYTES)?.unwrap_or_default();
-        let syntax = |message: String| ConfigError::Syntax { path: display_path(host, &path), message };
-        let text = json::decode_utf8(bytes).map_err(|why| syntax(why.to_string()))?;
+        let syntax_error = |message: String| ConfigError::Syntax { path: display_path(host, &path), message };
+        let text = json::decode_utf8(bytes).map_err(|reason| syntax_error(reason.to_string()))?;
         Self::parse(&text).map_err(|error| match error {
-            ConfigError::Syntax { message, .. } => syntax(message),
+            ConfigError::Syntax { message, .. } => syntax_error(message),
             other => other,
         })
     }
 
-    /// Parses the text of the configuration file, and checks paths, intervals and task types.
+    /// Parses the text of the configuration file. Also checks the path of the host label map, the intervals and the
+    /// task types.
     ///
     /// # Errors
     /// [`ConfigError::Syntax`], [`ConfigError::Path`], [`ConfigError::Pause`], [`ConfigError::TaskType`].
@@ -239,7 +241,7 @@ impl AgentConfig {
     }
 }
 
-/// Returns the path on this system (below `--root`) as text for a message.
+/// Returns the full path on this system, which begins with the directory of `--root`, as text for a message.
 fn display_path(host: &dyn Host, path: &HostPath) -> String {
     host.system_path(path).display().to_string()
 }
@@ -254,17 +256,18 @@ mod tests {
 
     #[test]
     fn s71_w15_11_load_fails_when_others_can_write_file() {
-        for (mode, is_taken) in [(0o600, true), (0o644, true), (0o664, false), (0o646, false), (0o666, false), (0o622, false)] {
+        for (mode, is_accepted) in [(0o600, true), (0o644, true), (0o664, false), (0o646, false), (0o666, false), (0o622, false)]
+        {
             let host = MemoryHost::new();
             host.put(paths::CONFIG, "[schedule]\ndrift_seconds = 7\n");
             host.chmod(paths::CONFIG, mode);
             match AgentConfig::load(&host) {
-                Ok(config) => assert!(is_taken && config.schedule.drift_seconds == 7, "{mode:04o}"),
+                Ok(config) => assert!(is_accepted && config.schedule.drift_seconds == 7, "{mode:04o}"),
                 Err(error) => {
-                    let said = error.to_string();
+                    let message = error.to_string();
                     assert!(
-                        !is_taken && said.ends_with(&format!("(mode {mode:04o}): run `chmod go-w {}`", paths::CONFIG)),
-                        "{said}"
+                        !is_accepted && message.ends_with(&format!("(mode {mode:04o}): run `chmod go-w {}`", paths::CONFIG)),
+                        "{message}"
                     );
                 }
             }
@@ -277,37 +280,39 @@ mod tests {
         let file = root.path().join(paths::CONFIG.trim_start_matches('/'));
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         let text = "\u{feff}[schedule]\ndrift_seconds = 7\n";
-        let marked: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let utf16_bytes: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (bytes, why) in [
-            (&marked[..], "it is a text in UTF-16: save it in UTF-8"),
-            (&marked[2..], "it is a text in UTF-16: save it in UTF-8"),
+            (&utf16_bytes[..], "it is a text in UTF-16: save it in UTF-8"),
+            // The text without the byte order mark.
+            (&utf16_bytes[2..], "it is a text in UTF-16: save it in UTF-8"),
             (b"[schedule]\n# f\xfcr uns\n", "it is no text in UTF-8"),
         ] {
             std::fs::write(&file, bytes).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-            let said = AgentConfig::load(&RealHost::new(root.path()).unwrap()).unwrap_err().to_string();
-            assert!(said.ends_with(&format!("{}: {why}", paths::CONFIG)), "{said}");
+            let message = AgentConfig::load(&RealHost::new(root.path()).unwrap()).unwrap_err().to_string();
+            assert!(message.ends_with(&format!("{}: {why}", paths::CONFIG)), "{message}");
         }
     }
 
     #[test]
     fn manual_page_lists_all_fields() {
-        let known = |text: &str| {
-            let said = AgentConfig::parse(text).unwrap_err().to_string();
-            let words = said.split_once("unknown field").unwrap().1;
+        let known_fields = |text: &str| {
+            let message = AgentConfig::parse(text).unwrap_err().to_string();
+            // The rest of the message is: `nosuch`, expected one of `name`, `name`, and so on.
+            let words = message.split_once("unknown field").unwrap().1;
             words.split('`').skip(3).step_by(2).map(str::to_owned).collect::<Vec<_>>()
         };
-        let mut read = Vec::new();
-        for table in known("nosuch = 1\n") {
-            let fields = known(&format!("[{table}]\nnosuch = 1\n"));
-            read.extend(fields.into_iter().map(|field| format!("{table}.{field}")));
+        let mut field_names = Vec::new();
+        for table in known_fields("nosuch = 1\n") {
+            let fields = known_fields(&format!("[{table}]\nnosuch = 1\n"));
+            field_names.extend(fields.into_iter().map(|field| format!("{table}.{field}")));
         }
-        assert_eq!(read, FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
+        assert_eq!(field_names, FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
     }
 
     #[test]
     fn y05_parse_explains_error() {
-        for (text, said) in [
+        for (text, expected) in [
             ("[host_label_map]\npath = \"etc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
             ("[host_label_map]\npath = \"/proc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
             ("[schedule]\ndrift_seconds = 0", "schedule.drift_seconds in /etc/stemma/agent.toml is 0"),
@@ -328,10 +333,11 @@ mod tests {
             ("[host_label_map]\nformat = \"yaml\"", "unknown variant `yaml`"),
         ] {
             let error = AgentConfig::parse(text).unwrap_err().to_string();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
-        for taken in ["", "\"file\"", "\"upload_file\", \"package\"", "\"stage\""] {
-            assert!(AgentConfig::parse(&format!("[ceiling]\ntask_types = [{taken}]")).is_ok(), "{taken}");
+        // No type, a name, a name of Fuel with another type, and a marker.
+        for task_types in ["", "\"file\"", "\"upload_file\", \"package\"", "\"stage\""] {
+            assert!(AgentConfig::parse(&format!("[ceiling]\ntask_types = [{task_types}]")).is_ok(), "{task_types}");
         }
         let config = AgentConfig::parse("[host_label_map]\nformat = \"node_feature_discovery\"\n").unwrap();
         assert_eq!(config.host_label_map.format, LabelMapFormat::NodeFeatureDiscovery);

@@ -1,6 +1,8 @@
-//! The identity of this host in its fleet, as stored when it joined. `apply` verifies against it.
+//! The identity of this host in its fleet, as stored when the host joined. The root half of the agent (`apply`) uses
+//! the identity to verify each desired state.
 //!
-//! It contains no secret. `join` (root) writes it once. A compromised network half cannot change it.
+//! The identity contains no secret. The command `join`, which runs as root, writes it once. A compromised network half
+//! cannot change it.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -9,7 +11,7 @@ use crate::host::atomic::{Attributes, ensure_dir, replace};
 use crate::host::{Host, HostError, HostPath};
 use crate::paths;
 
-/// Name of the file in the state directory.
+/// Name of the identity file in the state directory.
 const FILE_NAME: &str = "identity.json";
 
 /// Maximum size of the file, in bytes.
@@ -27,7 +29,7 @@ pub struct HostIdentity {
     pub root: Vec<u8>,
 }
 
-/// Why there is no usable identity.
+/// The reason why this host has no usable identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The host has not joined.
@@ -45,20 +47,20 @@ impl HostIdentity {
     /// Reads the stored identity.
     ///
     /// # Errors
-    /// [`IdentityError`].
+    /// [`IdentityError`] if the host has not joined, or if the file is damaged or cannot be read.
     pub fn load(host: &dyn Host) -> Result<Self, IdentityError> {
         let dir = host.dir(&HostPath::from_static(paths::STATE))?.ok_or(IdentityError::NotJoined)?;
         let bytes = match dir.read(FILE_NAME, MAX_FILE_BYTES) {
             Err(error) if error.is_about_file() => return Err(IdentityError::Damaged(error.sentence())),
-            read => read?.ok_or(IdentityError::NotJoined)?,
+            result => result?.ok_or(IdentityError::NotJoined)?,
         };
         serde_json::from_slice(&bytes).map_err(|error| IdentityError::Damaged(error.to_string()))
     }
 
-    /// Stores the identity. If a damaged identity file exists, it is renamed first, so that a person can inspect it.
+    /// Stores the identity. A damaged identity file is renamed first, so that a person can inspect it.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a file cannot be renamed or written.
     pub fn store(&self, host: &dyn Host) -> Result<(), HostError> {
         let dir = ensure_dir(host, &HostPath::from_static(paths::STATE), 0o755)?;
         if matches!(Self::load(host), Err(IdentityError::Damaged(_))) {

@@ -1,7 +1,7 @@
 //! stemma-agent: the part of Stemma that runs on a host.
 //!
-//! It has two halves in one process. `sync` uses the network and needs no root. `apply` is root and uses no network.
-//! They share nothing but the messages of [`channel`].
+//! The agent has two halves in one process. The network half (`sync`) uses the network and needs no root rights. The
+//! root half (`apply`) runs as root and uses no network. The halves share nothing but the messages of [`channel`].
 
 pub mod apply;
 pub mod args;

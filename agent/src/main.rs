@@ -10,7 +10,7 @@ use stemma_agent::host::real::process_setup;
 use stemma_agent::verbs::{self, AgentExit};
 use stemma_wire::log::{self, Verbosity};
 
-/// Parses the arguments, sets up logging, and runs the command.
+/// Sets up the process, parses the arguments, sets up logging, and runs the command.
 fn main() -> ExitCode {
     process_setup::set_up_process();
     let arguments = Arguments::parse();
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reports an error on standard error. Returns the exit status for a failure.
+/// Prints an error on standard error. Returns the exit status for a failure.
 fn fail(error: &anyhow::Error) -> ExitCode {
     // If standard error is closed, the error cannot be reported.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("error: {error:#}\n").as_bytes());

@@ -1,4 +1,4 @@
-//! Paths of the files that the agent reads and writes, all below `--root`.
+//! Paths of the files that the agent reads and writes. All paths are below `--root`.
 
 use stemma_core::task::is_at_or_below;
 pub use stemma_core::task::{
@@ -7,14 +7,14 @@ pub use stemma_core::task::{
 
 use crate::host::HostPath;
 
-/// Directory of the executables that the agent runs after a change.
+/// Directory of the hooks: executables that the agent runs after a change of labels, annotations, traits or tags.
 pub const HOOKS: &str = "/etc/stemma/hooks.d";
 
-/// Directory of the state of the root half. Below [`STATE`], the root half writes this directory and the identity file,
-/// and the network half (`sync`) writes the rest.
+/// Directory with the state of the root half of the agent (`apply`), which runs the tasks. Of [`STATE`], the root half
+/// writes this directory and the identity file. The network half (`sync`) writes everything else.
 pub const APPLY_STATE: &str = "/var/lib/stemma-agent/apply";
 
-/// Returns whether a path is in the hooks directory, so that the agent would execute a file there.
+/// Returns whether a path is the hooks directory or below it, so that the agent would execute a file at this path.
 #[must_use]
 pub fn is_hook(path: &HostPath) -> bool {
     is_at_or_below(path.as_str(), HOOKS)

@@ -1,13 +1,13 @@
 //! Watches files and directories by kernel events, so that the agent does not poll them while nothing changes.
 //!
-//! A watch is on directories, not on file names: a file is replaced by a rename, and a watch on the file would follow
-//! the old one. If a directory is removed or renamed and then created again (as when a package is reinstalled), its
-//! watch no longer sees anything. So the directories above are watched too, for that name alone, and the watch is set
-//! again when one of them was replaced.
+//! The agent watches directories, not files. A file is usually replaced by a rename, and a kernel watch on the file
+//! would continue to observe the old file. If a directory is removed or renamed and then created again (for example
+//! because a package is reinstalled), its watch gets no events any more. So the directories above are watched too, and
+//! the watches are set again when one of the directories was replaced.
 //!
-//! The kernel sends no event for a mount over a directory or its removal, nor for what another host writes to a network
-//! file system. A caller that has to notice these compares with the last snapshot from time to time
-//! ([`FileWatch::is_outdated`]).
+//! The kernel sends no event for a mount over a directory, for an unmount, or for changes that another host writes to a
+//! network file system. A caller that has to notice these changes compares the files with the last snapshot from time
+//! to time ([`FileWatch::is_outdated`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
@@ -21,10 +21,10 @@ use notify::event::ModifyKind;
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 
-/// How much is watched at a path.
+/// The extent of a watch: a directory with its entries, or one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchScope {
-    /// A directory and all of its entries.
+    /// A directory and all of its entries, but not the entries of its subdirectories.
     All,
     /// One file, whether it exists or not.
     File,
@@ -38,116 +38,124 @@ pub struct FileWatch {
     root: PathBuf,
     shared: Arc<WatchState>,
     watcher: Option<RecommendedWatcher>,
-    /// The snapshot that [`Self::renew`] took last.
+    /// The snapshot of the last [`Self::renew`].
     snapshot: WatchSnapshot,
 }
 
-/// The identity of each watched path, and of the entries of each [`WatchScope::All`] directory. Paths that do not exist
-/// are absent.
+/// The identities of the watched files and directories at one moment. It contains the directories of the watch list,
+/// each [`WatchScope::All`] directory, and the entries of such a directory. Paths that do not exist are absent.
 type WatchSnapshot = BTreeMap<PathBuf, FileIdentity>;
 
 /// Identifies a file or directory and its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileIdentity {
     /// Device and inode number.
-    file: (u64, u64),
-    /// Time of the last change. `None` for a directory above a watched path, because other changes in it do not matter.
+    file_id: (u64, u64),
+    /// Time of the last change (ctime) in seconds and nanoseconds. `None` for a directory above a watched path, because
+    /// only its replacement matters, not other changes of its entries.
     changed_at: Option<(i64, i64)>,
 }
 
-/// State that the watcher's thread and the agent share.
+/// The state that the watcher's thread and the agent's thread share.
 #[derive(Default)]
 struct WatchState {
+    /// Notified when a watched path may have changed.
     change_notify: Notify,
-    /// True if a directory was replaced since the watch was set.
+    /// True if a directory may have been replaced since the kernel watches were set.
     is_stale: AtomicBool,
     watch_list: Mutex<WatchList>,
 }
 
-/// What is watched now: the paths that the caller named, and the directories that need a watch for it.
+/// The paths that the caller wants to watch, and the directories that need a kernel watch for this.
 #[derive(Default)]
 struct WatchList {
+    /// The paths that the caller passed, with their scopes.
     paths: WatchedPaths,
     /// The directories that contain the watched paths, and all directories above them up to the agent's root.
     dirs: BTreeSet<PathBuf>,
 }
 
 impl FileWatch {
-    /// Watches paths at or below `root`, even if they do not exist yet. If watching fails, changes are noticed only at
-    /// the next scheduled check.
-    pub fn new(root: PathBuf, parts: WatchedPaths) -> Self {
+    /// Watches paths at or below `root`, even if they do not exist yet. If the kernel provides no watch, a warning is
+    /// logged, and the caller notices changes only at its next scheduled check.
+    pub fn new(root: PathBuf, paths: WatchedPaths) -> Self {
         let shared = Arc::new(WatchState::default());
         let handler = shared.clone();
         let watcher = notify::recommended_watcher(move |event| handler.on_event(event))
             .inspect_err(|error| warn!(path:% = root.display(), error:% = error; "nothing is watched"))
             .ok();
         let mut watch = Self { root, shared, watcher, snapshot: WatchSnapshot::new() };
-        watch.set(parts);
+        watch.set(paths);
         watch
     }
 
-    /// Replaces the watched paths, and sets and removes watches of directories accordingly.
-    pub fn set(&mut self, parts: WatchedPaths) {
-        let dirs: BTreeSet<_> = parts.iter().flat_map(|(path, part)| dir_and_parents(&self.root, path, *part)).collect();
-        let before = std::mem::replace(&mut *self.shared.watched(), WatchList { paths: parts, dirs: dirs.clone() });
+    /// Replaces the list of watched paths. Removes the kernel watches of directories that are not needed any more, and
+    /// sets those of new directories.
+    pub fn set(&mut self, paths: WatchedPaths) {
+        let dirs: BTreeSet<_> = paths.iter().flat_map(|(path, scope)| dir_and_parents(&self.root, path, *scope)).collect();
+        let previous = std::mem::replace(&mut *self.shared.lock_watch_list(), WatchList { paths, dirs: dirs.clone() });
         if let Some(watcher) = &mut self.watcher {
-            // The kernel has already removed the watch of a deleted directory.
-            before.dirs.difference(&dirs).for_each(|dir| drop(watcher.unwatch(dir)));
+            // Errors are ignored, because the kernel has already removed the watch of a deleted directory.
+            previous.dirs.difference(&dirs).for_each(|dir| drop(watcher.unwatch(dir)));
         }
-        if before.dirs != dirs {
+        // A stale watch makes `renew` set the kernel watches of all directories, also of the new ones.
+        if previous.dirs != dirs {
             self.shared.is_stale.store(true, Ordering::Release);
         }
         self.renew();
     }
 
-    /// Waits until a watched path has changed. If the future is dropped before that, the change is reported to the next
-    /// call.
+    /// Waits until a watched path may have changed. A change between two calls is not lost: the next call then returns
+    /// at once.
     pub async fn changed(&self) {
         self.shared.change_notify.notified().await;
     }
 
-    /// Returns whether the watched paths differ from the last snapshot, whether or not there was an event.
+    /// Returns whether the watched files differ from the last snapshot. This also finds changes for which the kernel
+    /// sends no event.
     pub fn is_outdated(&self) -> bool {
         self.take_snapshot() != self.snapshot
     }
 
-    /// Takes a new snapshot, and sets the watch again for directories that were replaced. Call this before reading the
-    /// watched files, so that a later change causes an event.
+    /// Records a new snapshot, and sets the kernel watch again for directories that were replaced. Call this before
+    /// reading the watched files, so that a change during the read causes an event.
     pub fn renew(&mut self) {
         let is_stale = self.shared.is_stale.swap(false, Ordering::AcqRel);
-        // The snapshot is taken before the watch is set. If a directory is replaced in between, the next snapshot
+        // The snapshot is recorded before the watches are set. If a directory is replaced in between, the next snapshot
         // differs.
-        let now = self.take_snapshot();
-        let before = std::mem::replace(&mut self.snapshot, now);
+        let new_snapshot = self.take_snapshot();
+        let old_snapshot = std::mem::replace(&mut self.snapshot, new_snapshot);
         let Some(watcher) = &mut self.watcher else { return };
-        let dirs = self.shared.watched().dirs.clone();
-        let file = |seen: &WatchSnapshot, dir: &PathBuf| seen.get(dir).map(|identity| identity.file);
-        // From the top down: if a directory is created below in the meantime, the watch of its parent reports it.
-        for dir in dirs.iter().filter(|dir| is_stale || file(&before, dir) != file(&self.snapshot, dir)) {
+        let dirs = self.shared.lock_watch_list().dirs.clone();
+        let file_id_in = |snapshot: &WatchSnapshot, dir: &PathBuf| snapshot.get(dir).map(|identity| identity.file_id);
+        // The directories are sorted, so a parent is watched before its subdirectories. If a subdirectory is created
+        // during this loop, the watch of its parent reports it.
+        for dir in dirs.iter().filter(|dir| is_stale || file_id_in(&old_snapshot, dir) != file_id_in(&self.snapshot, dir)) {
             let _ = watcher.unwatch(dir);
             match watcher.watch(dir, RecursiveMode::NonRecursive) {
                 Ok(()) => {}
-                // The watch of the parent reports when the directory is created.
+                // The directory does not exist. The watch of its parent reports its creation.
                 Err(_) if !dir.exists() => {}
                 Err(error) => warn!(path:% = dir.display(), error:% = error; "a directory is not watched"),
             }
         }
     }
 
-    /// Returns the identity of each directory in the watch list, and of the entries of each fully watched directory.
+    /// Returns the current identities of the directories in the watch list, of each fully watched directory
+    /// ([`WatchScope::All`]), and of the entries of such a directory.
     fn take_snapshot(&self) -> WatchSnapshot {
-        let (dirs, whole) = {
-            let watched = self.shared.watched();
-            let whole = watched.paths.iter().filter(|(_, part)| **part == WatchScope::All);
-            (watched.dirs.clone(), whole.map(|(path, _)| path.clone()).collect::<Vec<_>>())
+        let (dirs, full_dirs) = {
+            let watch_list = self.shared.lock_watch_list();
+            let full_dirs = watch_list.paths.iter().filter(|(_, scope)| **scope == WatchScope::All);
+            (watch_list.dirs.clone(), full_dirs.map(|(path, _)| path.clone()).collect::<Vec<_>>())
         };
-        let above = dirs.into_iter().filter_map(|dir| {
+        let dir_identities = dirs.into_iter().filter_map(|dir| {
             let identity = FileIdentity { changed_at: None, ..FileIdentity::from_metadata(&fs::metadata(&dir).ok()?) };
             Some((dir, identity))
         });
-        let mut snapshot: WatchSnapshot = above.collect();
-        let entries = whole.iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
-        snapshot.extend(whole.iter().cloned().chain(entries).filter_map(|path| {
+        let mut snapshot: WatchSnapshot = dir_identities.collect();
+        let entries = full_dirs.iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
+        snapshot.extend(full_dirs.iter().cloned().chain(entries).filter_map(|path| {
             let identity = FileIdentity::from_metadata(&fs::symlink_metadata(&path).ok()?);
             Some((path, identity))
         }));
@@ -156,49 +164,52 @@ impl FileWatch {
 }
 
 impl FileIdentity {
+    /// Returns the identity of the file or directory with this metadata, including the time of its last change.
     fn from_metadata(metadata: &Metadata) -> Self {
-        Self { file: (metadata.dev(), metadata.ino()), changed_at: Some((metadata.ctime(), metadata.ctime_nsec())) }
+        Self { file_id: (metadata.dev(), metadata.ino()), changed_at: Some((metadata.ctime(), metadata.ctime_nsec())) }
     }
 }
 
-/// Returns the directories to watch for a path, up to the root: for a file, the directory that contains it and those
-/// above; for a directory with all entries, also the directory itself.
-fn dir_and_parents<'a>(root: &'a Path, path: &'a Path, part: WatchScope) -> impl Iterator<Item = PathBuf> + 'a {
-    let skipped = usize::from(part == WatchScope::File);
-    path.ancestors().skip(skipped).take_while(move |above| above.starts_with(root)).map(PathBuf::from)
+/// Returns the directories that need a kernel watch for a path: all directories above the path, up to `root`. For a
+/// fully watched directory ([`WatchScope::All`]), the directory itself is included.
+fn dir_and_parents<'a>(root: &'a Path, path: &'a Path, scope: WatchScope) -> impl Iterator<Item = PathBuf> + 'a {
+    let skipped_count = usize::from(scope == WatchScope::File);
+    path.ancestors().skip(skipped_count).take_while(move |ancestor| ancestor.starts_with(root)).map(PathBuf::from)
 }
 
 impl WatchState {
-    fn watched(&self) -> MutexGuard<'_, WatchList> {
+    /// Locks the list of watched paths.
+    fn lock_watch_list(&self) -> MutexGuard<'_, WatchList> {
         self.watch_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles an event of the kernel. Wakes [`FileWatch::changed`] if a watched path, or a directory above one, may
-    /// have changed. If a directory was replaced or events were lost, also marks the watch as stale.
+    /// Handles an event of the kernel. Wakes [`FileWatch::changed`] if a watched path may have changed, or if a
+    /// directory above a watched path was replaced. In the second case, and if the kernel has lost events, also marks
+    /// the kernel watches as stale.
     fn on_event(&self, event: notify::Result<Event>) {
-        // If events were lost, anything may have changed.
+        // An error means that events were lost, so anything may have changed.
         let event = event.unwrap_or_else(|_| Event::new(EventKind::Other));
-        let is_lost = event.kind == EventKind::Other || event.need_rescan();
-        if event.kind.is_access() && !is_lost {
+        let has_lost_events = event.kind == EventKind::Other || event.need_rescan();
+        if event.kind.is_access() && !has_lost_events {
             return;
         }
-        let watched = self.watched();
+        let list = self.lock_watch_list();
         let is_replaced = !event.kind.is_modify() || matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
-        let is_above = is_lost || (is_replaced && event.paths.iter().any(|path| watched.dirs.contains(path)));
-        let is_part = |path: &PathBuf| {
-            let is_whole = |dir: &Path| watched.paths.get(dir) == Some(&WatchScope::All);
-            watched.paths.contains_key(path) || path.parent().is_some_and(is_whole)
+        let may_have_replaced_dir = has_lost_events || (is_replaced && event.paths.iter().any(|path| list.dirs.contains(path)));
+        let is_watched = |path: &PathBuf| {
+            let is_fully_watched = |dir: &Path| list.paths.get(dir) == Some(&WatchScope::All);
+            list.paths.contains_key(path) || path.parent().is_some_and(is_fully_watched)
         };
-        // A user who can write a directory above a fully watched directory can replace the watched one. So a change of
-        // the permissions of a directory above can change whether the watched files are trusted.
-        let is_parent =
-            |path: &PathBuf| watched.paths.iter().any(|(whole, part)| *part == WatchScope::All && whole.starts_with(path));
+        // The agent ignores the files of a fully watched directory if other users can write a directory above it. So a
+        // change of the permissions of a directory above must be reported too.
+        let is_above_full_dir =
+            |path: &PathBuf| list.paths.iter().any(|(full_dir, scope)| *scope == WatchScope::All && full_dir.starts_with(path));
         let is_metadata_change = matches!(event.kind, EventKind::Modify(ModifyKind::Metadata(_)));
-        let may_change_trust = is_metadata_change && event.paths.iter().any(is_parent);
-        if is_above {
+        let may_change_trust = is_metadata_change && event.paths.iter().any(is_above_full_dir);
+        if may_have_replaced_dir {
             self.is_stale.store(true, Ordering::Release);
         }
-        if is_above || may_change_trust || event.paths.iter().any(is_part) {
+        if may_have_replaced_dir || may_change_trust || event.paths.iter().any(is_watched) {
             self.change_notify.notify_one();
         }
     }
@@ -212,13 +223,13 @@ mod tests {
 
     use super::*;
 
-    /// Maximum time that the kernel may need to report a change on a busy machine.
-    const PATIENCE: Duration = Duration::from_mins(2);
+    /// Maximum time that the kernel may need to report a change when the machine is busy.
+    const MAX_EVENT_DELAY: Duration = Duration::from_mins(2);
 
-    /// Renews the watch after each event until there are no more events. Returns whether there was one.
+    /// Renews the watch after each event until there are no more events. Returns whether there was an event.
     async fn drain_events(watch: &mut FileWatch) -> bool {
         let mut has_events = false;
-        let wait = |told: bool| if told { Duration::from_millis(200) } else { PATIENCE };
+        let wait = |has_events: bool| if has_events { Duration::from_millis(200) } else { MAX_EVENT_DELAY };
         while tokio::time::timeout(wait(has_events), watch.changed()).await.is_ok() {
             has_events = true;
             watch.renew();
@@ -234,22 +245,23 @@ mod tests {
         let mut watch = FileWatch::new(root.clone(), [(dir.clone(), WatchScope::All)].into());
         for round in 0..3 {
             fs::create_dir_all(&dir).unwrap();
-            assert!(drain_events(&mut watch).await, "round {round}: it is there");
+            assert!(drain_events(&mut watch).await, "round {round}: the directory was created");
             fs::write(dir.join("10-a"), "a=1\n").unwrap();
-            assert!(drain_events(&mut watch).await, "round {round}: a file");
+            assert!(drain_events(&mut watch).await, "round {round}: a file was created");
             fs::write(dir.join("10-a"), "a=2\n").unwrap();
-            assert!(drain_events(&mut watch).await, "round {round}: an edit");
+            assert!(drain_events(&mut watch).await, "round {round}: the file was edited");
+            // In the first round the directory is deleted. In the others its parent is moved away.
             if round == 0 {
                 fs::remove_dir_all(&dir).unwrap();
             } else {
                 fs::rename(root.join("etc/stemma"), root.join(format!("old-{round}"))).unwrap();
             }
-            assert!(drain_events(&mut watch).await, "round {round}: it is gone");
+            assert!(drain_events(&mut watch).await, "round {round}: the directory was removed or renamed");
         }
     }
 
-    /// These permissions decide whether hooks run and labels are read. Before, a finding appeared or disappeared up to
-    /// an hour late.
+    /// Regression test: a finding about these permissions appeared or disappeared up to an hour late. The permissions
+    /// determine whether hooks run and labels are read.
     #[tokio::test(flavor = "current_thread")]
     async fn y08_watch_reports_mode_change_of_parent_directory() {
         use std::os::unix::fs::PermissionsExt as _;
@@ -259,60 +271,63 @@ mod tests {
         let dir = root.join("etc/stemma/labels.d");
         fs::create_dir_all(&dir).unwrap();
         let mut watch = FileWatch::new(root.clone(), [(dir, WatchScope::All)].into());
-        for above in ["etc", "etc/stemma"] {
-            fs::set_permissions(root.join(above), fs::Permissions::from_mode(0o775)).unwrap();
-            assert!(drain_events(&mut watch).await, "{above}");
+        for parent_dir in ["etc", "etc/stemma"] {
+            fs::set_permissions(root.join(parent_dir), fs::Permissions::from_mode(0o775)).unwrap();
+            assert!(drain_events(&mut watch).await, "{parent_dir}");
         }
+        // For a single file, the permissions of the directories above do not matter.
         let map = root.join("etc/map");
         fs::write(&map, "").unwrap();
-        let of_file = FileWatch::new(root.clone(), [(map, WatchScope::File)].into());
-        let rights = EventKind::Modify(ModifyKind::Metadata(MetadataKind::Permissions));
-        of_file.shared.on_event(Ok(Event::new(rights).add_path(root.join("etc"))));
+        let file_watch = FileWatch::new(root.clone(), [(map, WatchScope::File)].into());
+        let permission_change = EventKind::Modify(ModifyKind::Metadata(MetadataKind::Permissions));
+        file_watch.shared.on_event(Ok(Event::new(permission_change).add_path(root.join("etc"))));
         tokio::select! {
             biased;
-            () = of_file.changed() => panic!("it is told of the rights above a file"),
+            () = file_watch.changed() => panic!("a change of permissions above a single file was reported"),
             () = std::future::ready(()) => {}
         }
     }
 
-    /// A mount has the same effect on a path as a rename, but causes no event. This test reads no events, and needs no
-    /// root.
+    /// A mount has the same effect on a path as a rename, but causes no event. This test renames directories and
+    /// ignores the events, so that it needs no root rights.
     #[test]
     fn y08_is_outdated_detects_change_without_event() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
-        let (above, dir) = (root.join("etc/stemma"), root.join("etc/stemma/labels.d"));
-        let again = |dir: &Path| {
-            let other = root.join("other");
-            fs::create_dir(&other).unwrap();
+        let (parent_dir, dir) = (root.join("etc/stemma"), root.join("etc/stemma/labels.d"));
+        // Puts an empty directory in the place of `dir`, or creates it.
+        let replace_dir = |dir: &Path| {
+            let new_dir = root.join("other");
+            fs::create_dir(&new_dir).unwrap();
             if dir.exists() {
                 fs::rename(dir, root.join("covered")).unwrap();
             }
-            fs::rename(&other, dir).unwrap();
+            fs::rename(&new_dir, dir).unwrap();
             let _ = fs::remove_dir_all(root.join("covered"));
         };
-        fs::create_dir_all(&above).unwrap();
+        fs::create_dir_all(&parent_dir).unwrap();
         let mut watch = FileWatch::new(root.clone(), [(dir.clone(), WatchScope::All)].into());
         let changes: [(&str, &dyn Fn(), bool); 10] = [
-            ("it comes", &|| again(&dir), true),
-            ("nothing", &|| (), false),
-            ("it is another one", &|| again(&dir), true),
-            ("a file comes", &|| fs::write(dir.join("10-a"), "a=1\n").unwrap(), true),
-            ("a file is another one", &|| fs::rename(dir.join("10-a"), dir.join("20-a")).unwrap(), true),
-            ("a neighbour comes", &|| fs::write(above.join("neighbour"), "").unwrap(), false),
-            ("the one above is another one, and empty", &|| again(&above), true),
-            ("it comes again", &|| again(&dir), true),
-            ("it is gone", &|| fs::remove_dir(&dir).unwrap(), true),
-            ("nothing is there", &|| (), false),
+            ("the directory was created", &|| replace_dir(&dir), true),
+            ("no change", &|| (), false),
+            ("the directory was replaced", &|| replace_dir(&dir), true),
+            ("a file was created", &|| fs::write(dir.join("10-a"), "a=1\n").unwrap(), true),
+            ("a file was renamed", &|| fs::rename(dir.join("10-a"), dir.join("20-a")).unwrap(), true),
+            ("a file next to the directory was created", &|| fs::write(parent_dir.join("neighbour"), "").unwrap(), false),
+            ("the parent directory was replaced by an empty one", &|| replace_dir(&parent_dir), true),
+            ("the directory was created again", &|| replace_dir(&dir), true),
+            ("the directory was removed", &|| fs::remove_dir(&dir).unwrap(), true),
+            ("no change while the directory does not exist", &|| (), false),
         ];
-        for (what, change, is_seen) in changes {
+        for (description, change, is_outdated) in changes {
             change();
-            assert_eq!(watch.is_outdated(), is_seen, "{what}");
+            assert_eq!(watch.is_outdated(), is_outdated, "{description}");
             watch.renew();
-            assert!(!watch.is_outdated(), "{what}: it was looked at");
+            assert!(!watch.is_outdated(), "{description}: not outdated after `renew`");
         }
     }
 
+    /// Only one file is watched. A new file next to it causes no event, and the replacement of the watched file does.
     #[tokio::test(flavor = "current_thread")]
     async fn watch_ignores_neighbours_of_single_file() {
         let root = tempfile::tempdir().unwrap();
@@ -325,44 +340,46 @@ mod tests {
         assert!(drain_events(&mut watch).await);
     }
 
+    /// The watch is created without paths, and then set to one file.
     #[tokio::test(flavor = "current_thread")]
     async fn watch_reports_foreign_change_but_not_of_neighbour() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
-        let (ours, theirs) = (path.join("ours"), path.join("theirs"));
-        fs::write(&ours, "").unwrap();
-        let mut managed = FileWatch::new(path.clone(), WatchedPaths::new());
-        managed.set([(ours.clone(), WatchScope::File)].into());
-        fs::write(&theirs, "x").unwrap();
-        let told = tokio::time::timeout(Duration::from_millis(200), managed.changed()).await;
-        assert!(told.is_err(), "a neighbour");
+        let (watched_file, neighbour) = (path.join("ours"), path.join("theirs"));
+        fs::write(&watched_file, "").unwrap();
+        let mut watch = FileWatch::new(path.clone(), WatchedPaths::new());
+        watch.set([(watched_file.clone(), WatchScope::File)].into());
+        fs::write(&neighbour, "x").unwrap();
+        let result = tokio::time::timeout(Duration::from_millis(200), watch.changed()).await;
+        assert!(result.is_err(), "a change of a neighbour is not reported");
         fs::write(path.join("new"), "y").unwrap();
-        fs::rename(path.join("new"), &ours).unwrap();
-        tokio::time::timeout(PATIENCE, managed.changed()).await.expect("ours was replaced");
+        fs::rename(path.join("new"), &watched_file).unwrap();
+        tokio::time::timeout(MAX_EVENT_DELAY, watch.changed()).await.expect("the replacement of the watched file is reported");
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn renew_watches_directory_again_when_replaced() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().canonicalize().unwrap().join("conf");
-        let ours = dir.join("ours");
-        let mut managed = FileWatch::new(dir.parent().unwrap().to_owned(), WatchedPaths::new());
-        let make = || {
+        let watched_file = dir.join("ours");
+        let mut watch = FileWatch::new(dir.parent().unwrap().to_owned(), WatchedPaths::new());
+        let create_dir_and_file = || {
             fs::create_dir(&dir).unwrap();
-            fs::write(&ours, "").unwrap();
+            fs::write(&watched_file, "").unwrap();
         };
-        make();
-        managed.set([(ours.clone(), WatchScope::File)].into());
+        create_dir_and_file();
+        watch.set([(watched_file.clone(), WatchScope::File)].into());
         fs::remove_dir_all(&dir).unwrap();
-        let told = async |managed: &FileWatch| tokio::time::timeout(PATIENCE, managed.changed()).await.is_ok();
-        assert!(told(&managed).await, "it is gone");
-        make();
-        managed.set([(ours.clone(), WatchScope::File)].into());
-        // Like the agent, which renews after each change. The first event may have been for the file alone.
-        while tokio::time::timeout(Duration::from_millis(100), managed.changed()).await.is_ok() {
-            managed.renew();
+        let is_change_reported = async |watch: &FileWatch| tokio::time::timeout(MAX_EVENT_DELAY, watch.changed()).await.is_ok();
+        assert!(is_change_reported(&watch).await, "the directory was removed");
+        create_dir_and_file();
+        watch.set([(watched_file.clone(), WatchScope::File)].into());
+        // The agent renews its watch after each change too. One renewal may not be enough, because the first event may
+        // be about the file and not about the directory.
+        while tokio::time::timeout(Duration::from_millis(100), watch.changed()).await.is_ok() {
+            watch.renew();
         }
-        fs::write(&ours, "x").unwrap();
-        assert!(told(&managed).await, "an edit in the new one");
+        fs::write(&watched_file, "x").unwrap();
+        assert!(is_change_reported(&watch).await, "an edit in the new directory");
     }
 }

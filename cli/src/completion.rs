@@ -16,22 +16,22 @@ use crate::api::ApiClient;
 use crate::args::{GetTarget, GlobalArgs, KindArg, ObjectRef};
 use crate::command::{read, tasks};
 
-/// The variable with which a shell requests candidates.
+/// The environment variable with which a shell requests completion candidates from `stemma`.
 pub(crate) const VARIABLE: &str = "STEMMA_COMPLETE";
 
-/// The time in which a controller must return its names.
+/// Maximum time for the controller to return its names during a completion.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The meaning of an argument of the command line.
+/// The kind of value that an argument of the command line accepts.
 #[derive(Clone, Copy)]
 enum CompletionArgument {
     /// One of these kinds, or one object as `KIND/NAME`.
     ObjectRef(&'static [KindArg]),
-    /// Any kind or object, or tasks.
+    /// Any kind, any object as `KIND/NAME`, or tasks.
     GetTarget,
-    /// A name of the kind that precedes the argument.
+    /// The name of an object whose kind is an earlier argument.
     Name,
-    /// A name of this kind.
+    /// The name of an object of this kind.
     NameOfKind(KindArg),
 }
 
@@ -48,13 +48,14 @@ pub(crate) fn print_script(shell: Shell) -> Result<()> {
     Ok(())
 }
 
-/// Adds completion to each argument of the command line that is a name.
+/// Adds completion to each argument that names a kind or an object, in the command and in its subcommands.
 pub(crate) fn with_completions(command: Command) -> Command {
     let verb = command.get_name().to_owned();
     command.mut_args(|arg| with_completion(&verb, arg)).mut_subcommands(with_completions)
 }
 
-/// Adds completion to an argument of the command `verb`, if the argument is a name.
+/// Adds completion to an argument of the command `verb`, if the argument names a kind or an object. The arguments of
+/// `render` get none, because that command contacts no controller.
 fn with_completion(verb: &str, arg: Arg) -> Arg {
     let argument = match (verb, arg.get_id().as_str()) {
         ("render", _) => return arg,
@@ -73,13 +74,13 @@ fn with_completion(verb: &str, arg: Arg) -> Arg {
         ("delete", "id") => CompletionArgument::NameOfKind(KindArg::Token),
         _ => return arg,
     };
-    arg.add(ArgValueCompleter::new(move |begun: &OsStr| candidates(argument, &begun.to_string_lossy())))
+    arg.add(ArgValueCompleter::new(move |typed: &OsStr| candidates(argument, &typed.to_string_lossy())))
 }
 
-/// Returns the candidates for an argument that begin with the given text.
-fn candidates(argument: CompletionArgument, begun: &str) -> Vec<CompletionCandidate> {
+/// Returns the candidates for an argument that begin with the text that the user has typed.
+fn candidates(argument: CompletionArgument, typed: &str) -> Vec<CompletionCandidate> {
     let kinds = || KindArg::value_variants().iter().copied();
-    let options: Vec<String> = match (argument, begun.split_once('/')) {
+    let options: Vec<String> = match (argument, typed.split_once('/')) {
         (CompletionArgument::ObjectRef(kinds), None) => kinds.iter().map(|kind| kind.name().to_owned()).collect(),
         (CompletionArgument::GetTarget, None) => kinds().map(KindArg::name).chain(["task"]).map(str::to_owned).collect(),
         (CompletionArgument::GetTarget, Some(("task", _))) => with_prefix("task", NameSource::Tasks),
@@ -88,6 +89,7 @@ fn candidates(argument: CompletionArgument, begun: &str) -> Vec<CompletionCandid
         }
         (CompletionArgument::GetTarget, Some((kind, _))) => KindArg::from_name(kind).map(prefixed_names).unwrap_or_default(),
         (CompletionArgument::NameOfKind(kind), _) => read_names(NameSource::Objects(kind)),
+        // The kind is the first word that is a kind or an object.
         (CompletionArgument::Name, _) => match command_words().iter().find_map(|word| word.parse::<GetTarget>().ok()) {
             Some(GetTarget::Objects(ObjectRef { kind, name: None })) => read_names(NameSource::Objects(kind)),
             Some(GetTarget::Objects(ObjectRef { kind, name: Some(_) })) => prefixed_names(kind),
@@ -96,10 +98,10 @@ fn candidates(argument: CompletionArgument, begun: &str) -> Vec<CompletionCandid
             None => Vec::new(),
         },
     };
-    options.into_iter().filter(|one| one.starts_with(begun)).map(CompletionCandidate::new).collect()
+    options.into_iter().filter(|option| option.starts_with(typed)).map(CompletionCandidate::new).collect()
 }
 
-/// Returns the names of a kind's objects, as `-o name` prints them.
+/// Returns the names of a kind's objects as `KIND/NAME`, the form that `-o name` prints.
 fn prefixed_names(kind: KindArg) -> Vec<String> {
     with_prefix(kind.name(), NameSource::Objects(kind))
 }
@@ -109,13 +111,13 @@ fn with_prefix(word: &str, source: NameSource) -> Vec<String> {
     read_names(source).into_iter().map(|name| format!("{word}/{name}")).collect()
 }
 
-/// Returns the words of the line to complete.
+/// Returns the words of the command line to complete. The shell passes them after `--`.
 fn command_words() -> Vec<String> {
     let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
     words.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// The list from which names are read.
+/// The list from which names are read for completion.
 #[derive(Clone, Copy)]
 enum NameSource {
     /// The objects of a kind.
@@ -124,7 +126,7 @@ enum NameSource {
     Tasks,
 }
 
-/// Returns the names from a source, or none if the controller does not answer in time.
+/// Returns the names from a source. Returns no names if the controller does not respond in time.
 fn read_names(source: NameSource) -> Vec<String> {
     let read = || {
         let matches = crate::command_line().ignore_errors(true).try_get_matches_from(command_words())?;
@@ -132,7 +134,7 @@ fn read_names(source: NameSource) -> Vec<String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(with_deadline(async {
             match source {
-                NameSource::Objects(kind) => read::names(&mut api, kind).await,
+                NameSource::Objects(kind) => read::object_names(&mut api, kind).await,
                 NameSource::Tasks => tasks::task_ids(&mut api).await,
             }
         }))
@@ -140,7 +142,7 @@ fn read_names(source: NameSource) -> Vec<String> {
     read().unwrap_or_default()
 }
 
-/// Waits for a result until the deadline.
+/// Waits for the result of a future. Fails if there is no result within [`DEADLINE`].
 async fn with_deadline<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(DEADLINE, future).await?
 }
@@ -151,6 +153,7 @@ mod tests {
 
     use super::*;
 
+    /// The candidates are the kinds that the command accepts, and its help names the same kinds.
     #[test]
     fn y09_candidates_are_kinds_of_verb() {
         for (verb, kinds, expected) in [
@@ -158,8 +161,8 @@ mod tests {
             ("resume", KindArg::PAUSABLE, &["nodegroup", "cluster"]),
             ("label", KindArg::LABELED, &["node", "nodegroup", "cluster", "clustertemplate", "release"]),
         ] {
-            let proposed = candidates(CompletionArgument::ObjectRef(kinds), "");
-            let words: Vec<_> = proposed.iter().map(|one| one.get_value().to_string_lossy().into_owned()).collect();
+            let offered = candidates(CompletionArgument::ObjectRef(kinds), "");
+            let words: Vec<_> = offered.iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect();
             assert_eq!(words, expected, "{verb}");
             let help = crate::command_line().try_get_matches_from(["stemma", verb, "-h"]).unwrap_err().to_string();
             let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -170,9 +173,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn w13_with_deadline_gives_up_after_one_second() {
-        let begun = Instant::now();
-        let told = with_deadline(std::future::pending::<Result<Vec<String>>>()).await;
-        assert!(told.is_err());
-        assert_eq!(begun.elapsed(), Duration::from_secs(1));
+        let start = Instant::now();
+        let result = with_deadline(std::future::pending::<Result<Vec<String>>>()).await;
+        assert!(result.is_err());
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
     }
 }

@@ -16,16 +16,17 @@ use stemma_wire::message::enroll::find_token_error;
 use crate::args::GlobalArgs;
 use crate::exit::Exit;
 
-/// The start of the URL of root's socket.
+/// The prefix of a URL that names root's Unix socket. Root needs no credentials on this socket.
 const SOCKET_PREFIX: &str = "unix:";
 
 /// The path of root's socket in the packaged controller.
 const ROOT_SOCKET: &str = "/var/lib/stemma-controller/admin.sock";
 
-/// The name of the context that is used if none is given.
+/// The name of the context that is used if the command line names none.
 const DEFAULT_NAME: &str = "default";
 
-/// A context file. Its paths are relative to the file.
+/// The content of a context file: the controller's URL, and the files with the credentials. Their paths are relative to
+/// the directory of the context file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientContext {
@@ -46,12 +47,14 @@ pub(crate) struct ClientContext {
 }
 
 impl ClientContext {
-    /// Loads the context that the command line names, or else the one with the default name. A URL of the command line
-    /// replaces that of the context. If neither is given and the default context does not exist, root on the
-    /// controller's own machine uses root's socket.
+    /// Loads the context that the command line names, or else the context with the default name. A URL of the command
+    /// line replaces the URL of the context. If that URL needs no credentials (`http:` or `unix:`), no context is read.
+    ///
+    /// If neither is given and the default context does not exist, root on the controller's own machine uses root's
+    /// socket.
     ///
     /// # Errors
-    /// Fails if the file does not exist or is not a context.
+    /// Fails if the file does not exist or is not a context, or if the URL is invalid.
     pub(crate) fn load(global: &GlobalArgs) -> Result<Self> {
         let is_keyless = |url: &&str| url.starts_with("http://") || url.starts_with(SOCKET_PREFIX);
         let keyless_url = global.server.as_deref().filter(is_keyless);
@@ -76,20 +79,22 @@ impl ClientContext {
         Ok(context)
     }
 
+    /// Returns a context that contains only a URL.
     fn without_keys(url: String) -> Self {
         Self { url, ca: None, cert: None, key: None, token_file: None }
     }
 
-    /// Returns whether the context is root's socket. The files next to that socket can be trusted as the socket is.
+    /// Returns whether the URL of the context is root's socket. The files next to that socket can be trusted as much as
+    /// the socket.
     pub(crate) fn is_socket(&self) -> bool {
         self.url.starts_with(SOCKET_PREFIX)
     }
 
-    /// Returns the context itself, or, if it is root's socket, the context of the first admin. That context is stored
-    /// next to the socket, and contains the address for other machines.
+    /// Returns the context itself, unless its URL is root's socket. Then returns the context of the first admin, which
+    /// is stored next to the socket and contains the URL for other machines.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Fails if that file can't be read or is not a context.
     pub(crate) fn with_socket_context(self) -> Result<Self> {
         match self.url.strip_prefix(SOCKET_PREFIX).and_then(|path| Path::new(path).parent()) {
             Some(directory) => {
@@ -101,25 +106,25 @@ impl ClientContext {
         }
     }
 
-    /// Returns the bearer token, if the context names one.
+    /// Returns the bearer token, or `None` if the context names no token file.
     ///
     /// # Errors
-    /// Fails if its file can't be read, if others can read it, or if it contains anything other than a token.
+    /// Fails if the file can't be read, if other users can read it, or if it contains anything other than a token.
     pub(crate) fn token(&self) -> Result<Option<String>> {
         let Some(file) = self.token_file.as_deref() else { return Ok(None) };
-        let token_error = |what: &dyn Display| {
+        let token_error = |problem: &dyn Display| {
             let form = "a token is ID.SECRET, as `stemma principal token create` prints it, in a file of its own";
-            anyhow!("{}: holds no token alone: {what}; {form}; nothing was sent", file.display())
+            anyhow!("{}: does not contain just a token: {problem}; {form}; nothing was sent", file.display())
         };
         let text = config::read(file, FileSensitivity::Secret).map_err(|error| match error {
             ConfigError::NotText { why, .. } => token_error(&why),
-            refused => refused.into(),
+            other => other.into(),
         })?;
         let token = text.trim();
-        find_token_error(token).map_or_else(|| Ok(Some(token.to_owned())), |what| Err(token_error(&what)))
+        find_token_error(token).map_or_else(|| Ok(Some(token.to_owned())), |problem| Err(token_error(&problem)))
     }
 
-    /// Reads a context file. Fails if other users can write it.
+    /// Reads a context file. Fails if the file is not a context, or if other users can write it.
     fn read(file: &Path) -> Result<Self> {
         let text = config::read(file, FileSensitivity::Settings).map_err(|error| match error {
             ConfigError::Read { why, .. } if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -128,19 +133,20 @@ impl ClientContext {
                     file.display()
                 ))
             }
-            // A user who can write the file decides which controller is trusted and which key is used, so such a file
-            // is refused.
-            refused => refused.into(),
+            // The file is also refused if other users can write it, because they could change the trusted controller
+            // and the key.
+            other => other.into(),
         })?;
         Self::parse(&text, file)
     }
 
-    /// Parses a context. Its paths are relative to the directory of the file.
+    /// Parses the text of a context file, and resolves its paths against the directory of the file.
     fn parse(text: &str, file: &Path) -> Result<Self> {
         let mut context: Self = toml::from_str(text).with_context(|| format!("{} is not a context", file.display()))?;
         let dir = file.parent().unwrap_or(Path::new("."));
         let Self { ca, cert, key, token_file, .. } = &mut context;
         for path in [ca, cert, key, token_file].into_iter().flatten() {
+            // An absolute path remains unchanged.
             *path = dir.join(&*path);
         }
         Ok(context)
@@ -148,18 +154,19 @@ impl ClientContext {
 }
 
 /// Returns whether root's socket is accessible and there is no default context. Only root can access the directory of
-/// the socket, so this is then root on the controller's machine.
+/// the socket, so the caller is then root on the controller's machine.
 fn is_root_on_controller(socket: &Path) -> bool {
     let has_context = file_by_name(DEFAULT_NAME, home_directory().as_deref()).is_ok_and(|file| file.exists());
     !has_context && std::fs::symlink_metadata(socket).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
+/// Returns the home directory from the variable `HOME`, if it is set.
 fn home_directory() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from)
 }
 
-/// Returns the file of a context. A text with a slash is a path. A bare name is always below `~/.config/stemma` and
-/// never in the working directory, which others may be able to write.
+/// Returns the path of a context file. A text with a slash is a path. A text without a slash is a name below
+/// `~/.config/stemma`. It never names a file in the working directory, which others may be able to write.
 fn context_file(text: &str, home: Option<&Path>) -> Result<PathBuf> {
     if is_blank(text) {
         let sentence =
@@ -181,8 +188,8 @@ fn context_file(text: &str, home: Option<&Path>) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Returns the file of the context with this name. An empty or relative home is refused, because it would lead below
-/// the working directory.
+/// Returns the path of the context file with this name below `~/.config/stemma`. Fails if the home directory is unset,
+/// empty or relative, because the path would then lead below the working directory.
 fn file_by_name(name: &str, home: Option<&Path>) -> Result<PathBuf> {
     let Some(home) = home.filter(|home| home.is_absolute()) else {
         bail!(
@@ -212,22 +219,22 @@ mod tests {
             let refused = file_by_name(DEFAULT_NAME, home.map(Path::new)).unwrap_err().to_string();
             assert!(refused.contains("HOME is not set to an absolute path"), "{home:?}: {refused}");
         }
-        let own = file_by_name(DEFAULT_NAME, Some(Path::new("/home/ada"))).unwrap();
-        assert_eq!(own, Path::new("/home/ada/.config/stemma/default.toml"));
+        let file = file_by_name(DEFAULT_NAME, Some(Path::new("/home/ada"))).unwrap();
+        assert_eq!(file, Path::new("/home/ada/.config/stemma/default.toml"));
     }
 
     /// The tests of a package run in the package's directory, which contains `Cargo.toml`.
     #[test]
     fn x06_context_file_ignores_working_directory_for_bare_name() {
         let home = tempfile::tempdir().unwrap();
-        let file = |said| context_file(said, Some(home.path()));
+        let file = |text| context_file(text, Some(home.path()));
         let refused = file("Cargo.toml").unwrap_err().to_string();
         assert!(refused.contains("no context at ") && refused.ends_with("write ./Cargo.toml"), "{refused}");
         assert_eq!(file("./Cargo.toml").unwrap(), Path::new("./Cargo.toml"));
-        let named = home.path().join(".config/stemma/Cargo.toml.toml");
-        std::fs::create_dir_all(named.parent().unwrap()).unwrap();
-        std::fs::write(&named, "").unwrap();
-        assert_eq!(file("Cargo.toml").unwrap(), named);
+        let context_in_home = home.path().join(".config/stemma/Cargo.toml.toml");
+        std::fs::create_dir_all(context_in_home.parent().unwrap()).unwrap();
+        std::fs::write(&context_in_home, "").unwrap();
+        assert_eq!(file("Cargo.toml").unwrap(), context_in_home);
     }
 
     #[test]
@@ -236,13 +243,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
         std::fs::write(&file, "url = \"https://x:1\"\n").unwrap();
-        for (mode, refused) in [(0o600, false), (0o644, false), (0o666, true), (0o664, true)] {
+        for (mode, is_refused) in [(0o600, false), (0o644, false), (0o666, true), (0o664, true)] {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
             let error = ClientContext::read(&file).err().map(|error| format!("{error:#}"));
             let shown = file.display();
             let sentence =
                 format!("{shown}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {shown}");
-            assert_eq!(error, refused.then_some(sentence), "{mode:o}");
+            assert_eq!(error, is_refused.then_some(sentence), "{mode:o}");
         }
     }
 
@@ -252,9 +259,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
         let error = || format!("{:#}", ClientContext::read(&file).unwrap_err());
-        let absent = error();
-        assert!(absent.starts_with(&format!("no context at {}: name one with --context", file.display())), "{absent}");
-        assert!(absent.ends_with("context.toml): No such file or directory (os error 2)"), "{absent}");
+        let missing_error = error();
+        assert!(
+            missing_error.starts_with(&format!("no context at {}: name one with --context", file.display())),
+            "{missing_error}"
+        );
+        assert!(missing_error.ends_with("context.toml): No such file or directory (os error 2)"), "{missing_error}");
         let utf_16: Vec<u8> = "url = \"https://x:1\"\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (bytes, why) in
             [(&utf_16[..], "it is a text in UTF-16: save it in UTF-8"), (b"url = \"\xff\"\n", "it is no text in UTF-8")]
@@ -282,12 +292,12 @@ mod tests {
         // A controller creates 32 random bytes in base64url, without padding.
         let base64_token = format!("{id}.{}-_{}", "A".repeat(20), "z9".repeat(10) + "Z");
         for good in [&good, &base64_token] {
-            for (before, after) in [("", ""), ("", "\n"), (" ", "\r\n\n")] {
-                let text = format!("{before}{good}{after}");
+            for (prefix, suffix) in [("", ""), ("", "\n"), (" ", "\r\n\n")] {
+                let text = format!("{prefix}{good}{suffix}");
                 assert_eq!(token(&text).unwrap().as_ref(), Some(good), "{text:?}");
             }
         }
-        for (text, what) in [
+        for (text, expected) in [
             (String::new(), "it is empty"),
             ("\n".to_owned(), "it is empty"),
             (format!("\u{feff}{good}\n"), "a byte order mark"),
@@ -314,8 +324,8 @@ mod tests {
             ("abc".to_owned(), "it is not ID.SECRET"),
         ] {
             let error = token(&text).unwrap_err();
-            assert!(error.starts_with(&format!("{}: holds no token alone: ", file.display())), "{text:?}: {error}");
-            assert!(error.contains(what) && error.ends_with("; nothing was sent"), "{text:?}: {error}");
+            assert!(error.starts_with(&format!("{}: does not contain just a token: ", file.display())), "{text:?}: {error}");
+            assert!(error.contains(expected) && error.ends_with("; nothing was sent"), "{text:?}: {error}");
         }
     }
 

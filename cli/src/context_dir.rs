@@ -1,4 +1,5 @@
-//! Writes a context for another person: a new directory with everything that they need, readable only by its owner.
+//! Writes a context for another person: a new directory with everything that the person needs, readable only by its
+//! owner.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
@@ -7,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// The credential of the other person.
+/// The credential in a new context.
 pub(crate) enum ContextSecret<'a> {
-    /// A certificate chain and its key, both PEM.
+    /// A certificate chain and its private key.
     Certificate {
         /// The certificates in PEM, the leaf first.
         chain: &'a str,
@@ -27,27 +28,29 @@ pub(crate) struct ContextDir {
 }
 
 impl ContextDir {
-    /// Creates the directory. In a dry run, only checks that the path is free.
+    /// Creates the directory. In a dry run, only checks that nothing exists at the path.
     ///
     /// # Errors
-    /// Fails if the path exists already, or with the error of the system.
+    /// Fails if something exists at the path, or if the system can't create the directory.
     pub(crate) fn create(directory: &Path, is_dry: bool) -> Result<Self> {
         if std::fs::symlink_metadata(directory).is_ok() {
-            anyhow::bail!("{}: something is there already; name a new directory", directory.display());
+            anyhow::bail!("{}: something exists there already; name a new directory", directory.display());
         }
         let directory = directory.to_owned();
         if is_dry {
+            // Nothing was created, so nothing is removed on drop.
             return Ok(Self { directory, is_written: true });
         }
         DirBuilder::new().mode(0o700).create(&directory).with_context(|| directory.display().to_string())?;
         Ok(Self { directory, is_written: false })
     }
 
-    /// Writes a context into the directory and returns its path.
+    /// Writes `context.toml` and the files that it names into the directory. Returns the path of the directory.
     ///
     /// # Errors
-    /// Fails with the error of the system.
+    /// Fails if a file can't be written.
     pub(crate) fn write(mut self, url: &str, ca: Option<&str>, secret: &ContextSecret<'_>) -> Result<PathBuf> {
+        // From here on, the directory remains, even if a file cannot be written. The credential exists already.
         self.is_written = true;
         let mut context = toml::Table::new();
         context.insert("url".to_owned(), url.into());
@@ -74,23 +77,25 @@ impl Drop for ContextDir {
     fn drop(&mut self) {
         if !self.is_written {
             // The directory is empty. If it can't be removed, the next run reports that it exists.
-            let _stays = std::fs::remove_dir(&self.directory);
+            let _ignored = std::fs::remove_dir(&self.directory);
         }
     }
 }
 
+/// Creates a file that only its owner can read and write, and syncs it to disk. Fails if something exists at the path.
 fn write_file(path: &Path, text: &str) -> Result<()> {
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(|| path.display().to_string())?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(|| path.display().to_string())
 }
 
-/// Replaces the content of a file atomically.
+/// Replaces the content of a file atomically, by renaming a temporary file.
 ///
 /// # Errors
-/// Fails with the error of the system.
+/// Fails if the temporary file can't be written or renamed.
 pub(crate) fn replace_file(path: &Path, text: &str) -> Result<()> {
     let temporary = path.with_added_extension("new");
+    // An interrupted replacement may have left a temporary file.
     match std::fs::remove_file(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}

@@ -1,9 +1,10 @@
-//! Decides which files of a directory are read, by their names, as `run-parts` decides for programs.
+//! Decides which files of a directory are read, by their names. The rule for names is that of `run-parts`, Debian's
+//! tool that runs all programs of a directory.
 //!
 //! Editors, package managers and people leave other files next to the manifests, such as `.site.yaml`, `site.yaml~` and
-//! `site.yaml.rpmsave`. Reading one would apply what somebody has removed. Ignoring it silently could hide a file that
-//! should be read, so a skipped file is reported. A file that never was a manifest, such as a script or a template, is
-//! not reported.
+//! `site.yaml.rpmsave`. Reading such a file would apply what somebody has removed. Ignoring it silently could hide a
+//! file that should be read, so each skipped file is reported. A file that never was a manifest, such as a script or a
+//! template, is not reported.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,33 +19,33 @@ use crate::output::printable;
 pub(crate) const MANIFEST_EXTENSIONS: &[&str] = &["yaml", "yml", "json"];
 /// File extensions of catalogue namespaces.
 pub(crate) const NAMESPACE_EXTENSIONS: &[&str] = &["json"];
-/// Suffixes that mark a backup, after the file's own extension.
+/// Suffixes that mark a backup, such as `bak` in `site.yaml.bak`.
 const BACKUP_EXTENSIONS: &[&str] = &[
     "backup", "bad", "bak", "copy", "disabled", "dist", "new", "off", "old", "orig", "part", "pacnew", "pacorig", "pacsave",
     "rej", "rpmnew", "rpmorig", "rpmsave", "sav", "save", "swn", "swo", "swp", "swx", "temp", "tmp",
 ];
-/// Maximum number of skipped files that a warning names.
+/// Maximum number of skipped files that one warning names.
 const MAX_NAMES: usize = 5;
 
-/// The files directly in a directory, in the order of their names.
+/// The files directly in a directory. Both lists are sorted by path.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     /// The files to read.
     pub(crate) files: Vec<PathBuf>,
-    /// The files that look like manifests and are not read.
+    /// The files that are not read although they resemble manifests.
     pub(crate) skipped: Vec<PathBuf>,
 }
 
 impl Listing {
-    /// Lists a directory, for files with these extensions.
+    /// Lists the files of a directory that have one of these extensions.
     ///
     /// # Errors
     /// Fails if the directory can't be read.
-    pub(crate) fn read(directory: &Path, endings: &[&str]) -> io::Result<Self> {
+    pub(crate) fn read(directory: &Path, extensions: &[&str]) -> io::Result<Self> {
         let mut listing = Self::default();
         for entry in std::fs::read_dir(directory)? {
             let file = entry?.path();
-            match FileNameClass::from_name(file.file_name().unwrap_or_default(), endings) {
+            match FileNameClass::from_name(file.file_name().unwrap_or_default(), extensions) {
                 // Directories and dangling links are listed too, so that the error names them. A pipe is skipped,
                 // because reading it would block forever.
                 FileNameClass::Regular if file.is_file() || file.is_dir() || !file.exists() => listing.files.push(file),
@@ -58,21 +59,23 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Reports the skipped files of a directory and of those below it, in one line for each reason.
-    pub(crate) fn warn_skipped(skipped: &[PathBuf], directory: &Path, endings: &[&str]) {
-        for line in Self::skip_warnings(skipped, directory, endings) {
+    /// Warns of skipped files below a directory, in one line for each reason. The `extensions` are those of the files
+    /// that are read.
+    pub(crate) fn warn_skipped(skipped: &[PathBuf], directory: &Path, extensions: &[&str]) {
+        for line in Self::skip_warnings(skipped, directory, extensions) {
             errln!("{line}");
         }
     }
 
-    /// Returns a warning for each reason: the name, or not a regular file.
-    fn skip_warnings(skipped: &[PathBuf], directory: &Path, endings: &[&str]) -> Vec<String> {
+    /// Returns one warning for each reason why files are skipped: their name is not accepted, or they are special files
+    /// (pipes, sockets or devices).
+    fn skip_warnings(skipped: &[PathBuf], directory: &Path, suffixes: &[&str]) -> Vec<String> {
         let is_regular_name =
-            |file: &&PathBuf| FileNameClass::from_name(file.file_name().unwrap_or_default(), endings) == FileNameClass::Regular;
-        let (special, by_name): (Vec<&PathBuf>, Vec<&PathBuf>) = skipped.iter().partition(is_regular_name);
-        let forms: Vec<String> = endings.iter().map(|ending| format!("NAME.{ending}")).collect();
+            |file: &&PathBuf| FileNameClass::from_name(file.file_name().unwrap_or_default(), suffixes) == FileNameClass::Regular;
+        let (special_files, misnamed_files): (Vec<&PathBuf>, Vec<&PathBuf>) = skipped.iter().partition(is_regular_name);
+        let forms: Vec<String> = suffixes.iter().map(|suffix| format!("NAME.{suffix}")).collect();
         let rule = format!("{} is read, with a NAME of letters, digits, - and _", forms.join(", "));
-        [(by_name, rule.as_str()), (special, "no pipe, socket or device is read")]
+        [(misnamed_files, rule.as_str()), (special_files, "no pipe, socket or device is read")]
             .into_iter()
             .filter(|(files, _)| !files.is_empty())
             .map(|(files, rule)| {
@@ -86,47 +89,48 @@ impl Listing {
     }
 }
 
-/// Returns the first of these files, as paths relative to a directory, and the number of the others.
+/// Returns the paths of the first files, relative to a directory, and the number of the remaining files.
 fn first_names(files: &[&PathBuf], directory: &Path) -> String {
     let name = |file: &&PathBuf| printable(&file.strip_prefix(directory).unwrap_or(file).to_string_lossy());
     let mut names: Vec<String> = files.iter().take(MAX_NAMES).map(name).collect();
-    if let more @ 1.. = files.len().saturating_sub(MAX_NAMES) {
-        names.push(format!("{more} more"));
+    if let omitted @ 1.. = files.len().saturating_sub(MAX_NAMES) {
+        names.push(format!("{omitted} more"));
     }
     names.join(", ")
 }
 
-/// The paths that were named or visited. Each path is read once and reported as skipped once, however often and in
-/// whatever form it is named.
+/// The paths that the user named, and the paths that were visited. A path is read only once, and reported as skipped
+/// only once, even if the user names it several times or in several forms.
 pub(crate) struct VisitedPaths {
     named_paths: BTreeSet<PathBuf>,
-    seen_paths: BTreeSet<PathBuf>,
+    visited_paths: BTreeSet<PathBuf>,
 }
 
 impl VisitedPaths {
-    /// Starts with the paths that were named.
-    pub(crate) fn new(named: &[PathBuf]) -> Self {
-        Self { named_paths: named.iter().map(|path| canonical_path(path)).collect(), seen_paths: BTreeSet::new() }
+    /// Creates the record with the paths that the user named. No path is visited yet.
+    pub(crate) fn new(named_paths: &[PathBuf]) -> Self {
+        Self { named_paths: named_paths.iter().map(|path| canonical_path(path)).collect(), visited_paths: BTreeSet::new() }
     }
 
-    /// Returns whether the path was named itself. Then it is read even if its directory would skip it.
+    /// Returns whether the user named this path itself. Such a path is read even if a listing of its directory would
+    /// skip it.
     pub(crate) fn is_named(&self, path: &Path) -> bool {
         self.named_paths.contains(&canonical_path(path))
     }
 
-    /// Records the path. Returns whether it is visited for the first time.
+    /// Records a visited path. Returns whether this is the first visit.
     pub(crate) fn visit(&mut self, path: &Path) -> bool {
-        self.seen_paths.insert(canonical_path(path))
+        self.visited_paths.insert(canonical_path(path))
     }
 
-    /// Removes the skipped paths that were named themselves or are already recorded.
+    /// Removes the paths that the user named, and those that were visited before. The remaining paths count as visited.
     pub(crate) fn retain_new(&mut self, skipped: &mut Vec<PathBuf>) {
         skipped.retain(|path| !self.is_named(path) && self.visit(path));
     }
 }
 
-/// Returns the same path for every spelling of it. A link to a file stays a separate path, so an object that is read
-/// through two names is refused as a duplicate, not ignored.
+/// Returns one form of a path for all its spellings. Links to directories are resolved. A link to a file is a path of
+/// its own, so an object that is read through both paths is refused as a duplicate. `-` (standard input) is unchanged.
 fn canonical_path(path: &Path) -> PathBuf {
     if path == Path::new("-") {
         return path.to_owned();
@@ -141,41 +145,46 @@ fn canonical_path(path: &Path) -> PathBuf {
     }
 }
 
-/// The class of a file, by its name. It decides whether the file is read, reported or ignored.
+/// The class of a file, which depends on its name. It decides whether the file is read, reported as skipped, or
+/// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileNameClass {
-    /// A file to read: a name that run-parts accepts, a dot, and an extension.
+    /// A file to read. Its name consists of a stem that run-parts accepts, a dot, and an extension.
     Regular,
-    /// A hidden file, or one that a program left there, with the extension of a file to read.
+    /// A hidden file, or a copy that an editor or package manager created, with the extension of a file to read.
     Leftover,
-    /// Any other file.
+    /// Any other file. It is ignored.
     Other,
 }
 
 impl FileNameClass {
-    /// Classifies a file name. `endings` are the extensions of the files to read.
-    fn from_name(name: &OsStr, endings: &[&str]) -> Self {
+    /// Classifies a file name. The `extensions` are those of the files to read.
+    fn from_name(name: &OsStr, extensions: &[&str]) -> Self {
         let name = name.to_string_lossy();
-        let is_ending = |text: &str| endings.iter().any(|ending| text.eq_ignore_ascii_case(ending));
+        let is_extension = |text: &str| extensions.iter().any(|extension| text.eq_ignore_ascii_case(extension));
         match name.rsplit_once('.') {
-            Some((word, ending)) if endings.contains(&ending) && is_run_parts_name(word) => return Self::Regular,
-            Some((_, ending)) if is_ending(ending) => return Self::Leftover,
+            // Of the names with one of these extensions, only those with a valid stem and a lower-case extension are
+            // read.
+            Some((stem, extension)) if extensions.contains(&extension) && is_run_parts_name(stem) => return Self::Regular,
+            Some((_, extension)) if is_extension(extension) => return Self::Leftover,
             _ => {}
         }
+        // The other forms have the extension in the middle of the name. The text before the first dot is not an
+        // extension.
         let parts: Vec<&str> = name.split('.').skip(1).collect();
-        let is_hidden = name.starts_with('.') && parts.iter().any(|part| is_ending(part));
+        let is_hidden = name.starts_with('.') && parts.iter().any(|part| is_extension(part));
         // `site.yaml~`, `#site.yaml#`, `site.yaml (copy)`.
         let has_suffix = |part: &&str| {
-            part.split_once(|letter: char| !letter.is_ascii_alphanumeric()).is_some_and(|(ending, _)| is_ending(ending))
+            part.split_once(|letter: char| !letter.is_ascii_alphanumeric()).is_some_and(|(extension, _)| is_extension(extension))
         };
         // `site.yaml.bak`.
-        let is_backup = parts.windows(2).any(|pair| is_ending(pair[0]) && is_backup_mark(pair[1]));
+        let is_backup = parts.windows(2).any(|pair| is_extension(pair[0]) && is_backup_mark(pair[1]));
         if is_hidden || is_backup || parts.iter().any(has_suffix) { Self::Leftover } else { Self::Other }
     }
 }
 
-/// Returns whether a part of a name marks a backup: a known word, a number, or a mark of dpkg, ucf or an editor
-/// (`~1~`).
+/// Returns whether a part of a file name marks a backup. Such a part is a known word, a number, or a mark of dpkg, ucf
+/// or an editor (`~1~`).
 fn is_backup_mark(part: &str) -> bool {
     let part = part.trim_end_matches(['~', '#']).to_ascii_lowercase();
     let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -257,6 +266,8 @@ mod tests {
         assert_eq!(FileNameClass::from_name("site.yaml".as_ref(), NAMESPACE_EXTENSIONS), FileNameClass::Other);
     }
 
+    /// A file in a directory is the same path through a link to the directory (`link`) or with `..`. A link to a file
+    /// (`b.yaml`) is a path of its own.
     #[test]
     fn y08_canonical_path_ignores_spelling() {
         let directory = tempfile::tempdir().unwrap();
@@ -265,10 +276,10 @@ mod tests {
         fs::write(path("site/a.yaml"), "").unwrap();
         symlink("site", path("link")).unwrap();
         symlink("a.yaml", path("site/b.yaml")).unwrap();
-        let mut once = VisitedPaths::new(&[path("link"), path("site/./.a.yaml")]);
-        assert!(once.is_named(&path("site")) && once.is_named(&path("site/sub/..")), "a directory");
-        assert!(once.is_named(&path("link/.a.yaml")), "a file, also one that is not there");
-        assert!(!once.is_named(&path("site/a.yaml")));
+        let mut visited = VisitedPaths::new(&[path("link"), path("site/./.a.yaml")]);
+        assert!(visited.is_named(&path("site")) && visited.is_named(&path("site/sub/..")), "a directory");
+        assert!(visited.is_named(&path("link/.a.yaml")), "a named file that does not exist");
+        assert!(!visited.is_named(&path("site/a.yaml")));
         for (name, is_new) in [
             ("site/a.yaml", true),
             ("link/a.yaml", false),
@@ -277,12 +288,14 @@ mod tests {
             ("site/sub", true),
             ("link/sub/", false),
         ] {
-            assert_eq!(once.visit(&path(name)), is_new, "{name}");
+            assert_eq!(visited.visit(&path(name)), is_new, "{name}");
         }
-        assert!(once.visit(Path::new("-")) && !once.visit(Path::new("-")), "standard input is read once");
-        assert!(once.visit(Path::new("./-")), "and this is a file");
+        assert!(visited.visit(Path::new("-")) && !visited.visit(Path::new("-")), "standard input is read once");
+        assert!(visited.visit(Path::new("./-")), "./- is a file");
     }
 
+    /// `.#b.yaml` is the lock file of an editor. A directory and a dangling link with a valid name are listed, so that
+    /// reading them fails with an error. The socket is skipped.
     #[test]
     fn y08_listing_skips_non_files_and_reports_dangling_links() {
         let directory = tempfile::tempdir().unwrap();
@@ -294,14 +307,14 @@ mod tests {
         fs::create_dir(path("dir.yaml")).unwrap();
         fs::create_dir(path(".dir.yaml")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(path("socket.yaml")).unwrap();
-        let Listing { files: taken, skipped: left_out } = Listing::read(directory.path(), MANIFEST_EXTENSIONS).unwrap();
-        assert_eq!(taken, ["a.yaml", "b.yaml", "dir.yaml", "gone.yaml"].map(path));
-        assert_eq!(left_out, [".#b.yaml", "socket.yaml"].map(path));
-        let told = Listing::skip_warnings(&left_out, directory.path(), MANIFEST_EXTENSIONS);
-        let begins = format!("warning: {}: left out: ", directory.path().display());
-        let told: Vec<&str> = told.iter().map(|line| line.strip_prefix(&begins).unwrap()).collect();
+        let Listing { files, skipped } = Listing::read(directory.path(), MANIFEST_EXTENSIONS).unwrap();
+        assert_eq!(files, ["a.yaml", "b.yaml", "dir.yaml", "gone.yaml"].map(path));
+        assert_eq!(skipped, [".#b.yaml", "socket.yaml"].map(path));
+        let warnings = Listing::skip_warnings(&skipped, directory.path(), MANIFEST_EXTENSIONS);
+        let prefix = format!("warning: {}: left out: ", directory.path().display());
+        let warnings: Vec<&str> = warnings.iter().map(|line| line.strip_prefix(&prefix).unwrap()).collect();
         assert_eq!(
-            told,
+            warnings,
             [
                 ".#b.yaml; of a directory NAME.yaml, NAME.yml, NAME.json is read, with a NAME of letters, digits, - and _; any file is read \
                  by its own path",

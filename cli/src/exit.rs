@@ -1,21 +1,21 @@
-//! The exit status of the command. It tells a script how the run ended.
+//! The exit status of the command. Scripts read from it how the command ended.
 
 use std::process::ExitCode;
 
-/// The reason for an exit status other than 0.
+/// The exit status of a command that did not succeed, named by its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// The command failed.
     Error = 1,
-    /// The arguments do not say what to do.
+    /// The arguments are incomplete or invalid.
     Usage = 2,
     /// The object of the command does not exist.
     NotFound = 3,
-    /// Another manager's value, or a newer revision, is in the way.
+    /// The write conflicts with the value of another manager, or with a newer revision of the object.
     Conflict = 4,
     /// The write may have been carried out, because the response was lost.
     Unknown = 5,
-    /// The compared objects differ (`catalog import --diff`).
+    /// The objects that the command compared differ. Only `catalog import --diff` ends with this status.
     Differs = 6,
 }
 
@@ -25,13 +25,13 @@ pub(crate) enum Exit {
 struct ExitError {
     exit: Exit,
     sentence: String,
-    /// True if earlier writes of the same command were made.
+    /// True if earlier writes of the same command were carried out before the error.
     is_partial: bool,
 }
 
 impl Exit {
-    /// Returns the status attached to an error.
-    pub(crate) fn from_exit_error(error: &anyhow::Error) -> Option<Self> {
+    /// Returns the status that was attached to an error when it was created, or `None` if no status was attached.
+    pub(crate) fn attached_status(error: &anyhow::Error) -> Option<Self> {
         error.downcast_ref::<ExitError>().map(|failure| failure.exit)
     }
 
@@ -40,24 +40,26 @@ impl Exit {
         ExitError { exit: self, sentence: sentence.into(), is_partial: false }.into()
     }
 
-    /// Like [`Self::with_message`], for an error after earlier writes of the same command. The message mentions them.
+    /// Returns an error that ends the command with this status after earlier writes of the command were carried out.
+    /// `sentence` must mention these writes.
     pub(crate) fn partial_failure(self, sentence: impl Into<String>) -> anyhow::Error {
         ExitError { exit: self, sentence: sentence.into(), is_partial: true }.into()
     }
 }
 
-/// Returns whether earlier writes of the same command were made before the error. The message mentions them.
+/// Returns whether earlier writes of the same command were carried out before the error. The message of the error
+/// mentions these writes.
 pub(crate) fn is_partial(error: &anyhow::Error) -> bool {
     error.downcast_ref::<ExitError>().is_some_and(|failure| failure.is_partial)
 }
 
-/// Prints an error with its causes and returns its status. For a write command it adds that nothing was changed, unless
-/// the message already says so.
-pub(crate) fn report(error: &anyhow::Error, writes: bool) -> ExitCode {
+/// Prints an error with its causes and returns its exit status. For a write command, also prints that nothing was
+/// changed, if that is true and the message does not contain it.
+pub(crate) fn report(error: &anyhow::Error, is_write: bool) -> ExitCode {
     let text = format!("{error:#}");
     let exit = Exit::from_error(error);
     errln!("error: {}", text.trim_end());
-    if writes && exit != Exit::Unknown && !is_partial(error) && !text.contains("nothing was ") {
+    if is_write && exit != Exit::Unknown && !is_partial(error) && !text.contains("nothing was ") {
         errln!("  nothing was changed");
     }
     ExitCode::from(exit as u8)

@@ -1,8 +1,8 @@
-//! Decides which files a manifest may include: those in or below its own directory.
+//! Decides which files a manifest may include: those in the directory of the manifest or below it.
 //!
-//! Applying a manifest sends the files that it names to the hosts of a fleet. So a manifest from elsewhere must not
-//! reach files that only the person who applies it can read: `/etc/shadow` by its path, by `..`, or by a link. Special
-//! files are refused too, because reading a pipe would block forever.
+//! Applying a manifest sends the files that the manifest names to the hosts of a fleet. So a manifest from an unknown
+//! author must not reach files that only the person who applies it can read: `/etc/shadow` by its path, by `..`, or by
+//! a link. Special files are refused too, because reading a pipe would block forever.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,14 +10,17 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
 use stemma_core::task::{TEMPLATE_FILE, source_parameter};
 
-/// Returns the absolute path of the included file `name`, with links resolved. `name` is relative to `dir`.
+/// Returns the absolute path of the included file `name`, with links resolved. `name` is relative to `dir`. `root` is
+/// the directory of the manifest.
 ///
 /// # Errors
-/// Fails if the file is not a regular one, is not below `root`, or does not exist.
+/// Fails if the file does not exist, is not a regular file, or is not below `root`. A link that leads out of `root` is
+/// refused too.
 pub(crate) fn resolve_include(root: &Path, dir: &Path, name: &str) -> Result<PathBuf> {
     if Path::new(name).is_absolute() {
         bail!("it is an absolute path: {ADVICE}");
     }
+    // The path is checked before and after links are resolved, so that each error has its own reason.
     if leaves_root(dir.strip_prefix(root).unwrap_or(Path::new("")), Path::new(name)) {
         bail!("it leads out of the manifest's directory: {ADVICE}");
     }
@@ -34,11 +37,12 @@ pub(crate) fn resolve_include(root: &Path, dir: &Path, name: &str) -> Result<Pat
     }
 }
 
-/// Returns the existing files that a manifest or an included part names: included parts, templates and sources.
+/// Returns the real paths of the existing files that a document names: included parts, templates and sources. `file` is
+/// the path of the document, which is a manifest or an included part.
 pub(crate) fn included_paths(file: &Path, document: &Value) -> Vec<PathBuf> {
     let items = document.as_array().into_iter().flatten();
     let mut names = Vec::new();
-    // A part may be a list of tasks, and a manifest may be a list of objects.
+    // An included part may be a list of tasks, and a manifest may be a list of objects.
     for item in items.chain([document]) {
         let list = |field| item.get(field).and_then(Value::as_array).into_iter().flatten();
         names.extend(list("include").filter_map(Value::as_str));
@@ -48,7 +52,7 @@ pub(crate) fn included_paths(file: &Path, document: &Value) -> Vec<PathBuf> {
     names.into_iter().filter_map(|name| dir.join(name).canonicalize().ok()).collect()
 }
 
-/// Returns the names of the files that a task names: its template and its source.
+/// Returns the file names in the parameters of a task: the file of its template, and its source.
 fn task_paths(task: &Value) -> impl Iterator<Item = &str> {
     let parameters = task.get("parameters").and_then(Value::as_object);
     let template = parameters.and_then(|parameters| parameters.get(TEMPLATE_FILE.name)?.as_str());
@@ -56,13 +60,15 @@ fn task_paths(task: &Value) -> impl Iterator<Item = &str> {
     template.into_iter().chain(parameters.and_then(|parameters| source_parameter(kind, parameters)))
 }
 
+/// The advice for an include that leads out of the manifest's directory.
 const ADVICE: &str = "put the file at or below the manifest's directory, and name it relative to the manifest";
 
-/// Returns whether `name`, which is relative to `dir`, leads above the root. `dir` is relative to the root.
+/// Returns whether the path `name` leads above the root directory. `name` is relative to `dir`, and `dir` is relative
+/// to the root.
 fn leaves_root(dir: &Path, name: &Path) -> bool {
     let mut depth = dir.components().count();
-    for step in name.components() {
-        match step {
+    for component in name.components() {
+        match component {
             Component::ParentDir if depth == 0 => return true,
             Component::ParentDir => depth -= 1,
             Component::Normal(_) => depth += 1,
@@ -72,12 +78,13 @@ fn leaves_root(dir: &Path, name: &Path) -> bool {
     false
 }
 
+/// Returns the absolute path with links resolved. An empty path means the current directory.
 fn canonical(path: &Path) -> Result<PathBuf> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     path.canonicalize().map_err(|error| read_error(&error))
 }
 
-/// Describes why a file can't be read.
+/// Converts an error of reading a file to an error whose text explains the cause to a person.
 pub(crate) fn read_error(error: &std::io::Error) -> anyhow::Error {
     use std::io::ErrorKind as Kind;
     match error.kind() {
@@ -128,7 +135,7 @@ mod tests {
             let result = find(&root, name);
             assert!(result.starts_with(expected), "{name}: {result}");
         }
-        assert_eq!(find(&root.join("parts"), "../a.bin"), "a.bin", "what was included stands below, and may look up");
+        assert_eq!(find(&root.join("parts"), "../a.bin"), "a.bin", "a file in a subdirectory may include a file of the root");
         assert!(find(&root.join("parts"), "../../outside").starts_with("it leads out"));
     }
 }

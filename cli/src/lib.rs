@@ -44,7 +44,7 @@ use command::import::ReleaseImport;
 use command::{access, apply, describe, label, node, primary, read, tasks, token, watch, write};
 use exit::Exit;
 
-/// The commands that write nothing.
+/// The commands that change nothing, each as the words of its command line.
 const READ_COMMANDS: &[&[&str]] = &[
     &["resolve"],
     &["render"],
@@ -66,21 +66,23 @@ const READ_COMMANDS: &[&[&str]] = &[
     &["cert", "list"],
 ];
 
-/// The options that only writes use. Exception: `get -o manifest` uses `manager` to select the fields to print.
+/// The ids of the options that only writes use. Exception: `get -o manifest` uses `manager` to select the fields to
+/// print.
 const WRITE_OPTIONS: &[&str] = &["manager", "reason", "dry_run", "strict", "max_nodes", "yes"];
 
-/// The commands for clusters and node groups. They parse the node options only to refuse them, so help hides these.
+/// The commands that pause or resume whole clusters and node groups. They parse [`NODE_OPTIONS`] only to refuse them,
+/// so their help hides these options.
 const LEVEL_COMMANDS: [&str; 2] = ["pause", "resume"];
 
-/// The selection options that apply to nodes only.
+/// The ids of the selection options that apply to nodes only.
 const NODE_OPTIONS: [&str; 2] = ["state", "nodegroup"];
 
-/// The options that may be empty. An empty description or title is removed. Empty labels are refused later, with
-/// a message of their own.
+/// The ids of the options that may have an empty value. An empty description or title removes the stored text. Empty
+/// labels are refused later, with a more specific message.
 const EMPTY_ALLOWED: [&str; 3] = ["description", "title", "labels"];
 
-/// The arguments that are names: of objects, or of values that are given to objects. Several are separated by commas,
-/// and each may be a path.
+/// The ids of the arguments that contain names of objects, tags, roles or traits. An argument may contain several
+/// names, separated by commas. A name may be a path, such as `CLUSTER/GROUP`.
 const NAME_ARGUMENTS: [&str; 18] = [
     "subject",
     "names",
@@ -103,35 +105,38 @@ const NAME_ARGUMENTS: [&str; 18] = [
 ];
 
 /// Returns clap's command line, for completion and man pages. The help of a read command hides the options of writes.
+/// The help of `pause` and `resume` hides the options that select nodes.
 pub fn command_line() -> clap::Command {
     let command = Args::command();
     let write_options = command.get_arguments().filter(|option| WRITE_OPTIONS.contains(&option.get_id().as_str()));
-    let hidden: Vec<Arg> = write_options.map(|option| option.clone().hide(true)).collect();
-    // `get -o manifest` selects a part of an object by its manager.
-    let export_options: Vec<Arg> = hidden.iter().filter(|option| option.get_id().as_str() != "manager").cloned().collect();
-    let command = READ_COMMANDS
-        .iter()
-        .fold(command, |command, path| with_options(command, path, if *path == ["get"] { &export_options } else { &hidden }));
+    let hidden_args: Vec<Arg> = write_options.map(|option| option.clone().hide(true)).collect();
+    // The help of `get` shows `--manager`, because `get -o manifest` prints only the fields of that manager.
+    let export_options: Vec<Arg> = hidden_args.iter().filter(|option| option.get_id().as_str() != "manager").cloned().collect();
+    let command = READ_COMMANDS.iter().fold(command, |command, path| {
+        with_options(command, path, if *path == ["get"] { &export_options } else { &hidden_args })
+    });
+    // These options are only parsed to give a clear error.
     let hide = |command: clap::Command, option| command.mut_arg(option, |option| option.hide(true));
     LEVEL_COMMANDS
         .iter()
         .fold(command, |command, name| command.mut_subcommand(name, |command| NODE_OPTIONS.into_iter().fold(command, hide)))
 }
 
-/// Adds options to the command at a path, in place of the global ones. An option that the command has itself, such as
-/// `--strict` of `validate`, stays.
+/// Adds options to the subcommand at `path`, where they replace the global options with the same ids. An option that
+/// the subcommand defines itself, such as `--strict` of `validate`, is not replaced.
 fn with_options(command: clap::Command, path: &[&'static str], options: &[Arg]) -> clap::Command {
     match path {
         [] => {
-            let has = |option: &Arg| command.get_arguments().any(|own| own.get_id() == option.get_id());
-            let added: Vec<Arg> = options.iter().filter(|option| !has(option)).cloned().collect();
-            command.args(added)
+            let has = |option: &Arg| command.get_arguments().any(|argument| argument.get_id() == option.get_id());
+            let new_options: Vec<Arg> = options.iter().filter(|option| !has(option)).cloned().collect();
+            command.args(new_options)
         }
-        [first, below @ ..] => command.mut_subcommand(first, |command| with_options(command, below, options)),
+        [first, subcommand_path @ ..] => command.mut_subcommand(first, |command| with_options(command, subcommand_path, options)),
     }
 }
 
-/// Runs the command with the arguments of the process.
+/// Runs the command with the arguments of the process. A request of a shell for completions is answered first, and then
+/// the process exits.
 pub fn main() -> ExitCode {
     CompleteEnv::with_factory(|| completion::with_completions(command_line())).var(completion::VARIABLE).complete();
     let mut command = command_line();
@@ -139,6 +144,7 @@ pub fn main() -> ExitCode {
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let is_write = args.command.is_write();
     if is_write {
+        // A write must finish even if the reader of its output has ended.
         output::ignore_broken_pipe();
     }
     match check_not_empty(&command, &matches).and_then(|()| run_command(args)) {
@@ -157,30 +163,33 @@ fn is_blank(text: &OsStr) -> bool {
 fn has_empty_part(text: &OsStr) -> bool {
     let Some(text) = text.to_str() else { return false };
     match text.split_once('=') {
+        // The value after the equals sign may be empty.
         Some((key, _)) => name::is_blank(key),
         None => text.strip_suffix('-').unwrap_or(text).split([',', '/']).any(name::is_blank),
     }
 }
 
-/// Refuses an argument that is empty or has an empty part. A variable that is not set in a script produces one, and an
-/// empty name, selector or filter must never select everything. All arguments are checked before the first request, so
-/// nothing has been changed at that point.
+/// Refuses empty arguments, and names with an empty part, of a command and its subcommands. A variable that is not set
+/// in a script produces an empty argument. An empty name, selector or filter must never select everything. The
+/// arguments in `EMPTY_ALLOWED` may be empty. This check runs before the first request, so a refused command has
+/// changed nothing.
 ///
 /// # Errors
-/// Usage error that names the argument by its option, or as the help does.
+/// Fails with a usage error that names the argument as the help does: by its option, its environment variable or its
+/// placeholder.
 fn check_not_empty(command: &clap::Command, matches: &ArgMatches) -> Result<()> {
     let mut arguments = command.get_arguments().filter(|argument| !EMPTY_ALLOWED.contains(&argument.get_id().as_str()));
     arguments.try_for_each(|argument| check_argument(argument, matches))?;
     match matches.subcommand() {
-        Some((name, below)) => {
+        Some((name, subcommand_matches)) => {
             let command = command.find_subcommand(name).expect("a subcommand that was matched");
-            check_not_empty(command, below)
+            check_not_empty(command, subcommand_matches)
         }
         None => Ok(()),
     }
 }
 
-/// Refuses an argument that is empty or blank, and a name with an empty part.
+/// Refuses a value that is empty or blank, and a name with an empty part. Default values are not checked.
 fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
     let id = argument.get_id().as_str();
     let option = argument.get_long().map(|long| format!("--{long}"));
@@ -189,7 +198,7 @@ fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
         Some(ValueSource::EnvVariable) => argument.get_env().unwrap_or_default().to_string_lossy().into_owned(),
         Some(_) | None => return Ok(()),
     };
-    let usage_error = |what: String| Err(Exit::Usage.with_message(format!("{what} is empty: give a value")));
+    let usage_error = |subject: String| Err(Exit::Usage.with_message(format!("{subject} is empty: give a value")));
     for text in matches.get_raw(id).into_iter().flatten() {
         if is_blank(text) {
             return usage_error(name);
@@ -201,12 +210,13 @@ fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command. Without `--manager`, the manager is the one that the directory of the manifests sets.
+/// Runs a command. Without `--manager`, the file `stemma.toml` in the directory of the manifests sets the manager.
 fn run_command(mut args: Args) -> Result<()> {
     if let Some(files) = args.command.manifests().filter(|_| args.global.manager.is_none()) {
         args.global.manager = settings::directory_manager(files)?;
     }
     match args.command {
+        // These commands never contact a controller.
         Command::Completion { shell } => completion::print_script(shell),
         Command::Resolve(files) => local::resolve(&files, args.global.output),
         Command::Validate { files, strict } => local::validate_files(&files, strict, args.global.output),
@@ -219,15 +229,16 @@ fn run_command(mut args: Args) -> Result<()> {
     }
 }
 
-/// Runs a command that may need a controller.
+/// Runs a command that may need a controller. The hash of the root certificate needs none. Each import creates a client
+/// of its own, because it sets the manager or may only print.
 async fn run_remote(global: args::GlobalArgs, command: Command) -> Result<()> {
     if let Command::Token(TokenCommand::CaHash) = command {
         outln!("{}", api::ca_hash(&global)?);
         return Ok(());
     }
     if let Command::Release(ReleaseCommand::Import { fuel, name, version, graph, force }) = &command {
-        let what = ReleaseImport { path: fuel, graph, name, version: version.as_deref(), force: *force };
-        return command::import::import_release(&global, what).await;
+        let release_import = ReleaseImport { path: fuel, graph, name, version: version.as_deref(), force: *force };
+        return command::import::import_release(&global, release_import).await;
     }
     if let Command::Catalog(CatalogCommand::Import { paths, builtin, diff, merge, overwrite }) = &command {
         let mode = match (diff, merge, overwrite) {
@@ -257,8 +268,8 @@ async fn run_read(api: &mut ApiClient, global: &args::GlobalArgs, command: Comma
         Command::Get { subject: Some(GetTarget::Objects(subject)), names, filter, watch, .. } => {
             let (kind, names) = split_one_kind(&subject, names)?;
             if watch {
-                let watched = watch::WatchOptions { kind, names: &names, filter: &filter, output };
-                return Box::pin(watch::watch(api, watched)).await;
+                let options = watch::WatchOptions { kind, names: &names, filter: &filter, output };
+                return Box::pin(watch::watch(api, options)).await;
             }
             read::get(api, kind, &names, &filter, output).await
         }
@@ -285,18 +296,20 @@ async fn run_read(api: &mut ApiClient, global: &args::GlobalArgs, command: Comma
             read::explain_key(api, kind, &name, output).await
         }
         Command::Explain { .. } => {
-            Err(Exit::Usage.with_message("explain takes a node and what to explain of it, or a key and nothing else"))
+            Err(Exit::Usage.with_message("explain needs a node and the subject to explain, or only a key"))
         }
-        Command::Trait(what) => node::traits(api, what, output).await,
-        Command::Tag(what) => write::tag(api, what, output).await,
-        Command::Primary(what) => primary::primary(api, what, output).await,
-        Command::Token(what) => token::token(api, global, what).await,
-        Command::Principal(what) => access::principal(api, global, what).await,
-        Command::Cert(what) => access::cert(api, global, what).await,
-        _ => unreachable!("clap gives `get` a kind or --raw, and what needs no controller was done before"),
+        Command::Trait(subcommand) => node::traits(api, subcommand, output).await,
+        Command::Tag(subcommand) => write::tag(api, subcommand, output).await,
+        Command::Primary(subcommand) => primary::primary(api, subcommand, output).await,
+        Command::Token(subcommand) => token::token(api, global, subcommand).await,
+        Command::Principal(subcommand) => access::principal(api, global, subcommand).await,
+        Command::Cert(subcommand) => access::cert(api, global, subcommand).await,
+        _ => unreachable!("clap gives `get` a kind or --raw, and commands that need no controller ran before"),
     }
 }
 
+/// Returns the kind and the names of the objects in the arguments. Fails with a usage error if they name objects of
+/// different kinds.
 fn split_one_kind(subject: &ObjectRef, names: impl IntoIterator<Item = String>) -> Result<(KindArg, Vec<String>)> {
     subject.with_names(names).map_err(|sentence| Exit::Usage.with_message(sentence))
 }
@@ -308,9 +321,9 @@ async fn run_write(api: &mut ApiClient, global: &args::GlobalArgs, command: Comm
         Command::Apply { files, force, adopt } => {
             apply::apply(api, &files, apply::ApplyOptions { force, adopt: adopt.as_deref() }, output).await
         }
-        Command::Create(what) => write::create(api, what, output).await,
-        Command::Delete(named) => {
-            let objects = Targets::from_args(api, &named).await?;
+        Command::Create(subcommand) => write::create(api, subcommand, output).await,
+        Command::Delete(arguments) => {
+            let objects = Targets::from_args(api, &arguments).await?;
             write::delete(api, &objects, output).await
         }
         Command::Label { subject, words, selection, not_inherited, merge, replace, overwrite } => {
@@ -319,20 +332,20 @@ async fn run_write(api: &mut ApiClient, global: &args::GlobalArgs, command: Comm
             let has_changes = not_inherited.is_empty() && merge.is_none();
             let (names, changes) = label::split_words(&words, has_names, has_changes);
             let objects = Targets::from_args(api, &ObjectArgs { subject, names: names.to_vec(), selection }).await?;
-            let wanted = label::LabelChange { changes, not_inherited: &not_inherited, merge, overwrite };
-            label::label(api, &objects, wanted, output).await
+            let change = label::LabelChange { changes, not_inherited: &not_inherited, merge, overwrite };
+            label::label(api, &objects, change, output).await
         }
-        Command::Node(what) => node::node(api, what, global.reason.as_deref(), output).await,
-        Command::Pause(what) => write::pause(api, &what, true, output).await,
-        Command::Resume(what) => write::pause(api, &what, false, output).await,
-        Command::Trait(what) => node::traits(api, what, output).await,
-        Command::Role(what) => node::role(api, what, output).await,
-        Command::Tag(what) => write::tag(api, what, output).await,
-        Command::Primary(what) => primary::primary(api, what, output).await,
-        Command::Token(what) => token::token(api, global, what).await,
-        Command::Principal(what) => access::principal(api, global, what).await,
-        Command::Cert(what) => access::cert(api, global, what).await,
-        _ => unreachable!("what imports was done before, and other commands write nothing"),
+        Command::Node(subcommand) => node::node(api, subcommand, global.reason.as_deref(), output).await,
+        Command::Pause(subcommand) => write::pause(api, &subcommand, true, output).await,
+        Command::Resume(subcommand) => write::pause(api, &subcommand, false, output).await,
+        Command::Trait(subcommand) => node::traits(api, subcommand, output).await,
+        Command::Role(subcommand) => node::role(api, subcommand, output).await,
+        Command::Tag(subcommand) => write::tag(api, subcommand, output).await,
+        Command::Primary(subcommand) => primary::primary(api, subcommand, output).await,
+        Command::Token(subcommand) => token::token(api, global, subcommand).await,
+        Command::Principal(subcommand) => access::principal(api, global, subcommand).await,
+        Command::Cert(subcommand) => access::cert(api, global, subcommand).await,
+        _ => unreachable!("imports ran before, and other commands write nothing"),
     }
 }
 
@@ -340,6 +353,8 @@ async fn run_write(api: &mut ApiClient, global: &args::GlobalArgs, command: Comm
 mod tests {
     use super::*;
 
+    /// Each command without subcommands is in `READ_COMMANDS` or in the list of this test. The last part checks single
+    /// options of single commands.
     #[test]
     fn help_of_read_command_omits_write_options() {
         let help = |path: &[&str]| {
@@ -350,11 +365,11 @@ mod tests {
             let text = help(path);
             assert!(text.contains("--context") && !text.contains("--dry-run") && !text.contains("--yes"), "{text}");
         }
-        let all = Args::command();
-        let leaves = all.get_subcommands().filter(|command| !command.has_subcommands()).map(clap::Command::get_name);
-        let writing = ["apply", "delete", "label", "pause", "resume"];
-        for name in leaves.filter(|name| !READ_COMMANDS.contains(&&[*name][..])) {
-            assert!(writing.contains(&name), "{name} writes, or is a question that the list does not know");
+        let root_command = Args::command();
+        let leaf_names = root_command.get_subcommands().filter(|command| !command.has_subcommands()).map(clap::Command::get_name);
+        let write_commands = ["apply", "delete", "label", "pause", "resume"];
+        for name in leaf_names.filter(|name| !READ_COMMANDS.contains(&&[*name][..])) {
+            assert!(write_commands.contains(&name), "{name} writes, or is missing in READ_COMMANDS");
         }
         assert!(help(&["wait"]).contains("--selector"));
         for path in [&["label"][..], &["apply"], &["trait", "add"], &["token", "create"]] {
@@ -370,9 +385,10 @@ mod tests {
             assert_eq!(help(path).contains("--strict"), has_strict, "{path:?}");
         }
         let matches = command_line().try_get_matches_from(["stemma", "get", "nodes", "--dry-run"]).unwrap();
-        assert!(Args::from_arg_matches(&matches).unwrap().global.dry_run, "it is taken all the same");
+        assert!(Args::from_arg_matches(&matches).unwrap().global.dry_run, "a hidden option is still accepted");
     }
 
+    /// The texts are compared without line breaks, because the help is wrapped.
     #[test]
     fn y09_help_of_stopping_command_names_effect_and_end() {
         for (path, phrases) in [
@@ -386,7 +402,7 @@ mod tests {
             let text = command_line().try_get_matches_from([&["stemma"], path, &["--help"]].concat()).unwrap_err();
             let words = text.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
             for phrase in phrases {
-                assert!(words.contains(phrase), "{path:?} does not say {phrase:?}: {words}");
+                assert!(words.contains(phrase), "{path:?} does not contain {phrase:?}: {words}");
             }
         }
     }
@@ -400,6 +416,7 @@ mod tests {
         }
     }
 
+    /// Blanks and invisible characters count as empty. So does an entry after a comma.
     #[test]
     fn x06_check_not_empty_rejects_empty_argument() {
         let check = |line: &[&str]| {
@@ -434,6 +451,7 @@ mod tests {
             let error = check(line).expect_err(&format!("{line:?}"));
             assert!(error.ends_with("is empty: give a value"), "{line:?}: {error}");
         }
+        // A description, a title or the value of a label may be empty.
         for line in [
             &["principal", "update", "ann", "--description", ""][..],
             &["label", "node", "n1", "tier="],

@@ -12,7 +12,7 @@ use stemma_wire::error::is_format_character;
 use stemma_wire::message::observed::{Outcome, TRUNCATION_MARK};
 
 /// Prints a line to standard output. If the reader has closed the pipe (`| head`), a read command exits silently, and a
-/// write continues.
+/// write command continues.
 macro_rules! outln {
     ($($text:tt)*) => { $crate::output::write_stdout(&format!("{}\n", format_args!($($text)*))) };
 }
@@ -33,7 +33,8 @@ macro_rules! err {
     ($($text:tt)*) => { $crate::output::write_stderr(&format!($($text)*)) };
 }
 
-/// True if the command continues after the reader of standard output has closed the pipe.
+/// True if the command continues after the reader of standard output has closed the pipe. Only commands that write set
+/// this.
 static IGNORE_BROKEN_PIPE: AtomicBool = AtomicBool::new(false);
 
 /// Makes the command continue when standard output is a closed pipe. Otherwise a write could stop halfway without a
@@ -42,7 +43,8 @@ pub(crate) fn ignore_broken_pipe() {
     IGNORE_BROKEN_PIPE.store(true, Ordering::Relaxed);
 }
 
-/// Writes to standard output. Exits the process on failure, except for a broken pipe that is ignored.
+/// Writes to standard output. Exits the process on failure: with status 0 for a closed pipe, and with status 1 and a
+/// message for any other error. After [`ignore_broken_pipe`], a closed pipe is ignored.
 pub(crate) fn write_stdout(text: &str) {
     let mut out = std::io::stdout().lock();
     let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) else { return };
@@ -61,7 +63,7 @@ pub(crate) fn write_stderr(text: &str) {
     drop(std::io::stderr().lock().write_all(text.as_bytes()));
 }
 
-/// Returns a table without borders, with upper-case headings, as wide as the terminal.
+/// Returns a table without borders, with upper-case headings, that is at most as wide as the terminal.
 #[must_use]
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
@@ -102,14 +104,15 @@ pub(crate) fn printable_line(line: &str) -> String {
     line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
 }
 
-/// Quotes a word for a shell, if it needs quotes.
+/// Returns a word as a shell reads it, with quotes if the word needs them.
 #[must_use]
 pub(crate) fn shell_quoted(word: &str) -> String {
     let is_plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c));
     if is_plain { word.to_owned() } else { shell::quote(word, Quoting::Unquoted).unwrap_or_default() }
 }
 
-/// Returns the text of a value in a table cell.
+/// Returns the text of a value in a table cell: `-` for null or a missing value. The items of a list and the entries of
+/// a map are separated by commas.
 #[must_use]
 pub(crate) fn cell_text(value: Option<&Value>) -> String {
     match value {
@@ -127,8 +130,8 @@ pub(crate) fn cell_text(value: Option<&Value>) -> String {
 #[must_use]
 pub(crate) fn split_words(name: &str) -> String {
     let mut text = String::new();
-    for (at, letter) in name.char_indices() {
-        if letter.is_ascii_uppercase() && at > 0 {
+    for (index, letter) in name.char_indices() {
+        if letter.is_ascii_uppercase() && index > 0 {
             text.push(' ');
         }
         text.push(letter.to_ascii_lowercase());
@@ -143,50 +146,52 @@ pub(crate) fn is_failure(outcome: Option<&Value>) -> bool {
     outcome.and_then(|outcome| Outcome::deserialize(outcome).ok()).is_some_and(Outcome::is_failure)
 }
 
-/// Returns whether the result of a task shows a difference that stays on the host. False if the host neither ran nor
-/// checked the task, because then nothing is known.
+/// Returns whether the result of a task shows a difference that remains on the host. Returns false if the host neither
+/// ran nor checked the task, because then a difference is not known.
 #[must_use]
 pub(crate) fn is_difference(result: &Value) -> bool {
     let outcome = result.get("outcome").and_then(|outcome| Outcome::deserialize(outcome).ok());
     matches!(outcome, Some(Outcome::WouldChange | Outcome::Drifted)) && !is_observed(result)
 }
 
-/// Returns whether the host neither ran nor checked the task. Older controllers do not report this.
+/// Returns whether the host neither ran nor checked the task. False if an older controller does not report this.
 #[must_use]
 pub(crate) fn is_observed(result: &Value) -> bool {
     result.get("is_observed").and_then(Value::as_bool) == Some(true)
 }
 
-/// Maximum number of lines shown of a task's output.
+/// The maximum number of lines that are shown of a task's output.
 const MAX_OUTPUT_LINES: usize = 5;
 
-/// Returns the last lines of a task's output, without empty lines at its end. If lines before them are omitted, here or
-/// by the host, a mark takes their place.
+/// Returns the last lines of a task's output, without empty lines at its end. If earlier lines are omitted, here or by
+/// the host, the first item is a mark that reports this.
 #[must_use]
 pub(crate) fn last_lines(output: Option<&Value>) -> Vec<String> {
-    let printed = output.and_then(Value::as_str).unwrap_or_default();
-    let without_mark = printed.strip_prefix(TRUNCATION_MARK);
-    let lines: Vec<&str> = without_mark.unwrap_or(printed).trim_end().lines().collect();
-    let from = lines.len().saturating_sub(MAX_OUTPUT_LINES);
-    let mark = (without_mark.is_some() || from > 0).then(|| TRUNCATION_MARK.trim_end());
-    mark.into_iter().chain(lines[from..].iter().copied()).map(printable).collect()
+    let text = output.and_then(Value::as_str).unwrap_or_default();
+    let without_mark = text.strip_prefix(TRUNCATION_MARK);
+    let lines: Vec<&str> = without_mark.unwrap_or(text).trim_end().lines().collect();
+    let start = lines.len().saturating_sub(MAX_OUTPUT_LINES);
+    let mark = (without_mark.is_some() || start > 0).then(|| TRUNCATION_MARK.trim_end());
+    mark.into_iter().chain(lines[start..].iter().copied()).map(printable).collect()
 }
 
-/// Formats a time of the API for people, with its age: `2026-11-20 09:41 (2 h)`, in UTC.
+/// Formats a time of the API for people, with its age: `2026-11-20 09:41 (2 h)`, in UTC. A text that is not a time is
+/// returned with control characters escaped. A future time is written with `in`: `2026-11-20 09:41 (in 2 h)`. A missing
+/// time is `-`.
 #[must_use]
 pub(crate) fn time_with_age(time: Option<&Value>) -> String {
     let Some(text) = time.and_then(Value::as_str) else { return "-".to_owned() };
-    let Ok(at) = text.parse::<jiff::Timestamp>() else { return printable(text) };
-    let seconds = jiff::Timestamp::now().as_second().saturating_sub(at.as_second());
-    let shown = at.strftime("%Y-%m-%d %H:%M");
+    let Ok(timestamp) = text.parse::<jiff::Timestamp>() else { return printable(text) };
+    let seconds = jiff::Timestamp::now().as_second().saturating_sub(timestamp.as_second());
+    let minute = timestamp.strftime("%Y-%m-%d %H:%M");
     if seconds < 0 {
-        format!("{shown} (in {})", duration_text(-seconds))
+        format!("{minute} (in {})", duration_text(-seconds))
     } else {
-        format!("{shown} ({})", duration_text(seconds))
+        format!("{minute} ({})", duration_text(seconds))
     }
 }
 
-/// Formats a duration in its largest unit.
+/// Formats a duration in one unit: seconds below two minutes, minutes below two hours, hours below two days, else days.
 fn duration_text(seconds: i64) -> String {
     match seconds {
         ..120 => format!("{seconds} s"),
@@ -199,7 +204,7 @@ fn duration_text(seconds: i64) -> String {
 /// Returns indented JSON.
 ///
 /// # Errors
-/// Never for a value that was parsed.
+/// Never fails for a value that was parsed from JSON.
 pub(crate) fn pretty_json(value: &Value) -> Result<String> {
     Ok(serde_json::to_string_pretty(value)?)
 }

@@ -1,5 +1,4 @@
-//! Builds the paths of the API from the rows of the endpoint table. One function builds all of them, so none is written
-//! by hand.
+//! Builds request paths from the endpoint table of the API, so that no path is written by hand.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,7 @@ use stemma_wire::endpoint::{Endpoint, Method, escape};
 use crate::api::WriteRequest;
 use crate::args::{FilterArgs, KindArg, SelectionArgs};
 
-/// The names and endpoints of one kind.
+/// The names and endpoints of one kind of object.
 struct KindRow {
     /// The name in arguments and output.
     name: &'static str,
@@ -23,38 +22,38 @@ struct KindRow {
     list: Endpoint,
 }
 
-/// Returns the row of a kind of the model, with the names of the model's table.
-const fn model_kind(model: object::Kind, show: Endpoint, list: Endpoint) -> KindRow {
-    KindRow { name: model.word(), manifest: model.name(), show, list }
+/// Returns the names and endpoints of a kind. The names are those that [`object::Kind`] defines.
+const fn model_kind(kind: object::Kind, show: Endpoint, list: Endpoint) -> KindRow {
+    KindRow { name: kind.word(), manifest: kind.name(), show, list }
 }
 
-/// Returns the path of an endpoint, limited to the nodes that match a filter.
-pub(crate) fn node_list_path(row: Endpoint, parameters: &[&str], filter: &FilterArgs) -> String {
-    let (path, query) = (row.path(parameters), KindArg::Node.query(filter));
+/// Returns the path of an endpoint with a query that selects the nodes that match a filter.
+pub(crate) fn node_list_path(endpoint: Endpoint, parameters: &[&str], filter: &FilterArgs) -> String {
+    let (path, query) = (endpoint.path(parameters), KindArg::Node.query(filter));
     if query.is_empty() { path } else { format!("{path}?{query}") }
 }
 
 impl KindArg {
-    /// Returns the names and endpoints of the kind.
-    const fn row_table(self) -> KindRow {
+    /// Returns the names and endpoints of this kind.
+    const fn kind_endpoints(self) -> KindRow {
         use Endpoint as E;
-        use object::Kind as Of;
+        use object::Kind;
         match self {
-            Self::Allocation => model_kind(Of::Allocation, E::GetAllocation, E::ListAllocations),
-            Self::Node => model_kind(Of::Node, E::GetNode, E::ListNodesDetail),
-            Self::Nodegroup => model_kind(Of::NodeGroup, E::GetGroup, E::ListGroups),
-            Self::Cluster => model_kind(Of::Cluster, E::GetCluster, E::ListClustersDetail),
-            Self::Clustertemplate => model_kind(Of::ClusterTemplate, E::GetTemplate, E::ListTemplates),
-            Self::Release => model_kind(Of::Release, E::GetRelease, E::ListReleases),
-            Self::Namespace => model_kind(Of::Namespace, E::GetNamespace, E::ListNamespaces),
-            Self::Inspectionrule => model_kind(Of::InspectionRule, E::GetInspectionRule, E::ListInspectionRules),
+            Self::Allocation => model_kind(Kind::Allocation, E::GetAllocation, E::ListAllocations),
+            Self::Node => model_kind(Kind::Node, E::GetNode, E::ListNodesDetail),
+            Self::Nodegroup => model_kind(Kind::NodeGroup, E::GetGroup, E::ListGroups),
+            Self::Cluster => model_kind(Kind::Cluster, E::GetCluster, E::ListClustersDetail),
+            Self::Clustertemplate => model_kind(Kind::ClusterTemplate, E::GetTemplate, E::ListTemplates),
+            Self::Release => model_kind(Kind::Release, E::GetRelease, E::ListReleases),
+            Self::Namespace => model_kind(Kind::Namespace, E::GetNamespace, E::ListNamespaces),
+            Self::Inspectionrule => model_kind(Kind::InspectionRule, E::GetInspectionRule, E::ListInspectionRules),
             Self::Token => KindRow { name: "token", manifest: "JoinToken", show: E::GetToken, list: E::ListTokens },
         }
     }
 
-    /// Returns the name in arguments and output.
+    /// Returns the name of the kind in arguments and output.
     pub(crate) const fn name(self) -> &'static str {
-        self.row_table().name
+        self.kind_endpoints().name
     }
 
     /// Returns the name with its article, for use in a sentence.
@@ -63,25 +62,26 @@ impl KindArg {
         kind.map_or("a join token", |kind| kind.with_article())
     }
 
-    /// Returns the kind with that name.
+    /// Returns the kind with this name, or `None` if there is no such kind.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::value_variants().iter().copied().find(|kind| kind.name() == name)
     }
 
-    /// Strips the kind that `-o name` prints before a name. The name of a join token is the part before its secret, so
-    /// the secret is neither sent nor printed.
+    /// Removes the kind from a name that `-o name` printed, such as `node/web-1`. Of a join token, returns only the id
+    /// before the dot, so that the secret after the dot is neither sent nor printed. A node group is named
+    /// `CLUSTER/GROUP`. So in `nodegroup/web`, the word `nodegroup` is the name of a cluster and is not removed.
     pub(crate) fn bare_name(self, name: &str) -> &str {
-        let printed = name.strip_prefix(self.name()).and_then(|rest| rest.strip_prefix('/'));
-        let name = printed.filter(|rest| self != Self::Nodegroup || rest.contains('/')).unwrap_or(name);
+        let without_kind = name.strip_prefix(self.name()).and_then(|rest| rest.strip_prefix('/'));
+        let name = without_kind.filter(|rest| self != Self::Nodegroup || rest.contains('/')).unwrap_or(name);
         match self {
             Self::Token => name.split_once('.').map_or(name, |(id, _)| id),
             _ => name,
         }
     }
 
-    /// Returns the `kind` of its manifests.
+    /// Returns the value of `kind` in the manifests of this kind.
     pub(crate) const fn manifest_name(self) -> &'static str {
-        self.row_table().manifest
+        self.kind_endpoints().manifest
     }
 
     /// Returns whether the kind has manifests. Join tokens and allocations have none, because commands create them.
@@ -89,7 +89,7 @@ impl KindArg {
         !matches!(self, Self::Allocation | Self::Token)
     }
 
-    /// Returns the kind that a manifest names.
+    /// Returns the kind with this value of `kind` in manifests, or `None` if no kind with manifests has it.
     pub(crate) fn from_manifest_kind(name: &str) -> Option<Self> {
         let mut kinds = Self::value_variants().iter().copied().filter(|kind| kind.has_manifest());
         kinds.find(|kind| kind.manifest_name() == name)
@@ -100,43 +100,44 @@ impl KindArg {
     /// # Errors
     /// Fails for an empty name, and for a group without its cluster.
     pub(crate) fn path(self, name: &str) -> Result<String> {
-        self.endpoint_path(self.row_table().show, name, &[])
+        self.endpoint_path(self.kind_endpoints().show, name, &[])
     }
 
-    /// Returns the fields that may be shown of an object, including those that a response has only sometimes.
+    /// Returns the names of all fields that an object of this kind may have, including fields that some responses omit.
     pub(crate) fn known_fields(self) -> BTreeSet<String> {
-        if let Some(fields) = self.row_table().show.selectable_fields() {
+        if let Some(fields) = self.kind_endpoints().show.selectable_fields() {
             return fields.names.clone();
         }
-        // The fields of a namespace can't be selected. Its schema is the one for Glance's clients.
+        // The endpoint of a namespace does not list its fields. They are read from the schema that the controller gives
+        // to clients of Glance (OpenStack's image service).
         let schema = catalog::schema("namespace").filter(|_| self == Self::Namespace).unwrap_or_default();
         schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns the endpoint with this method at the path of one object plus `below`. `None` if the kind has no such
-    /// endpoint.
-    pub(crate) fn endpoint(self, method: Method, below: &str) -> Option<Endpoint> {
-        let path = self.row_table().show.route().path;
-        let is_match = |row: &Endpoint| row.route().method == method && row.route().path.strip_prefix(path) == Some(below);
+    /// Returns the endpoint with this method whose path is the path of one object plus `suffix`. `None` if the kind has
+    /// no such endpoint.
+    pub(crate) fn endpoint(self, method: Method, suffix: &str) -> Option<Endpoint> {
+        let path = self.kind_endpoints().show.route().path;
+        let is_match = |item: &Endpoint| item.route().method == method && item.route().path.strip_prefix(path) == Some(suffix);
         Endpoint::ALL.iter().copied().find(is_match)
     }
 
-    /// Creates a write to an endpoint at or below one object. `more` are its parameters in addition to the object's
-    /// own.
+    /// Creates a write request to an endpoint whose path begins with the path of the object `name`. `extra_parameters`
+    /// are the path parameters after the name.
     ///
     /// # Errors
-    /// As [`Self::path`].
-    pub(crate) fn write_request(self, row: Endpoint, name: &str, more: &[&str]) -> Result<WriteRequest> {
-        let about = crate::output::printable(&format!("{} {}", self.name(), self.bare_name(name)));
-        Ok(WriteRequest::new(row, self.endpoint_path(row, name, more)?).for_object(about))
+    /// Fails for an empty parameter, and for a node group without its cluster.
+    pub(crate) fn write_request(self, endpoint: Endpoint, name: &str, extra_parameters: &[&str]) -> Result<WriteRequest> {
+        let object = crate::output::printable(&format!("{} {}", self.name(), self.bare_name(name)));
+        Ok(WriteRequest::new(endpoint, self.endpoint_path(endpoint, name, extra_parameters)?).for_object(object))
     }
 
-    /// Returns the path of an endpoint at or below one object. `more` are its parameters in addition to the object's
-    /// own.
+    /// Returns the path of an endpoint that begins with the path of the object `name`. `extra_parameters` are the path
+    /// parameters after the name.
     ///
     /// # Errors
-    /// As [`Self::path`].
-    pub(crate) fn endpoint_path(self, row: Endpoint, name: &str, more: &[&str]) -> Result<String> {
+    /// Fails for an empty parameter, and for a node group without its cluster.
+    pub(crate) fn endpoint_path(self, endpoint: Endpoint, name: &str, extra_parameters: &[&str]) -> Result<String> {
         let name = self.bare_name(name);
         let mut parameters = vec![name];
         if self == Self::Nodegroup {
@@ -146,29 +147,31 @@ impl KindArg {
                 .with_context(|| format!("a node group is named CLUSTER/GROUP, not {name:?}"))?;
             parameters = vec![cluster, group];
         }
-        parameters.extend(more);
-        let mut names = row.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-        if let Some(empty) = parameters.iter().position(|one| one.is_empty()).and_then(|at| names.nth(at)) {
+        parameters.extend(extra_parameters);
+        // The names of the parameters in the path, such as `node` in `/v1/nodes/{node}`.
+        let mut names = endpoint.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+        if let Some(empty_parameter) = parameters.iter().position(|text| text.is_empty()).and_then(|index| names.nth(index)) {
             if self == Self::Token && name.is_empty() {
                 bail!(
                     "which token? its id is empty: it is the part before the dot of ID.SECRET, and `stemma token list` shows it"
                 );
             }
-            bail!("which {empty}? its name is empty");
+            bail!("which {empty_parameter}? its name is empty");
         }
-        Ok(row.path(&parameters))
+        Ok(endpoint.path(&parameters))
     }
 
-    /// Returns the path of the list for a filter.
+    /// Returns the path that lists the objects of this kind that match a filter. Fails if the list does not support the
+    /// filter.
     pub(crate) fn list_path(self, filter: &FilterArgs) -> Result<String> {
         let cluster = match self {
-            Self::Nodegroup => Some(filter.selection.cluster.as_deref().context("a list of node groups is a cluster's")?),
+            Self::Nodegroup => Some(filter.selection.cluster.as_deref().context("a list of node groups needs a cluster")?),
             _ => None,
         };
         if self == Self::Namespace && self.is_filtered(filter) {
-            bail!("namespaces of the catalogue are not selected: name them");
+            bail!("namespaces of the catalogue cannot be filtered: name them");
         }
-        let path = self.row_table().list.path(cluster.as_slice());
+        let path = self.kind_endpoints().list.path(cluster.as_slice());
         if filter.selection.cluster.is_some() && !matches!(self, Self::Nodegroup | Self::Node) {
             bail!("--cluster narrows nodes and node groups; a {} is in no cluster", self.name());
         }
@@ -177,16 +180,18 @@ impl KindArg {
         Ok(if query.is_empty() { path } else { format!("{path}?{query}") })
     }
 
-    /// Fails if the list does not support a filter. The error names the option.
+    /// Fails if the list of this kind does not support a query parameter. `term` is `NAME=VALUE`. The error names the
+    /// option of the parameter.
     fn check_parameter(self, term: &str) -> Result<()> {
         let name = term.split_once('=').map_or(term, |(name, _)| name);
-        let takes = |kind: Self| kind.row_table().list.route().query.allows(name);
-        if takes(self) {
+        let supports = |kind: Self| kind.kind_endpoints().list.route().query.allows(name);
+        if supports(self) {
             return Ok(());
         }
         // Namespaces can't be filtered, whatever Glance's list supports.
-        let kinds = Self::value_variants().iter().filter(|kind| **kind != Self::Namespace && takes(**kind));
+        let kinds = Self::value_variants().iter().filter(|kind| **kind != Self::Namespace && supports(**kind));
         let kinds: Vec<String> = kinds.map(|kind| kind.plural()).collect();
+        // The option for the parameter `traits` is `--trait`.
         bail!("--{} narrows {}, and not {}", name.replace("traits", "trait"), kinds.join(" and "), self.plural())
     }
 
@@ -200,10 +205,10 @@ impl KindArg {
         }
     }
 
-    /// Returns the path of the list for a filter, with only the names of the objects if the list supports that.
+    /// Returns the path that lists the objects that match a filter. The list of nodes is limited to uuids and names.
     ///
     /// # Errors
-    /// As [`Self::list_path`].
+    /// Fails if the list does not support the filter.
     pub(crate) fn names_path(self, filter: &FilterArgs) -> Result<String> {
         let path = self.list_path(filter)?;
         if self != Self::Node {
@@ -213,20 +218,20 @@ impl KindArg {
         Ok(format!("{}?fields=uuid,name{query}", Endpoint::ListNodes.path(&[])))
     }
 
-    /// Returns whether the filter excludes anything.
+    /// Returns whether the filter limits the list of this kind.
     pub(crate) fn is_filtered(self, filter: &FilterArgs) -> bool {
         filter.selection.cluster.is_some() || !self.query(filter).is_empty()
     }
 
-    /// Returns the query of the list for a filter. Only a list of nodes has the cluster in its query.
+    /// Returns the query for a filter, without `?`. Only a list of nodes has the cluster in its query.
     fn query(self, filter: &FilterArgs) -> String {
         let mut terms = Vec::new();
         let mut term = |name: &str, value: &str| terms.push(format!("{name}={}", escape(value)));
         // The cluster of a group is part of the list's path.
         let SelectionArgs { selector, nodegroup, cluster, state } = &filter.selection;
         let cluster = cluster.as_ref().filter(|_| self == Self::Node);
-        let single = [("selector", selector.as_ref()), ("nodegroup", nodegroup.as_ref()), ("cluster", cluster)];
-        for (name, value) in single {
+        let single_values = [("selector", selector.as_ref()), ("nodegroup", nodegroup.as_ref()), ("cluster", cluster)];
+        for (name, value) in single_values {
             if let Some(value) = value {
                 term(name, value);
             }
@@ -254,6 +259,7 @@ impl KindArg {
 mod tests {
     use super::*;
 
+    /// An invalid name is refused, and the error does not print the secret of a token.
     #[test]
     fn path_is_built_from_kind_and_name() {
         for (kind, name, path) in [
@@ -273,12 +279,12 @@ mod tests {
         }
         assert_eq!(KindArg::Node.path("").unwrap_err().to_string(), "which node? its name is empty");
         for name in [".", ".5ec2e7", "token/.5ec2e7", ""] {
-            let said = KindArg::Token.path(name).unwrap_err().to_string();
-            assert!(said.starts_with("which token? its id is empty: it is the part before the dot"), "{said}");
-            assert!(!said.contains("5ec2e7"), "the secret is not printed: {said}");
+            let error = KindArg::Token.path(name).unwrap_err().to_string();
+            assert!(error.starts_with("which token? its id is empty: it is the part before the dot"), "{error}");
+            assert!(!error.contains("5ec2e7"), "the secret is not printed: {error}");
         }
-        let of_no_trait = KindArg::Node.endpoint_path(Endpoint::DeleteNodeTrait, "n1", &[""]).unwrap_err();
-        assert_eq!(of_no_trait.to_string(), "which trait? its name is empty");
+        let error = KindArg::Node.endpoint_path(Endpoint::DeleteNodeTrait, "n1", &[""]).unwrap_err();
+        assert_eq!(error.to_string(), "which trait? its name is empty");
     }
 
     #[test]
@@ -296,9 +302,9 @@ mod tests {
             (KindArg::Inspectionrule, &["priority", "actions"]),
             (KindArg::Token, &["uses_left", "expires_at"]),
         ] {
-            let known = kind.known_fields();
+            let names = kind.known_fields();
             for field in fields {
-                assert!(known.contains(*field), "{}: {field}: {known:?}", kind.name());
+                assert!(names.contains(*field), "{}: {field}: {names:?}", kind.name());
             }
         }
     }
@@ -310,13 +316,13 @@ mod tests {
             ..FilterArgs::default()
         };
         let by_trait = FilterArgs { traits: vec!["CUSTOM_A".into()], ..FilterArgs::default() };
-        for (kind, filter, said) in [
+        for (kind, filter, expected) in [
             (KindArg::Cluster, &by_state, "--state narrows allocations and nodes, and not clusters"),
             (KindArg::Clustertemplate, &by_state, "--state narrows allocations and nodes, and not cluster templates"),
             (KindArg::Cluster, &by_trait, "--trait narrows "),
         ] {
-            let refused = kind.list_path(filter).unwrap_err().to_string();
-            assert!(refused.starts_with(said), "{refused}");
+            let error = kind.list_path(filter).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
         }
         assert!(KindArg::Node.list_path(&by_state).is_ok());
     }
@@ -340,17 +346,18 @@ mod tests {
             ..FilterArgs::default()
         };
         assert_eq!(node_list_path(Endpoint::ListTasks, &[], &FilterArgs::default()), "/v1/tasks");
-        for (row, parameters, begins) in
+        for (endpoint, parameters, beginning) in
             [(Endpoint::ListTasks, &[][..], "/v1/tasks?selector="), (Endpoint::ShowTask, &["a/b"], "/v1/tasks/a%2Fb?selector=")]
         {
-            let path = node_list_path(row, parameters, &filter);
-            assert!(path.starts_with(begins), "{path}");
+            let path = node_list_path(endpoint, parameters, &filter);
+            assert!(path.starts_with(beginning), "{path}");
             for term in path.split_once('?').unwrap().1.split('&') {
-                assert!(row.route().query.allows(term.split_once('=').unwrap().0), "{term}");
+                assert!(endpoint.route().query.allows(term.split_once('=').unwrap().0), "{term}");
             }
         }
     }
 
+    /// Each parameter of the query is one that the list supports.
     #[test]
     fn list_path_writes_filter_as_query() {
         let filter = FilterArgs {
@@ -366,8 +373,8 @@ mod tests {
              &requirement=property:memory_mb%20%3E%3D%204"
         );
         assert!(KindArg::Node.names_path(&filter).unwrap().starts_with("/v1/nodes?fields=uuid,name&selector=tier%20in"));
-        let taken = Endpoint::ListNodesDetail.route().query;
-        let every = FilterArgs {
+        let supported = Endpoint::ListNodesDetail.route().query;
+        let full_filter = FilterArgs {
             selection: SelectionArgs {
                 selector: Some("a".into()),
                 nodegroup: Some("a/b".into()),
@@ -380,9 +387,9 @@ mod tests {
             role: vec!["a".into()],
             ..filter
         };
-        for term in KindArg::Node.query(&every).split('&') {
+        for term in KindArg::Node.query(&full_filter).split('&') {
             let (name, _) = term.split_once('=').unwrap();
-            assert!(taken.allows(name), "{name} is no parameter of the list");
+            assert!(supported.allows(name), "{name} is not a parameter of the list");
         }
     }
 }

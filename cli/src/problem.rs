@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// The errors in manifests, one per line, as `FILE:LINE:COLUMN: FIELD: REASON`.
+/// The errors in manifests. Each is a text `FILE:LINE:COLUMN: FIELD: REASON`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Problems(Vec<String>);
 
 impl Problems {
-    /// Adds an error at `FILE:LINE:COLUMN`, or at a file.
-    pub(crate) fn add(&mut self, place: impl fmt::Display, what: impl fmt::Display) {
-        let line = crate::output::printable_lines(&format!("{place}: {what}"));
+    /// Adds an error, unless the same error was added before. `place` is `FILE:LINE:COLUMN` or only a file.
+    pub(crate) fn add(&mut self, place: impl fmt::Display, message: impl fmt::Display) {
+        let line = crate::output::printable_lines(&format!("{place}: {message}"));
         if !self.0.contains(&line) {
             self.0.push(line);
         }
@@ -22,7 +22,7 @@ impl Problems {
 
     /// Returns all errors, each on its own line, to print below a heading.
     pub(crate) fn lines(&self) -> String {
-        self.0.iter().map(|one| format!("\n  {}", one.replace('\n', "\n  "))).collect()
+        self.0.iter().map(|error| format!("\n  {}", error.replace('\n', "\n  "))).collect()
     }
 
     /// Returns all errors as one error, or `Ok` if there are none.
@@ -35,11 +35,12 @@ impl Problems {
 }
 
 impl fmt::Display for Problems {
+    /// Writes a single error as it is, and several errors as a list below a heading.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
-            [only] => f.write_str(only),
-            all => {
-                write!(f, "{} things are wrong in these manifests{}", all.len(), self.lines())
+            [error] => f.write_str(error),
+            errors => {
+                write!(f, "{} errors in these manifests{}", errors.len(), self.lines())
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Reads the settings of a directory of manifests, from the file `stemma.toml` in it: the manager in whose name they
-//! are applied.
+//! Reads the settings of a directory of manifests from the file `stemma.toml` in that directory. The only setting is
+//! the manager in whose name the manifests are applied.
 //!
 //! By default, the manager is the person who applies. Two people who share a repository would then get conflicts about
-//! each other's fields. With this file they apply in the name of the repository.
+//! each other's fields. With this file, both people apply in the name of the repository.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -18,31 +18,32 @@ use crate::args::ManifestArgs;
 use crate::manifest;
 use crate::tree::{self, ManifestDirectory};
 
-/// The name of the file.
+/// The name of the settings file.
 const FILE_NAME: &str = "stemma.toml";
-/// The key of the only setting.
+/// The key of the only setting in the file.
 const MANAGER_KEY: &str = "manager";
-/// The advice for a file that can't be read.
+/// The advice for a settings file that can't be read.
 const ADVICE: &str = "fix it, delete it, or use --manager NAME";
-/// Maximum size of the file, in bytes.
+/// The maximum size of the settings file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
-/// Returns the manager that the directories of these files set, or `None` if none of them does.
+/// Returns the manager that the settings files in the directories of these manifests set. `None` if no such file sets a
+/// manager.
 ///
 /// # Errors
-/// Fails if such a file is invalid, or if two directories set different managers.
+/// Fails if a settings file is invalid, or if two settings files set different managers.
 pub(crate) fn directory_manager(files: &ManifestArgs) -> Result<Option<String>> {
     let mut first: Option<(PathBuf, String)> = None;
     for directory in tree::directories(files)? {
         let file = directory.path.join(FILE_NAME);
         let Some(manager) = read_manager(&file, &directory)? else { continue };
         match &first {
-            Some((before, other)) if *other != manager => bail!(
+            Some((first_file, first_manager)) if *first_manager != manager => bail!(
                 "{}: manager: is {}, and {} says {}: apply them separately, or use --manager NAME for all",
                 file.display(),
                 quote(&manager),
-                before.display(),
-                quote(other)
+                first_file.display(),
+                quote(first_manager)
             ),
             Some(_) => {}
             None => first = Some((file, manager)),
@@ -51,17 +52,18 @@ pub(crate) fn directory_manager(files: &ManifestArgs) -> Result<Option<String>> 
     Ok(first.map(|(_, manager)| manager))
 }
 
-/// Returns the manager that a file sets. `None` if the file does not exist or sets none.
+/// Returns the manager that a settings file sets. `None` if the file does not exist or sets no manager. Fails if the
+/// file is invalid, or if another user could have written it.
 fn read_manager(file: &Path, directory: &ManifestDirectory) -> Result<Option<String>> {
     let place = file.display();
     let Some(metadata) = find_file(file)? else { return Ok(None) };
     check_mode(file, metadata.mode())?;
     check_owner(file, metadata.uid(), directory)?;
     let text = manifest::read_text(file, MAX_FILE_BYTES).with_context(|| place.to_string())?;
-    let settings: toml::Table = toml::from_str(manifest::without_bom(&text)).with_context(|| format!("{place}: is no TOML"))?;
-    if let Some(other) = settings.keys().find(|key| key.as_str() != MANAGER_KEY) {
-        let near = did_you_mean(closest_match(other, [MANAGER_KEY]));
-        bail!("{place}: {other}: is not a setting{near}: the only setting is manager; correct the spelling, or remove it");
+    let settings: toml::Table = toml::from_str(manifest::without_bom(&text)).with_context(|| format!("{place}: is not TOML"))?;
+    if let Some(key) = settings.keys().find(|key| key.as_str() != MANAGER_KEY) {
+        let suggestion = did_you_mean(closest_match(key, [MANAGER_KEY]));
+        bail!("{place}: {key}: is not a setting{suggestion}: the only setting is manager; correct the spelling, or remove it");
     }
     let Some(value) = settings.get(MANAGER_KEY) else { return Ok(None) };
     let Some(name) = value.as_str() else { bail!("{place}: manager: is {value}; write a text, such as \"team-a\"") };
@@ -69,8 +71,8 @@ fn read_manager(file: &Path, directory: &ManifestDirectory) -> Result<Option<Str
     Ok(Some(name.to_owned()))
 }
 
-/// Returns the metadata of the file, or `None` if it does not exist. Anything else at that path is an error. If it were
-/// ignored, another manager would own what is applied.
+/// Returns the metadata of the settings file, or `None` if the path does not exist. Fails for a dangling link, a
+/// directory or another special file. If the path were ignored, another manager would own the applied fields.
 fn find_file(file: &Path) -> Result<Option<Metadata>> {
     let place = file.display();
     match std::fs::symlink_metadata(file) {
@@ -81,14 +83,14 @@ fn find_file(file: &Path) -> Result<Option<Metadata>> {
     match std::fs::metadata(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!("{place}: is a link to nothing; {ADVICE}"),
         Err(error) => bail!("{place}: cannot be accessed: {error}; {ADVICE}"),
-        Ok(found) if !found.is_file() => {
-            bail!("{place}: is not a file: write `manager = \"NAME\"` into one, or take it away")
+        Ok(metadata) if !metadata.is_file() => {
+            bail!("{place}: is not a file: write `manager = \"NAME\"` into a file, or remove it")
         }
-        Ok(found) => Ok(Some(found)),
+        Ok(metadata) => Ok(Some(metadata)),
     }
 }
 
-/// Fails if everyone can write the file, because they could then change the manager of other people's applies.
+/// Fails if every user may write the file. Any user could then change the manager with which other people apply.
 fn check_mode(file: &Path, mode: u32) -> Result<()> {
     let (place, mode) = (file.display(), mode & 0o7777);
     if mode & 0o002 == 0 {
@@ -97,11 +99,12 @@ fn check_mode(file: &Path, mode: u32) -> Result<()> {
     bail!("{place}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod o-w {place}")
 }
 
-/// Fails if another user owns the file, which anyone could create in a directory such as `/tmp`. An apply removes the
-/// fields that its manager no longer provides, so a wrong manager would do harm.
+/// Fails unless root or the owner of the manifests owns the settings file. In a directory such as `/tmp`, any user
+/// could create the file. An apply removes the fields that its manager no longer provides, so a wrong manager would do
+/// harm.
 fn check_owner(file: &Path, owner: u32, directory: &ManifestDirectory) -> Result<()> {
-    let named = std::fs::metadata(&directory.source).with_context(|| directory.source.display().to_string())?;
-    if owner == 0 || owner == named.uid() {
+    let source_metadata = std::fs::metadata(&directory.source).with_context(|| directory.source.display().to_string())?;
+    if owner == 0 || owner == source_metadata.uid() {
         return Ok(());
     }
     bail!(
@@ -117,6 +120,7 @@ mod tests {
 
     use super::*;
 
+    /// Creates a temporary directory with these files.
     fn temp_site(files: &[(&str, &str)]) -> tempfile::TempDir {
         let site = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -130,10 +134,11 @@ mod tests {
     /// Returns the manager for these paths. The path of the site is removed from errors.
     fn manager_in(site: &tempfile::TempDir, paths: &[&str], recursive: bool) -> Result<Option<String>, String> {
         let paths = paths.iter().map(|path| site.path().join(path)).collect();
-        let own = format!("{}/", site.path().display());
-        directory_manager(&ManifestArgs { paths, recursive }).map_err(|error| format!("{error:#}").replace(&own, ""))
+        let site_prefix = format!("{}/", site.path().display());
+        directory_manager(&ManifestArgs { paths, recursive }).map_err(|error| format!("{error:#}").replace(&site_prefix, ""))
     }
 
+    /// Two directories that set different managers are refused. Standard input belongs to no directory.
     #[test]
     fn y09_directory_manager_is_read_from_directory() {
         let site = temp_site(&[
@@ -146,14 +151,14 @@ mod tests {
             ("over/a/stemma.toml", "\u{feff}manager = \"team-a\"\n"),
             ("over/b/stemma.toml", "manager = \"team-b\"\n"),
         ]);
-        let named = |name: &str| Ok(Some(name.to_owned()));
+        let manager = |name: &str| Ok(Some(name.to_owned()));
         for (paths, recursive, expected) in [
-            (&["a"][..], false, named("team-a")),
-            (&["a"], true, named("team-a")),
-            (&["a/site.yaml"], false, named("team-a")),
+            (&["a"][..], false, manager("team-a")),
+            (&["a"], true, manager("team-a")),
+            (&["a/site.yaml"], false, manager("team-a")),
             (&["a/below"], false, Ok(None)),
-            (&["plain", "a"], false, named("team-a")),
-            (&["a", "a/site.yaml"], false, named("team-a")),
+            (&["plain", "a"], false, manager("team-a")),
+            (&["a", "a/site.yaml"], false, manager("team-a")),
             (&["plain"], true, Ok(None)),
             (&["empty"], false, Ok(None)),
             (&["over"], false, Ok(None)),
@@ -164,9 +169,9 @@ mod tests {
         for (paths, recursive, first, second) in
             [(&["a", "b/stemma.toml"][..], false, "a", "b"), (&["over"], true, "over/a", "over/b")]
         {
-            let refused = manager_in(&site, paths, recursive).unwrap_err();
-            let said = format!("{second}/stemma.toml: manager: is 'team-b', and {first}/stemma.toml says 'team-a': {advice}");
-            assert_eq!(refused, said);
+            let error = manager_in(&site, paths, recursive).unwrap_err();
+            let expected = format!("{second}/stemma.toml: manager: is 'team-b', and {first}/stemma.toml says 'team-a': {advice}");
+            assert_eq!(error, expected);
         }
         assert_eq!(directory_manager(&ManifestArgs { paths: vec![PathBuf::from("-")], recursive: true }).unwrap(), None);
     }
@@ -183,12 +188,12 @@ mod tests {
             ("manager = \"\"\n", "stemma.toml: manager: manager \"\" must have 1 to 128 bytes"),
             ("manager = \" \"\n", "stemma.toml: manager: manager \" \" is blank: use a name"),
             ("manager = \"a:apply\"\n", "stemma.toml: manager: manager \"a:apply\" must not end in"),
-            ("manager\n", "stemma.toml: is no TOML: "),
+            ("manager\n", "stemma.toml: is not TOML: "),
         ] {
             let site = temp_site(&[("stemma.toml", text), ("site.yaml", "")]);
             for path in ["", "site.yaml"] {
-                let refused = manager_in(&site, &[path], false).unwrap_err();
-                assert!(refused.starts_with(expected), "{text:?}: {refused}");
+                let error = manager_in(&site, &[path], false).unwrap_err();
+                assert!(error.starts_with(expected), "{text:?}: {error}");
             }
         }
         let site = temp_site(&[("stemma.toml/x", "")]);
@@ -197,31 +202,34 @@ mod tests {
 
     #[test]
     fn y09_directory_manager_rejects_dangling_link_or_non_file() {
-        let link = |to: &str| {
+        let manager_of_link = |to: &str| {
             let site = temp_site(&[("site.yaml", ""), ("own.toml", "manager = \"a\"\n")]);
             std::os::unix::fs::symlink(to, site.path().join(FILE_NAME)).unwrap();
             manager_in(&site, &["site.yaml"], false)
         };
-        assert_eq!(link("own.toml"), Ok(Some("a".to_owned())));
-        let nothing = format!("stemma.toml: is a link to nothing; {ADVICE}");
-        assert_eq!(link("nosuch.toml"), Err(nothing));
-        let round = link(FILE_NAME).unwrap_err();
-        assert!(round.starts_with("stemma.toml: cannot be accessed: ") && round.ends_with(ADVICE), "{round}");
-        assert_eq!(link(".").unwrap_err().split_once(": is not a file").map(|(place, _)| place), Some(FILE_NAME));
+        assert_eq!(manager_of_link("own.toml"), Ok(Some("a".to_owned())));
+        let dangling_link_error = format!("stemma.toml: is a link to nothing; {ADVICE}");
+        assert_eq!(manager_of_link("nosuch.toml"), Err(dangling_link_error));
+        let link_loop_error = manager_of_link(FILE_NAME).unwrap_err();
+        assert!(
+            link_loop_error.starts_with("stemma.toml: cannot be accessed: ") && link_loop_error.ends_with(ADVICE),
+            "{link_loop_error}"
+        );
+        assert_eq!(manager_of_link(".").unwrap_err().split_once(": is not a file").map(|(place, _)| place), Some(FILE_NAME));
     }
 
     #[test]
     fn y09_directory_manager_rejects_world_writable_file() {
         let site = temp_site(&[("stemma.toml", "manager = \"a\"\n"), ("site.yaml", "")]);
-        for (mode, is_taken) in [(0o600, true), (0o644, true), (0o664, true), (0o646, false), (0o666, false)] {
+        for (mode, is_accepted) in [(0o600, true), (0o644, true), (0o664, true), (0o646, false), (0o666, false)] {
             std::fs::set_permissions(site.path().join(FILE_NAME), std::fs::Permissions::from_mode(mode)).unwrap();
             match manager_in(&site, &["site.yaml"], false) {
-                Ok(manager) => assert!(is_taken && manager.as_deref() == Some("a"), "{mode:04o}"),
-                Err(refused) => {
-                    let said = format!(
+                Ok(manager) => assert!(is_accepted && manager.as_deref() == Some("a"), "{mode:04o}"),
+                Err(error) => {
+                    let expected = format!(
                         "stemma.toml: others may write it (mode {mode:04o}), so it is not trusted; run: chmod o-w stemma.toml"
                     );
-                    assert!(!is_taken && refused == said, "{refused}");
+                    assert!(!is_accepted && error == expected, "{error}");
                 }
             }
         }
@@ -234,7 +242,7 @@ mod tests {
         if std::os::unix::fs::chown(site.path().join("stemma.toml"), Some(4711), None).is_err() {
             return;
         }
-        let refused = manager_in(&site, &["site.yaml"], false).unwrap_err();
-        assert!(refused.starts_with("stemma.toml: belongs to another user than site.yaml"), "{refused}");
+        let error = manager_in(&site, &["site.yaml"], false).unwrap_err();
+        assert!(error.starts_with("stemma.toml: belongs to another user than site.yaml"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Finds the file, line and column of the object that a finding or a refused apply is about.
+//! Finds the place in the manifests of the object that a finding or a refusal of the controller is about.
 
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -21,25 +21,27 @@ impl<'a> SourceMap<'a> {
 
     /// Returns `FILE:LINE:COLUMN` of a field of an object, or `None` if the object is in none of the files.
     pub(crate) fn find(&self, key: &str, field: &str) -> Option<String> {
-        self.0.iter().find(|(own, _)| own == key).map(|(_, manifest)| manifest.locate(field))
+        self.0.iter().find(|(object_key, _)| object_key == key).map(|(_, manifest)| manifest.locate(field))
     }
 
-    /// Returns the place of a finding's object, or of the written object that caused the finding.
+    /// Returns the place of a finding's object, or else of the written object that caused the finding. `None` if the
+    /// files contain neither of them.
     pub(crate) fn locate_finding(&self, finding: &Finding) -> Option<String> {
         let (key, field) = finding.object_and_field();
         self.find(key, field).or_else(|| self.find(finding.caused_by.as_deref()?, ""))
     }
 
-    /// Like [`Self::locate_finding`], for a refusal that is not about a field of the request.
+    /// Returns the place of the object that a refusal of the controller names, or else of the written object that
+    /// caused the refusal. `None` if the files contain neither of them.
     pub(crate) fn locate_refusal(&self, refusal: &ApiRefusal) -> Option<String> {
         let place = refusal.object.as_deref().and_then(|key| self.find(key, refusal.field.as_deref().unwrap_or("")));
         place.or_else(|| self.find(refusal.written_object.as_deref()?, ""))
     }
 
-    /// Adds a `place` to each finding in JSON that has one.
+    /// Adds the field `place` to each finding in a JSON list, if the place of the finding is known.
     pub(crate) fn add_places(&self, findings: &mut Value) {
         for value in findings.as_array_mut().into_iter().flatten() {
-            // A finding of a newer controller may have another form.
+            // A finding of a newer controller may have another form. It gets no place.
             let place = Finding::deserialize(&*value).ok().and_then(|finding| self.locate_finding(&finding));
             if let Some(place) = place {
                 value["place"] = place.into();
@@ -47,7 +49,7 @@ impl<'a> SourceMap<'a> {
         }
     }
 
-    /// Formats a finding as one line, after its place if it has one.
+    /// Formats a finding as one line. The line begins with the place of the finding, if the place is known.
     pub(crate) fn finding_line(&self, finding: &Finding) -> String {
         let place = self.locate_finding(finding).map(|place| format!("{place}: ")).unwrap_or_default();
         printable(&format!("{place}{finding}"))

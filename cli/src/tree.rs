@@ -1,4 +1,4 @@
-//! Finds the paths to read for manifests: those that were named, and with `-R` the directories below them.
+//! Finds the paths to read for manifests: the named paths, and with `-R` the directories below them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::directory::{Listing, VisitedPaths};
 use crate::manifest;
 use crate::output::printable;
 
-/// Maximum number of skipped directories that a warning names.
+/// The maximum number of skipped directories that a warning lists by name.
 const MAX_NAMES: usize = 5;
-/// The rule for the directories that `-R` reads.
+/// The end of the warning about directories that `-R` skips: the rule for their names.
 const RECURSION_RULE: &str =
     "-R reads a directory with a name of letters, digits, - and _; any directory is read by its own path";
 
@@ -22,12 +22,12 @@ const RECURSION_RULE: &str =
 pub(crate) struct ManifestDirectory {
     /// The path of the directory.
     pub(crate) path: PathBuf,
-    /// The path that is read there: a file that was named, or the directory itself.
+    /// The named manifest file in the directory, or the directory itself if the directory is read.
     pub(crate) source: PathBuf,
 }
 
-/// Returns the directories from which manifests are read: those that were named, those of named files, and with `-R`
-/// those below them.
+/// Returns the directories from which manifests are read: named directories, the directories of named files, and with
+/// `-R` all directories below named directories.
 ///
 /// # Errors
 /// Fails if a directory can't be read.
@@ -39,17 +39,17 @@ pub(crate) fn directories(files: &ManifestArgs) -> Result<Vec<ManifestDirectory>
             directories.push(ManifestDirectory { path: directory.to_owned(), source: path.clone() });
             continue;
         }
-        let below = if files.recursive { Subdirectories::find(path)? } else { Subdirectories::default() };
+        let subdirs = if files.recursive { Subdirectories::find(path)? } else { Subdirectories::default() };
         directories.extend(
-            [path.clone()].into_iter().chain(below.included).map(|path| ManifestDirectory { source: path.clone(), path }),
+            [path.clone()].into_iter().chain(subdirs.included).map(|path| ManifestDirectory { source: path.clone(), path }),
         );
     }
     Ok(directories)
 }
 
-/// Returns the named paths, each once. With `-R`, each is followed by the directories below it, and directories that
-/// are skipped because of their names are reported. Without `-R`, a directory below that contains manifests is
-/// reported.
+/// Returns the named paths, each once. With `-R`, the directories below a path follow that path, and a warning lists
+/// directories that are skipped because of their names. Without `-R`, a warning names a directory below a path that
+/// contains unread manifests.
 ///
 /// # Errors
 /// Fails if a directory can't be read.
@@ -62,15 +62,16 @@ pub(crate) fn expanded_paths(files: &ManifestArgs) -> Result<Vec<PathBuf>> {
             continue;
         }
         paths.push(path.clone());
-        let mut below = Subdirectories::find(path)?;
+        let mut subdirectories = Subdirectories::find(path)?;
         if files.recursive {
-            visited.retain_new(&mut below.skipped);
-            paths.extend(below.included.into_iter().filter(|dir| visited.visit(dir)));
-            skipped.push((path, below.skipped));
+            visited.retain_new(&mut subdirectories.skipped);
+            paths.extend(subdirectories.included.into_iter().filter(|dir| visited.visit(dir)));
+            skipped.push((path, subdirectories.skipped));
             continue;
         }
-        let unread = below.included.iter().find(|dir| !visited.is_named(dir) && has_objects(dir));
-        if let Some(dir) = unread.filter(|dir| visited.visit(dir)) {
+        let unread_dir = subdirectories.included.iter().find(|dir| !visited.is_named(dir) && has_objects(dir));
+        // A directory below two of the paths is reported once.
+        if let Some(dir) = unread_dir.filter(|dir| visited.visit(dir)) {
             errln!("warning: {}: contains manifests that are not read; -R also reads the directories below", dir.display());
         }
     }
@@ -84,12 +85,12 @@ pub(crate) fn expanded_paths(files: &ManifestArgs) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Returns whether manifests include files of a directory, and nothing else in it would be read. Then the directory is
-/// not reported as skipped.
+/// Returns whether a directory contains parts that manifests include, and no other manifest files or directories. Such
+/// a directory is not reported as skipped.
 fn has_only_parts(dir: &Path, included: &BTreeSet<PathBuf>) -> bool {
     let has_included = dir.canonicalize().is_ok_and(|dir| included.iter().any(|file| file.starts_with(&dir)));
     let is_all_included = |listing: Listing| listing.files.iter().all(|file| manifest::is_included(included, file));
-    let is_flat = || Subdirectories::find(dir).is_ok_and(|below| below.included.is_empty() && below.skipped.is_empty());
+    let is_flat = || Subdirectories::find(dir).is_ok_and(|subdirs| subdirs.included.is_empty() && subdirs.skipped.is_empty());
     has_included && is_flat() && manifest::list_files(dir).is_ok_and(is_all_included)
 }
 
@@ -98,19 +99,20 @@ fn has_only_parts(dir: &Path, included: &BTreeSet<PathBuf>) -> bool {
 pub(crate) struct Subdirectories {
     /// The directories to read, in the order of their names, each before those below it.
     pub(crate) included: Vec<PathBuf>,
-    /// The directories that are skipped because of their names, by the rule for the names of files. They are reported.
+    /// The directories that are skipped because of their names. The rule for their names is the rule for names of
+    /// manifest files.
     pub(crate) skipped: Vec<PathBuf>,
 }
 
 impl Subdirectories {
-    /// Finds the directories below a path. A file has none.
+    /// Finds the directories below a path. The result is empty for a file.
     ///
     /// # Errors
     /// Fails if a directory can't be read.
     pub(crate) fn find(path: &Path) -> Result<Self> {
-        let mut below = Self::default();
-        below.add(path).with_context(|| path.display().to_string())?;
-        Ok(below)
+        let mut subdirectories = Self::default();
+        subdirectories.add(path).with_context(|| path.display().to_string())?;
+        Ok(subdirectories)
     }
 
     /// Adds the directories below a path, in the order of their names, each before those below it.
@@ -137,7 +139,8 @@ impl Subdirectories {
         Ok(())
     }
 
-    /// Reports the skipped directories, in one line, with the rule that applies.
+    /// Prints one warning with the skipped directories below `path`, followed by `rule`, which explains why they are
+    /// skipped. Prints nothing if there are none.
     pub(crate) fn warn_skipped(skipped: &[PathBuf], path: &Path, rule: &str) {
         if skipped.is_empty() {
             return;
@@ -152,7 +155,8 @@ impl Subdirectories {
     }
 }
 
-/// Returns whether a file directly in a directory contains a `kind:`. An included part has none.
+/// Returns whether a manifest file directly in a directory has a line that begins with `kind:`. An included part has no
+/// such line.
 fn has_objects(dir: &Path) -> bool {
     let has_kind = |file: &PathBuf| {
         let text = manifest::read_text(file, manifest::MAX_MANIFEST_BYTES).unwrap_or_default();
@@ -165,7 +169,7 @@ fn has_objects(dir: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// Regression: a directory was reported as skipped although all of it was read.
+    /// Regression: a directory was reported as skipped although manifests included all of its files.
     #[test]
     fn y08_has_only_parts_is_false_when_directory_has_other_files() {
         let dir = tempfile::tempdir().unwrap();

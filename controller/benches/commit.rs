@@ -1,6 +1,6 @@
-//! Measures the commits per second of 64 concurrent writers, where each commit is durable when it is answered. It is
-//! compared with a group commit of the same bytes in bare redb. Both run in turns in one process: the speed of a shared
-//! machine drifts, a ratio holds.
+//! Measures the commits per second of 64 concurrent writers, where each commit is durable when it is answered. The
+//! result is compared with a group commit of the same bytes in bare redb. Both run in turns in one process. The speed
+//! of a shared machine drifts, but the ratio of the two results stays the same.
 //!
 //! `cargo bench -p stemma-controller --bench commit`
 
@@ -20,8 +20,8 @@ const ROUND_TIME: Duration = Duration::from_millis(1500);
 /// The number of objects per writer. Each writer edits its own objects in turn.
 const OBJECTS_PER_WRITER: u64 = 16;
 
-/// What one write of the API stores: the object, its image in the history, an audit event, and the record of the
-/// request.
+/// The values that one write of the API stores: the object, a copy of the object for its history, an audit event, and
+/// the entry that remembers the request.
 struct ApiWrite {
     object: Bytes,
     audit: Bytes,
@@ -34,6 +34,7 @@ impl ApiWrite {
     }
 }
 
+/// Measures commits of the store and of bare redb in turns, and prints the commits per second.
 fn main() -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -43,35 +44,36 @@ fn main() -> anyhow::Result<()> {
         RedbOptions::default(),
     )?);
     let bare = BareStore::create(&directory.path().join("bare.redb"))?;
-    let (mut stored, mut bared) = (0.0, 0.0);
+    let (mut store_sum, mut bare_sum) = (0.0, 0.0);
     for round in 0..=ROUNDS {
-        let (of_store, of_bare) = (runtime.block_on(measure_store(&store)), runtime.block_on(measure_bare(&bare)));
-        let (of_store, of_bare) = (of_store?, of_bare?);
-        // The first round fills caches and the file.
+        let (store_rate, bare_rate) = (runtime.block_on(measure_store(&store)), runtime.block_on(measure_bare(&bare)));
+        let (store_rate, bare_rate) = (store_rate?, bare_rate?);
+        // The first round fills caches and the file, and is not counted.
         if round > 0 {
-            print_rates(&format!("round {round}"), of_store, of_bare);
-            stored += of_store;
-            bared += of_bare;
+            print_rates(&format!("round {round}"), store_rate, bare_rate);
+            store_sum += store_rate;
+            bare_sum += bare_rate;
         }
     }
-    print_rates("mean", stored / f64::from(ROUNDS), bared / f64::from(ROUNDS));
+    print_rates("mean", store_sum / f64::from(ROUNDS), bare_sum / f64::from(ROUNDS));
     Ok(())
 }
 
+/// Prints the commits per second of the store and of bare redb, and their ratio.
 #[expect(clippy::print_stdout, reason = "a bench tells its figures there")]
-fn print_rates(what: &str, store: f64, bare: f64) {
-    println!("{what:8} store {store:7.0} commits/s   bare redb {bare:7.0} commits/s   ratio {:.2}", store / bare);
+fn print_rates(title: &str, store: f64, bare: f64) {
+    println!("{title:8} store {store:7.0} commits/s   bare redb {bare:7.0} commits/s   ratio {:.2}", store / bare);
 }
 
-/// Lets all writers commit for one round. Returns the commits per second.
+/// Lets all writers commit to the store for [`ROUND_TIME`]. Returns the commits per second.
 async fn measure_store(store: &Arc<RedbStore>) -> anyhow::Result<f64> {
-    let begun = Instant::now();
+    let start = Instant::now();
     let tasks: Vec<_> = (0..WRITERS)
         .map(|writer| {
             let store = Arc::clone(store);
             tokio::spawn(async move {
                 let (write, mut commits) = (ApiWrite::new(), 0);
-                while begun.elapsed() < ROUND_TIME {
+                while start.elapsed() < ROUND_TIME {
                     store.commit(new_transaction(&store, writer, commits, &write).await?).await?;
                     commits += 1;
                 }
@@ -79,10 +81,11 @@ async fn measure_store(store: &Arc<RedbStore>) -> anyhow::Result<f64> {
             })
         })
         .collect();
-    rate(begun, tasks).await
+    commit_rate(start, tasks).await
 }
 
-/// Builds an edit as the registry does: it requires that the object is unchanged since it was read.
+/// Builds the transaction of an edit as the API does. Reads the object, and requires that it is still unchanged at the
+/// commit.
 async fn new_transaction(store: &RedbStore, writer: u64, commits: u64, write: &ApiWrite) -> anyhow::Result<Transaction> {
     let uuid = format!("{writer:08x}-0000-7000-8000-{:012x}", commits % OBJECTS_PER_WRITER);
     let object = format!("object/node/{uuid}");
@@ -98,20 +101,22 @@ async fn new_transaction(store: &RedbStore, writer: u64, commits: u64, write: &A
         .put(request_key(), write.request.clone()))
 }
 
+/// Returns the key under which a new request is remembered.
 fn request_key() -> String {
     static REQUESTS: AtomicU64 = AtomicU64::new(0);
     // Request ids are random, so their keys are spread over the whole table.
-    let scattered = REQUESTS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    format!("request/{scattered:016x}-0000-4000-8000-000000000000")
+    let request_id = REQUESTS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    format!("request/{request_id:016x}-0000-4000-8000-000000000000")
 }
 
-async fn rate(begun: Instant, tasks: Vec<tokio::task::JoinHandle<anyhow::Result<u64>>>) -> anyhow::Result<f64> {
+/// Waits for all writers, each of which returns its number of commits. Returns their commits per second since `start`.
+async fn commit_rate(start: Instant, tasks: Vec<tokio::task::JoinHandle<anyhow::Result<u64>>>) -> anyhow::Result<f64> {
     let mut commits = 0;
     for task in tasks {
         commits += task.await??;
     }
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    Ok(commits as f64 / begun.elapsed().as_secs_f64())
+    Ok(commits as f64 / start.elapsed().as_secs_f64())
 }
 
 /// The key-value pairs of one write, and the sender that answers it.
@@ -119,22 +124,23 @@ type QueuedWrite = (Vec<(Bytes, Bytes)>, oneshot::Sender<()>);
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("bare");
 
-/// A group commit without revisions, preconditions, changes or watchers. It writes pairs of bytes into one table,
-/// flushes all waiting writes together, and uses the same two-phase commit.
+/// A group commit without revisions, preconditions, changes or watchers. A thread writes the pairs of all waiting
+/// writes into one table, and commits them together, with the same two-phase commit as the store.
 struct BareStore {
     queue: mpsc::Sender<QueuedWrite>,
 }
 
 impl BareStore {
+    /// Creates the database, and starts the thread that commits the queued writes.
     fn create(path: &Path) -> anyhow::Result<Self> {
         let mut builder = Database::builder();
         builder.set_cache_size(RedbOptions::default().cache_bytes);
         let database = builder.create(path)?;
-        let (queue, mut waiting) = mpsc::channel::<QueuedWrite>(1024);
+        let (queue, mut receiver) = mpsc::channel::<QueuedWrite>(1024);
         std::thread::spawn(move || -> anyhow::Result<()> {
-            while let Some(first) = waiting.blocking_recv() {
+            while let Some(first) = receiver.blocking_recv() {
                 let mut batch = vec![first];
-                while let Ok(next) = waiting.try_recv() {
+                while let Ok(next) = receiver.try_recv() {
                     batch.push(next);
                 }
                 let mut transaction = database.begin_write()?;
@@ -156,16 +162,17 @@ impl BareStore {
     }
 }
 
-/// Measures the same as `measure_store`, with the same keys and values, in bare redb.
+/// Lets all writers commit to bare redb for [`ROUND_TIME`], with the same keys and values as in [`measure_store`].
+/// Returns the commits per second.
 async fn measure_bare(bare: &BareStore) -> anyhow::Result<f64> {
     static REVISION: AtomicU64 = AtomicU64::new(0);
-    let begun = Instant::now();
+    let start = Instant::now();
     let tasks: Vec<_> = (0..WRITERS)
         .map(|writer| {
             let queue = bare.queue.clone();
             tokio::spawn(async move {
                 let (write, mut commits) = (ApiWrite::new(), 0);
-                while begun.elapsed() < ROUND_TIME {
+                while start.elapsed() < ROUND_TIME {
                     let revision = REVISION.fetch_add(1, Ordering::Relaxed).to_be_bytes();
                     let uuid = format!("{writer:08x}-0000-7000-8000-{:012x}", commits % OBJECTS_PER_WRITER);
                     let history = [format!("history/node/{uuid}/").as_bytes(), &revision].concat();
@@ -175,14 +182,14 @@ async fn measure_bare(bare: &BareStore) -> anyhow::Result<f64> {
                         ([b"audit/".as_slice(), &revision].concat().into(), write.audit.clone()),
                         (request_key().into(), write.request.clone()),
                     ];
-                    let (answer, answered) = oneshot::channel();
-                    queue.send((pairs, answer)).await?;
-                    answered.await?;
+                    let (sender, receiver) = oneshot::channel();
+                    queue.send((pairs, sender)).await?;
+                    receiver.await?;
                     commits += 1;
                 }
                 anyhow::Ok(commits)
             })
         })
         .collect();
-    rate(begun, tasks).await
+    commit_rate(start, tasks).await
 }

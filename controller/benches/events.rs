@@ -1,5 +1,5 @@
-//! Measures what 1,000 event streams cost a quiet controller: the CPU of the whole process, with the clients, as the
-//! mean per second over a minute.
+//! Measures the CPU time that 1,000 event streams cost a controller on which nothing changes. The result is the mean
+//! per second over a minute, for the whole process with the clients.
 //!
 //! `cargo bench -p stemma-controller --bench events`
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
@@ -20,6 +20,7 @@ use tokio::net::{TcpSocket, TcpStream};
 const STREAMS: usize = 1_000;
 const MEASURED_TIME: Duration = Duration::from_mins(1);
 
+/// Measures the CPU time of an idle controller, without event streams and with [`STREAMS`] of them.
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -33,10 +34,10 @@ async fn main() {
     };
     let config = Config::load_with_sockets(&run, &ActivatedSockets::default()).expect("a configuration");
     let controller = start(config, Options::default()).await.expect("a controller");
-    let quiet = cpu_time_during(MEASURED_TIME).await;
+    let cpu_without_streams = cpu_time_during(MEASURED_TIME).await;
     let mut streams = Vec::new();
-    for n in 0..STREAMS {
-        streams.push(open_stream(controller.admin_address(), n).await);
+    for index in 0..STREAMS {
+        streams.push(open_stream(controller.admin_address(), index).await);
     }
     for mut stream in streams {
         tokio::spawn(async move {
@@ -44,35 +45,37 @@ async fn main() {
             while stream.read(&mut text).await.is_ok_and(|read| read > 0) {}
         });
     }
-    let told = cpu_time_during(MEASURED_TIME).await;
-    let a_second = |cpu: Duration| cpu.as_secs_f64() * 1_000.0 / MEASURED_TIME.as_secs_f64();
-    println!("a quiet controller: {:.2} ms of CPU a second", a_second(quiet));
-    println!("with {STREAMS} streams of events: {:.2} ms of CPU a second", a_second(told));
+    let cpu_with_streams = cpu_time_during(MEASURED_TIME).await;
+    let ms_per_second = |cpu: Duration| cpu.as_secs_f64() * 1_000.0 / MEASURED_TIME.as_secs_f64();
+    println!("a quiet controller: {:.2} ms of CPU a second", ms_per_second(cpu_without_streams));
+    println!("with {STREAMS} streams of events: {:.2} ms of CPU a second", ms_per_second(cpu_with_streams));
 }
 
-/// Opens a stream. One address may have half of the connections, so the streams come from several addresses.
-async fn open_stream(at: SocketAddr, n: usize) -> TcpStream {
+/// Opens event stream number `index` to the controller at `address`. The controller allows one client address only half
+/// of the connections, so the streams use four client addresses.
+async fn open_stream(address: SocketAddr, index: usize) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
-    let from: SocketAddr = format!("127.0.0.{}:0", 2 + n % 4).parse().expect("an address");
-    socket.bind(from).expect("an address of the loopback");
-    let mut stream = socket.connect(at).await.expect("a connection");
-    let request = format!("GET /v1/events HTTP/1.1\r\nhost: {at}\r\n\r\n");
+    let client_address: SocketAddr = format!("127.0.0.{}:0", 2 + index % 4).parse().expect("an address");
+    socket.bind(client_address).expect("an address of the loopback");
+    let mut stream = socket.connect(address).await.expect("a connection");
+    let request = format!("GET /v1/events HTTP/1.1\r\nhost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("a request");
-    let mut text = Vec::new();
-    while !text.ends_with(b"\n\n\r\n") {
-        assert!(stream.read_buf(&mut text).await.expect("an answer") > 0, "{}", String::from_utf8_lossy(&text));
+    let mut response = Vec::new();
+    // The first chunk of the response ends with an empty line.
+    while !response.ends_with(b"\n\n\r\n") {
+        assert!(stream.read_buf(&mut response).await.expect("an answer") > 0, "{}", String::from_utf8_lossy(&response));
     }
-    assert!(text.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&text));
+    assert!(response.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&response));
     stream
 }
 
-/// Returns the CPU time that the process uses in this time.
+/// Waits for `time`, and returns the CPU time that the process used in it.
 async fn cpu_time_during(time: Duration) -> Duration {
-    let used = || {
-        let used = clock_gettime(ClockId::ProcessCPUTime);
-        Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or_default())
+    let process_time = || {
+        let process_time = clock_gettime(ClockId::ProcessCPUTime);
+        Duration::new(process_time.tv_sec.unsigned_abs(), u32::try_from(process_time.tv_nsec).unwrap_or_default())
     };
-    let before = used();
+    let start = process_time();
     tokio::time::sleep(time).await;
-    used().saturating_sub(before)
+    process_time().saturating_sub(start)
 }

@@ -1,4 +1,4 @@
-//! The command line. Each flag is described once, here. Help and man page are generated from it.
+//! The command line of the controller. Help and man page are generated from the flags and doc comments here.
 
 use std::path::PathBuf;
 
@@ -11,30 +11,31 @@ use stemma_wire::log::LogFormat;
 #[derive(Debug, Parser)]
 #[command(name = "stemma-controller", version, arg_required_else_help = true)]
 pub struct Args {
-    /// The subcommand.
+    /// The subcommand to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The subcommands.
+/// The subcommands of `stemma-controller`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Create a new fleet: its store, its certificate authority, and an admin's certificate.
     Init(InitArgs),
-    /// Serve agents and operators until a signal ends it.
+    /// Serve agents and operators until SIGINT or SIGTERM stops the controller.
     Run(RunArgs),
-    /// Back up a fleet to one file, with the controller running or stopped.
+    /// Back up a fleet to one file. The controller may be running or stopped.
     Backup(BackupArgs),
-    /// Restore a fleet from a backup, to a data directory without a fleet.
+    /// Restore a fleet from a backup to a data directory that contains no fleet.
     Restore(RestoreArgs),
-    /// Begin a new epoch after a restore, so that hosts with a later revision than the store follow it again.
+    /// Let the hosts follow this controller after a restore. This begins a new epoch, which also hosts with a later
+    /// revision than the store follow.
     ResumeFleet(ResumeFleetArgs),
 }
 
 /// The arguments of `stemma-controller init`.
 #[derive(Debug, clap::Args)]
 pub struct InitArgs {
-    /// The data directory. It is created if it does not exist, and refused if it already has a fleet.
+    /// The data directory. It is created if it does not exist. If it already contains a fleet, the command fails.
     #[arg(long, value_name = "DIR", value_parser = path_parser())]
     pub data_dir: PathBuf,
     /// A DNS name or IP address at which agents and operators reach this controller. Can be repeated.
@@ -45,30 +46,32 @@ pub struct InitArgs {
 /// The arguments of `stemma-controller run`.
 #[derive(Debug, Default, clap::Args)]
 pub struct RunArgs {
-    /// A TOML configuration file. Flags override its values.
+    /// A configuration file in TOML. Flags override its values.
     #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub config: Option<PathBuf>,
     /// The data directory that `init` created.
     #[arg(long, value_name = "DIR", value_parser = path_parser())]
     pub data_dir: Option<PathBuf>,
-    /// The address for operators: HOST:PORT, or http://127.0.0.1:PORT without TLS for development.
+    /// The address for operators: HOST:PORT with TLS, or http://127.0.0.1:PORT without TLS for development.
     #[arg(long, value_name = "HOST:PORT")]
     pub admin_listen: Option<String>,
-    /// The address for agents. Port 0 selects a free port.
+    /// The address for agents. With port 0, the system selects a free port.
     #[arg(long, value_name = "HOST:PORT")]
     pub agent_listen: Option<String>,
-    /// Log to standard error in this format, also under systemd. Without it, logs go to the journal under systemd.
+    /// Log to standard error in this format, also under systemd. Without this flag, the logs under systemd go to the
+    /// journal.
     #[arg(long, value_name = "FORMAT", value_parser = log_format_parser())]
     pub log_format: Option<LogFormat>,
 }
 
-/// The arguments of `stemma-controller resume-fleet`, which root runs while the controller of this machine is running.
+/// The arguments of `stemma-controller resume-fleet`. Root runs this command on the machine where the controller is
+/// running.
 #[derive(Debug, Default, clap::Args)]
 pub struct ResumeFleetArgs {
     /// The data directory.
     #[command(flatten)]
     pub place: DataDirArgs,
-    /// The reason, for the audit and for each host's journal.
+    /// The reason for the resume. It is stored in the audit log, and appears in the journal of each host.
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     /// Do not ask for confirmation.
@@ -82,26 +85,28 @@ pub struct DataDirArgs {
     /// The configuration file of `run`, which names the data directory.
     #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub config: Option<PathBuf>,
-    /// The data directory, existing or to be created.
+    /// The data directory. `restore` creates it if it does not exist.
     #[arg(long, value_name = "DIR", value_parser = path_parser())]
     pub data_dir: Option<PathBuf>,
 }
 
-/// Parses a path. A blank path is refused, because it comes from an unset variable of a script and would create a
-/// directory with a blank name.
+/// Returns a parser of paths that refuses a blank path. A script with an unset variable passes such a path, which would
+/// create a directory with a blank name.
 fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| {
-        let is_empty = path.to_str().is_some_and(is_blank);
-        if is_empty { Err("it is empty: name a path; nothing was changed") } else { Ok(path) }
+        let is_blank_path = path.to_str().is_some_and(is_blank);
+        if is_blank_path { Err("it is empty: name a path; nothing was changed") } else { Ok(path) }
     })
 }
 
+/// Returns a parser of log formats, which lists the possible values in its error.
 fn log_format_parser() -> impl TypedValueParser<Value = LogFormat> {
     PossibleValuesParser::new(LogFormat::NAMES).try_map(|word| word.parse::<LogFormat>())
 }
 
 impl DataDirArgs {
-    /// Returns the flags with their values, each preceded by a space, to be part of a command that a message suggests.
+    /// Returns the flags that are set, with their values. Each flag has a space before it, so a message can append them
+    /// to a command that it suggests.
     pub(crate) fn to_flags(&self) -> String {
         let flags = [("--config", &self.config), ("--data-dir", &self.data_dir)];
         let set_flags = flags.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?)));
@@ -109,16 +114,17 @@ impl DataDirArgs {
     }
 }
 
-/// The arguments of `stemma-controller backup`. The backup is one file, which is verified after it is written.
+/// The arguments of `stemma-controller backup`. This command writes one file and then reads it back to verify it.
 #[derive(Debug, clap::Args)]
 pub struct BackupArgs {
-    /// The file to create. It must not exist.
+    /// The file to create. If it exists, the command fails.
     #[arg(value_name = "FILE", value_parser = path_parser())]
     pub file: PathBuf,
     /// The data directory.
     #[command(flatten)]
     pub place: DataDirArgs,
-    /// Do not encrypt the file to `backup_recipients` of the configuration. It contains the keys of the fleet.
+    /// Write the file without encryption. Without this flag, it is encrypted to `backup_recipients` of the
+    /// configuration. The file contains the keys of the fleet.
     #[arg(long)]
     pub unencrypted: bool,
 }
@@ -132,7 +138,7 @@ pub struct RestoreArgs {
     /// The data directory to create the fleet in.
     #[command(flatten)]
     pub place: DataDirArgs,
-    /// A file from age-keygen with the secret key of one of the backup's recipients.
+    /// A file with the secret key of one of the backup's recipients, as age-keygen writes it.
     #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub identity: Option<PathBuf>,
 }
@@ -162,14 +168,14 @@ mod tests {
 
     #[test]
     fn y09_log_format_accepts_two_values() {
-        let read = |word: &str| Args::try_parse_from(["stemma-controller", "run", "--log-format", word]);
+        let parse_args = |word: &str| Args::try_parse_from(["stemma-controller", "run", "--log-format", word]);
         for (word, format) in [("text", LogFormat::Text), ("json", LogFormat::Json)] {
-            let Command::Run(run) = read(word).unwrap().command else { panic!("{word}: another command") };
+            let Command::Run(run) = parse_args(word).unwrap().command else { panic!("{word}: another command") };
             assert_eq!(run.log_format, Some(format));
         }
-        for wrong in ["", "JSON", "logfmt", "yaml"] {
-            let said = read(wrong).unwrap_err().to_string();
-            assert!(said.contains("[possible values: text, json]"), "{wrong:?}: {said}");
+        for invalid in ["", "JSON", "logfmt", "yaml"] {
+            let message = parse_args(invalid).unwrap_err().to_string();
+            assert!(message.contains("[possible values: text, json]"), "{invalid:?}: {message}");
         }
     }
 }

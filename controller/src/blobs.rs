@@ -1,15 +1,14 @@
-//! Bodies of files, named by their hash, in a directory next to the store. A body may have up to 64 MiB, so bodies are
-//! never in the store itself.
+//! The store of file bodies: the contents of files that tasks write on hosts. Each body is a file in a directory next
+//! to the store, named by its hash. A body may have up to 64 MiB, so bodies are never in the store itself.
 //!
-//! A body is either complete or absent, and its name is its hash. The hash is checked before the body gets its name. It
-//! is checked again before the body is served, if the file changed since the last check (a disk fault, an edit). A
-//! damaged body is renamed, so that it can be sent again. The registry knows which objects name a body.
+//! A body is either complete or absent. Its hash is checked before its file gets its final name. The hash is checked
+//! again before the body is served, if the file has changed since the last check (by a disk fault or an edit). A
+//! damaged body is renamed, so that a client can send it again.
 //!
-//! The unnamed bodies are those that neither a stored release nor a released task set names. Together they may use a
-//! limited amount of disk, and those of one sender a part of it. A body counts as unnamed from the time it is sent
-//! until the bodies are counted again. They are counted when there seems to be no room left, and whenever old bodies
-//! are dropped. The sender of a body is known until the process ends. Bodies of an earlier process count towards no
-//! sender's part.
+//! A body is *unnamed* if neither a stored release nor a released task set names it. All unnamed bodies together may
+//! use a limited amount of disk, and those of one sender a part of it. A new body is unnamed until the next count of
+//! the bodies. The bodies are counted when the limit seems to be reached, and when old bodies are deleted. The sender
+//! of a body is only known until the process ends. Bodies from an earlier process count towards no sender's part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -28,26 +27,26 @@ use stemma_wire::message::{Hash, hash_content};
 
 /// Maximum size of a body, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
-/// Default limit for all bodies that nothing names, in bytes.
+/// Default limit for the size of all unnamed bodies together, in bytes.
 pub const MAX_UNNAMED_BYTES: u64 = 1024 * 1024 * 1024;
-/// Maximum number of bodies that are cached as checked.
+/// Maximum number of bodies that are remembered as unchanged since their last check.
 const MAX_REMEMBERED: usize = 65_536;
-/// Size of a read during the check of a body, in bytes.
+/// Number of bytes that are read at once when a body is checked.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Minimum size with which a file is counted: one disk block. This also limits the number of bodies whose senders are
-/// tracked.
+/// Minimum size in bytes with which a file counts: one disk block. So the limit in bytes also limits the number of
+/// bodies whose senders are remembered.
 const MIN_FILE_BYTES: u64 = 4096;
 
-/// A store of file bodies.
+/// The store of file bodies: a directory of files, each named by the hash of its content.
 #[derive(Debug)]
 pub struct BlobStore {
     directory: PathBuf,
-    /// Distinguishes concurrent writers of the same body.
+    /// The number of the next writer. It makes the names of temporary files unique if two clients send the same body.
     next_writer: AtomicU64,
-    /// Held while a body gets its name, is looked up by its name, or loses it. So a body that is reported as existing
-    /// is durable, and is not dropped at the same time.
+    /// The lock that is held while a body's file is renamed, found by its name, or deleted. So a body that is reported
+    /// as stored is durable, and is not deleted at the same time.
     name_lock: Mutex<()>,
-    /// Length and modification time of each body's file at its last check.
+    /// The length and modification time of each body's file when its hash was last checked.
     checked_files: Mutex<BTreeMap<Hash, (u64, SystemTime)>>,
     damaged_counter: Counter,
     max_unnamed_bytes: u64,
@@ -55,12 +54,12 @@ pub struct BlobStore {
     gauges: BlobGauges,
 }
 
-/// Sizes of the files in the directory, in bytes.
+/// The sizes of the files in the directory of bodies, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// Size of all files.
+    /// Size of all files, in bytes.
     pub all: u64,
-    /// Size of the unnamed files, including partial and damaged files.
+    /// Size of the unnamed files, in bytes. They include partial and damaged files.
     pub unnamed: u64,
 }
 
@@ -69,11 +68,11 @@ pub struct DiskUsage {
 struct BlobUsage {
     disk: DiskUsage,
     by_hash: BTreeMap<Hash, SentBlob>,
-    /// Size of the unnamed files of each known sender.
+    /// Size of the unnamed files of each known sender, in bytes.
     unnamed: ShareUsage,
 }
 
-/// A body with a known sender.
+/// A body that a known sender has sent to this process.
 #[derive(Debug)]
 struct SentBlob {
     sender: ShareHolder,
@@ -84,14 +83,14 @@ struct SentBlob {
 /// The state of a body with a known sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlobState {
-    /// The body is being written and has no name yet.
+    /// The body is being written, and its file does not have its final name yet.
     Arriving,
     Unnamed,
     Named,
 }
 
 impl SentBlob {
-    /// Returns how many bytes of the body count as unnamed.
+    /// Returns the number of bytes of the body that count towards its sender's limit for unnamed bodies.
     const fn unnamed_bytes(&self) -> u64 {
         match self.state {
             BlobState::Arriving | BlobState::Unnamed => self.bytes,
@@ -101,50 +100,51 @@ impl SentBlob {
 }
 
 impl BlobUsage {
-    /// Adds a body of a known sender that is about to be written.
-    fn add_arriving(&mut self, hash: Hash, bytes: u64, sender: &ShareHolder) {
+    /// Adds a body of `bytes` bytes that is about to be written. It counts as unnamed.
+    fn add_incoming(&mut self, hash: Hash, bytes: u64, sender: &ShareHolder) {
         self.disk.all = self.disk.all.saturating_add(bytes);
         self.disk.unnamed = self.disk.unnamed.saturating_add(bytes);
         self.unnamed.update(sender, 0, bytes);
-        let sent = SentBlob { sender: sender.clone(), bytes, state: BlobState::Arriving };
-        if let Some(before) = self.by_hash.insert(hash, sent) {
-            self.unnamed.update(&before.sender, before.unnamed_bytes(), 0);
+        let new_blob = SentBlob { sender: sender.clone(), bytes, state: BlobState::Arriving };
+        if let Some(old_blob) = self.by_hash.insert(hash, new_blob) {
+            self.unnamed.update(&old_blob.sender, old_blob.unnamed_bytes(), 0);
         }
     }
 
-    /// Removes a body whose write failed.
-    fn remove_arriving(&mut self, hash: Hash, bytes: u64) {
+    /// Removes a body from the sizes, because writing it has failed.
+    fn remove_incoming(&mut self, hash: Hash, bytes: u64) {
         self.disk.all = self.disk.all.saturating_sub(bytes);
         self.disk.unnamed = self.disk.unnamed.saturating_sub(bytes);
-        if let Some(sent) = self.by_hash.remove(&hash) {
-            self.unnamed.update(&sent.sender, sent.unnamed_bytes(), 0);
+        if let Some(blob) = self.by_hash.remove(&hash) {
+            self.unnamed.update(&blob.sender, blob.unnamed_bytes(), 0);
         }
     }
 
-    /// Replaces the sizes by those of a new count, which found the bodies `present`. The count may or may not include
-    /// bodies that arrived while it was made.
-    fn update_counts(&mut self, disk: DiskUsage, present: &BTreeSet<Hash>, named: &BTreeSet<Hash>) {
+    /// Replaces the sizes by the result of a new count of the files. `present_bodies` are the bodies that the count
+    /// found, and `named_bodies` those that a release or released task set names. Bodies that are being written stay,
+    /// because the count may have missed them.
+    fn update_counts(&mut self, disk: DiskUsage, present_bodies: &BTreeSet<Hash>, named_bodies: &BTreeSet<Hash>) {
         self.disk = disk;
-        let unnamed = &mut self.unnamed;
-        self.by_hash.retain(|hash, sent| {
-            if sent.state == BlobState::Arriving {
+        let unnamed_usage = &mut self.unnamed;
+        self.by_hash.retain(|hash, blob| {
+            if blob.state == BlobState::Arriving {
                 return true;
             }
-            let before = sent.unnamed_bytes();
-            sent.state = if named.contains(hash) { BlobState::Named } else { BlobState::Unnamed };
-            let is_here = present.contains(hash);
-            unnamed.update(&sent.sender, before, if is_here { sent.unnamed_bytes() } else { 0 });
-            is_here
+            let old_bytes = blob.unnamed_bytes();
+            blob.state = if named_bodies.contains(hash) { BlobState::Named } else { BlobState::Unnamed };
+            let is_present = present_bodies.contains(hash);
+            unnamed_usage.update(&blob.sender, old_bytes, if is_present { blob.unnamed_bytes() } else { 0 });
+            is_present
         });
     }
 }
 
-/// Metrics of the sizes of the files.
+/// The metrics of the sizes of the files, in bytes.
 #[derive(Clone, Debug, Default)]
 pub struct BlobGauges {
-    /// Size of all files.
+    /// Size of all files, in bytes.
     pub all: Gauge,
-    /// Size of the files that nothing names.
+    /// Size of the files that no release and no released task set names, in bytes.
     pub unnamed: Gauge,
 }
 
@@ -155,14 +155,17 @@ pub enum PutResult {
     Stored,
     /// The body was already stored.
     Exists,
-    /// The body has another hash than its name, namely this one. It was not stored.
+    /// The hash of the sent bytes differs from the requested name. The field is the hash of the bytes. The body was not
+    /// stored.
     HashMismatch(Hash),
-    /// The limit for unnamed bodies, of the sender or of all together, would be exceeded. The body was not stored.
+    /// The body was not stored, because it would exceed the limit for unnamed bodies: that of its sender, of its
+    /// sender's cluster, or of all senders together.
     NoRoom(ShareExceeded),
 }
 
 impl BlobStore {
-    /// Opens the store in a directory that `init` created. Until the first count, all bodies count as unnamed.
+    /// Opens the store of bodies in a directory that `init` created, and counts the sizes of the files. Until
+    /// [`Self::count`] is called, all bodies count as unnamed.
     pub fn new(directory: &Path) -> Self {
         let blobs = Self {
             directory: directory.to_owned(),
@@ -180,13 +183,14 @@ impl BlobStore {
         blobs
     }
 
-    /// Sets the limit for bodies that nothing names, in bytes.
+    /// Sets the limit for the size of all unnamed bodies (those that no release and no released task set names), in
+    /// bytes.
     #[must_use]
     pub fn with_max_unnamed_bytes(self, max_unnamed_bytes: u64) -> Self {
         Self { max_unnamed_bytes, ..self }
     }
 
-    /// Sets the metrics in which the sizes are shown.
+    /// Sets the gauges that show the sizes of the files.
     #[must_use]
     pub fn with_gauges(self, gauges: BlobGauges) -> Self {
         let disk = self.lock_usage().disk;
@@ -195,81 +199,83 @@ impl BlobStore {
         blobs
     }
 
-    /// Sets the counter for damaged bodies.
+    /// Sets the metric that counts damaged bodies.
     #[must_use]
     pub fn with_damaged_counter(self, counter: Counter) -> Self {
         Self { damaged_counter: counter, ..self }
     }
 
-    /// Returns whether a body of this name exists. Its content is checked only when it is opened.
+    /// Returns whether a body with this hash is stored. The content of the file is not checked here, but when the file
+    /// is opened.
     ///
     /// # Errors
-    /// The error of the operating system.
+    /// Fails with the error of the operating system.
     pub fn contains(&self, hash: Hash) -> io::Result<bool> {
         self.path(hash).try_exists()
     }
 
-    /// Stores a body. It is durable when this returns. Blocks on disk I/O.
+    /// Stores a body under its hash. The body is durable when this function returns. The call blocks on disk I/O.
     ///
     /// # Errors
-    /// The error of the operating system. After an error nothing is stored under the name.
+    /// Fails with the error of the operating system. After an error the body is not stored.
     pub fn put(&self, hash: Hash, body: &[u8], sender: &ShareHolder) -> io::Result<PutResult> {
-        let actual = hash_content(body);
-        if actual != hash {
-            return Ok(PutResult::HashMismatch(actual));
+        let actual_hash = hash_content(body);
+        if actual_hash != hash {
+            return Ok(PutResult::HashMismatch(actual_hash));
         }
-        // This call renames a stored body that is damaged, so that the new one can replace it.
+        // If a damaged body is stored under this hash, this call renames its file, so that the new body can replace it.
         drop(self.open(hash)?);
         let path = self.path(hash);
         if self.touch(&path)? {
             return Ok(PutResult::Exists);
         }
         let bytes = counted_bytes(body.len() as u64);
-        if let Some(full) = self.reserve(hash, bytes, sender) {
-            return Ok(PutResult::NoRoom(full));
+        if let Some(exceeded_share) = self.reserve(hash, bytes, sender) {
+            return Ok(PutResult::NoRoom(exceeded_share));
         }
         let writer = self.next_writer.fetch_add(1, Ordering::Relaxed);
         let temporary = path.with_added_extension(format!("new{writer}"));
-        let written = write_durably(&temporary, body).and_then(|()| {
+        let write_result = write_durably(&temporary, body).and_then(|()| {
             let _guard = self.lock_names();
             fs::rename(&temporary, &path)?;
             File::open(&self.directory)?.sync_all()
         });
-        if let Err(error) = written {
-            // A partial file under another name does no harm. Removing it only saves space.
+        if let Err(error) = write_result {
+            // A partial file with a temporary name does no harm. It is only removed to free space.
             let _ = fs::remove_file(&temporary);
-            self.update_usage(|usage| usage.remove_arriving(hash, bytes));
+            self.update_usage(|usage| usage.remove_incoming(hash, bytes));
             return Err(error);
         }
-        if let Some(sent) = self.lock_usage().by_hash.get_mut(&hash) {
-            sent.state = BlobState::Unnamed;
+        if let Some(blob) = self.lock_usage().by_hash.get_mut(&hash) {
+            blob.state = BlobState::Unnamed;
         }
         Ok(PutResult::Stored)
     }
 
-    /// Reserves space for an unnamed body. If the body would exceed a limit, reserves nothing and returns that limit.
+    /// Reserves space for a body that is about to be written. If the body would exceed a limit, the function reserves
+    /// nothing and returns that limit.
     fn reserve(&self, hash: Hash, bytes: u64, sender: &ShareHolder) -> Option<ShareExceeded> {
         self.update_usage(|usage| {
-            let full =
+            let exceeded_share =
                 Shares::from_total(self.max_unnamed_bytes).exceeded_share(bytes, sender, &usage.unnamed, usage.disk.unnamed);
-            if full.is_none() {
-                usage.add_arriving(hash, bytes, sender);
+            if exceeded_share.is_none() {
+                usage.add_incoming(hash, bytes, sender);
             }
-            full
+            exceeded_share
         })
     }
 
-    /// Counts the sizes of the files. All bodies that are not in `named` count as unnamed. Blocks on disk I/O.
+    /// Counts the sizes of the files. All bodies that are not in `named` count as unnamed. The call blocks on disk I/O.
     ///
     /// # Errors
-    /// The error of the operating system. The previous count stays.
+    /// Fails with the error of the operating system. The sizes of the previous count then remain.
     pub fn count(&self, named: &BTreeSet<Hash>) -> io::Result<()> {
         let (mut total, mut present) = (DiskUsage::default(), BTreeSet::new());
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
             let bytes = match entry.metadata() {
                 Ok(metadata) => counted_bytes(metadata.len()),
-                // The file was dropped or renamed during the count.
+                // The file was deleted or renamed during the count.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
@@ -284,6 +290,7 @@ impl BlobStore {
         Ok(())
     }
 
+    /// Changes the sizes under their lock, shows the new sizes in the metrics, and returns the result of `change`.
     fn update_usage<T>(&self, change: impl FnOnce(&mut BlobUsage) -> T) -> T {
         let mut usage = self.lock_usage();
         let result = change(&mut usage);
@@ -291,18 +298,21 @@ impl BlobStore {
         result
     }
 
+    /// Shows these sizes in the metrics.
     fn update_gauges(&self, disk: DiskUsage) {
         for (gauge, bytes) in [(&self.gauges.all, disk.all), (&self.gauges.unnamed, disk.unnamed)] {
             gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
     }
 
+    /// Locks the sizes, also if another thread panicked while it held the lock.
     fn lock_usage(&self) -> MutexGuard<'_, BlobUsage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the modification time of a stored body to the present, so that it is not dropped as old: a client that
-    /// sends the body again is about to name it. Returns whether the body exists.
+    /// Sets the modification time of a stored body to the present time. Returns whether the body is stored. A client
+    /// that sends a body again will soon create an object that names it. With the new time, the body is not deleted as
+    /// old before that.
     fn touch(&self, path: &Path) -> io::Result<bool> {
         let _guard = self.lock_names();
         match File::open(path) {
@@ -312,95 +322,96 @@ impl BlobStore {
         }
     }
 
-    /// Opens a body at its start. Returns `None` if the body is not stored, or if it is damaged; its file is then
-    /// renamed. Blocks on disk I/O.
+    /// Opens a stored body and checks its hash. The returned file is at its beginning. Returns `None` if the body is
+    /// not stored or is damaged. A damaged file is renamed. The call blocks on disk I/O.
     ///
     /// # Errors
-    /// The error of the operating system.
+    /// Fails with the error of the operating system.
     pub fn open(&self, hash: Hash) -> io::Result<Option<File>> {
         let mut file = match File::open(self.path(hash)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        if self.is_sound(hash, &mut file)? {
+        if self.matches_hash(hash, &mut file)? {
             return Ok(Some(file));
         }
-        self.set_aside(hash, &file)?;
+        self.rename_damaged(hash, &file)?;
         Ok(None)
     }
 
-    /// Returns whether a file has the hash of its name. The file is read only if it changed since the last check.
-    fn is_sound(&self, hash: Hash, file: &mut File) -> io::Result<bool> {
+    /// Returns whether the content of a file has this hash. The file is only read if its length or modification time
+    /// has changed since the last check.
+    fn matches_hash(&self, hash: Hash, file: &mut File) -> io::Result<bool> {
         let metadata = file.metadata()?;
-        let state = (metadata.len(), metadata.modified()?);
-        if self.checked_files.lock().unwrap_or_else(PoisonError::into_inner).get(&hash) == Some(&state) {
+        let file_state = (metadata.len(), metadata.modified()?);
+        if self.checked_files.lock().unwrap_or_else(PoisonError::into_inner).get(&hash) == Some(&file_state) {
             return Ok(true);
         }
         let (mut digest, mut chunk) = (Sha256::new(), vec![0; CHUNK_BYTES]);
         loop {
             match file.read(&mut chunk)? {
                 0 => break,
-                read => digest.update(&chunk[..read]),
+                read_bytes => digest.update(&chunk[..read_bytes]),
             }
         }
         file.rewind()?;
         let is_sound = Hash(digest.finalize().into()) == hash;
         if is_sound {
-            let mut checked = self.checked_files.lock().unwrap_or_else(PoisonError::into_inner);
-            if checked.len() >= MAX_REMEMBERED {
-                checked.clear();
+            let mut checked_files = self.checked_files.lock().unwrap_or_else(PoisonError::into_inner);
+            if checked_files.len() >= MAX_REMEMBERED {
+                checked_files.clear();
             }
-            checked.insert(hash, state);
+            checked_files.insert(hash, file_state);
         }
         Ok(is_sound)
     }
 
-    /// Renames the file of a damaged body, so that the body counts as absent. The file can be examined until it is
-    /// dropped with the unnamed files.
-    fn set_aside(&self, hash: Hash, file: &File) -> io::Result<()> {
+    /// Renames the file of a damaged body, so that a client can send the body again. Nothing is renamed if a new file
+    /// already has the name. The damaged file can be examined until it is deleted with the unnamed bodies.
+    fn rename_damaged(&self, hash: Hash, file: &File) -> io::Result<()> {
         let path = self.path(hash);
         let _guard = self.lock_names();
-        // If a client sent the body again, another file has the name by now.
+        // If a client has sent the body again, the name now belongs to another file, which must not be renamed.
         match fs::metadata(&path) {
-            Ok(present) if present.ino() == file.metadata()?.ino() => {}
+            Ok(current) if current.ino() == file.metadata()?.ino() => {}
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         }
-        let aside = path.with_added_extension("damaged");
-        fs::rename(&path, &aside)?;
+        let damaged_path = path.with_added_extension("damaged");
+        fs::rename(&path, &damaged_path)?;
         self.damaged_counter.inc();
-        log::error!(hash:% = hash, path:% = aside.display(); "a file body is damaged and was set aside; apply its manifest again to send it again");
+        log::error!(hash:% = hash, path:% = damaged_path.display(); "a file body is damaged and was set aside; apply its manifest again to send it again");
         Ok(())
     }
 
-    /// Drops the bodies that nothing names and that were last sent before a time. Returns their number. Blocks on disk
-    /// I/O.
+    /// Deletes the unnamed bodies that clients last sent before the time `cutoff`, and returns their number. Then it
+    /// counts the remaining bodies. The call blocks on disk I/O.
     ///
     /// # Errors
-    /// The error of the operating system. The remaining files are left to the next call.
-    pub fn drop_unnamed(&self, named: &BTreeSet<Hash>, before: SystemTime) -> io::Result<usize> {
-        let mut dropped = 0;
+    /// Fails with the error of the operating system. The next call deletes the remaining bodies.
+    pub fn delete_unnamed(&self, named: &BTreeSet<Hash>, cutoff: SystemTime) -> io::Result<usize> {
+        let mut deleted_count = 0;
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
-            // A partial file has no hash as its name, so it is dropped when it is old.
+            // A partial file does not have a hash as its name, so it counts as unnamed.
             let is_named = entry_hash(&entry).is_some_and(|hash| named.contains(&hash));
-            if !is_named && self.drop_older(&entry.path(), before)? {
-                dropped += 1;
+            if !is_named && self.delete_if_older(&entry.path(), cutoff)? {
+                deleted_count += 1;
             }
         }
         self.count(named)?;
-        Ok(dropped)
+        Ok(deleted_count)
     }
 
-    /// Drops a file if it was last sent before a time. Returns whether it was dropped. The lock is held throughout, so
-    /// that no client can send the body again between the check and the removal.
-    fn drop_older(&self, path: &Path, before: SystemTime) -> io::Result<bool> {
+    /// Deletes a file if a client last sent it before the time `cutoff`. Returns whether the file was deleted. The lock
+    /// is held for the whole call, so no client can send the body again between the check and the deletion.
+    fn delete_if_older(&self, path: &Path, cutoff: SystemTime) -> io::Result<bool> {
         let _guard = self.lock_names();
         let is_old = match fs::metadata(path) {
-            Ok(metadata) => metadata.modified()? < before,
-            // The writer of a partial file has renamed it to its hash.
+            Ok(metadata) => metadata.modified()? < cutoff,
+            // The writer of a partial file has just renamed the file to its final name.
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(error),
         };
@@ -410,10 +421,12 @@ impl BlobStore {
         Ok(is_old)
     }
 
+    /// Locks the names of the files, also if another thread panicked while it held the lock.
     fn lock_names(&self) -> MutexGuard<'_, ()> {
         self.name_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the path of the file of a body.
     fn path(&self, hash: Hash) -> PathBuf {
         self.directory.join(hash.to_string())
     }
@@ -424,13 +437,14 @@ fn entry_hash(entry: &fs::DirEntry) -> Option<Hash> {
     entry.file_name().to_str().and_then(|name| name.parse().ok())
 }
 
-/// Returns the size with which a file of this length is counted: at least one disk block.
+/// Returns the size with which a file of this length counts: its length, but at least one disk block.
 const fn counted_bytes(bytes: u64) -> u64 {
     if bytes < MIN_FILE_BYTES { MIN_FILE_BYTES } else { bytes }
 }
 
+/// Writes a file and syncs it to the disk. An existing file is overwritten.
 fn write_durably(path: &Path, body: &[u8]) -> io::Result<()> {
-    // A partial file of an earlier process may have the same name.
+    // A partial file from an earlier process may have the same name.
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.write_all(body)?;
     file.sync_all()
@@ -444,9 +458,9 @@ mod tests {
 
     use super::*;
 
-    fn sender(name: &str, within: Option<u128>, is_fleet_admin: bool) -> ShareHolder {
-        let within = within.map(|id| ClusterId(Uuid::from_u128(id)));
-        ShareHolder { name: name.to_owned(), cluster: within, is_fleet_admin }
+    fn sender(name: &str, cluster: Option<u128>, is_fleet_admin: bool) -> ShareHolder {
+        let cluster = cluster.map(|id| ClusterId(Uuid::from_u128(id)));
+        ShareHolder { name: name.to_owned(), cluster, is_fleet_admin }
     }
 
     fn somebody() -> ShareHolder {
@@ -472,36 +486,36 @@ mod tests {
     #[test]
     fn open_sets_body_aside_when_damaged() {
         let directory = tempfile::tempdir().unwrap();
-        let damage = |hash: Hash| {
+        let append_byte = |hash: Hash| {
             let mut file = OpenOptions::new().append(true).open(directory.path().join(hash.to_string())).unwrap();
             file.write_all(b"x").unwrap();
         };
-        let count = Counter::default();
-        let blobs = BlobStore::new(directory.path()).with_damaged_counter(count.clone());
-        let (hash, other) = (hash_content(b"body"), hash_content(b"other"));
-        for (hash, body) in [(hash, &b"body"[..]), (other, b"other")] {
+        let damaged_counter = Counter::default();
+        let blobs = BlobStore::new(directory.path()).with_damaged_counter(damaged_counter.clone());
+        let (hash, other_hash) = (hash_content(b"body"), hash_content(b"other"));
+        for (hash, body) in [(hash, &b"body"[..]), (other_hash, b"other")] {
             blobs.put(hash, body, &somebody()).unwrap();
             assert!(blobs.open(hash).unwrap().is_some());
         }
-        damage(hash);
+        append_byte(hash);
         assert!(blobs.contains(hash).unwrap());
         assert!(blobs.open(hash).unwrap().is_none(), "it is not given out");
         assert!(!blobs.contains(hash).unwrap());
         assert!(directory.path().join(format!("{hash}.damaged")).exists());
         assert_eq!(blobs.put(hash, b"body", &somebody()).unwrap(), PutResult::Stored);
         assert!(blobs.open(hash).unwrap().is_some());
-        damage(other);
-        assert_eq!(blobs.put(other, b"other", &somebody()).unwrap(), PutResult::Stored, "what is damaged is not known");
+        append_byte(other_hash);
+        assert_eq!(blobs.put(other_hash, b"other", &somebody()).unwrap(), PutResult::Stored, "what is damaged is not known");
         let mut text = String::new();
-        blobs.open(other).unwrap().unwrap().read_to_string(&mut text).unwrap();
-        assert_eq!((text.as_str(), count.get()), ("other", 2));
+        blobs.open(other_hash).unwrap().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), damaged_counter.get()), ("other", 2));
     }
 
     #[test]
     fn drop_unnamed_deletes_body_when_old() {
         let directory = tempfile::tempdir().unwrap();
         let blobs = BlobStore::new(directory.path());
-        let [named, old, again] = ["named", "old", "again"].map(|text| {
+        let [named, old, resent] = ["named", "old", "again"].map(|text| {
             blobs.put(hash_content(text.as_bytes()), text.as_bytes(), &somebody()).unwrap();
             hash_content(text.as_bytes())
         });
@@ -510,10 +524,10 @@ mod tests {
             let long_ago = SystemTime::now() - std::time::Duration::from_hours(48);
             File::open(entry.unwrap().path()).unwrap().set_modified(long_ago).unwrap();
         }
-        blobs.put(again, b"again", &somebody()).unwrap();
+        blobs.put(resent, b"again", &somebody()).unwrap();
         let yesterday = SystemTime::now() - std::time::Duration::from_hours(24);
-        assert_eq!(blobs.drop_unnamed(&BTreeSet::from([named]), yesterday).unwrap(), 2);
-        assert!(blobs.open(named).unwrap().is_some() && blobs.open(again).unwrap().is_some());
+        assert_eq!(blobs.delete_unnamed(&BTreeSet::from([named]), yesterday).unwrap(), 2);
+        assert!(blobs.open(named).unwrap().is_some() && blobs.open(resent).unwrap().is_some());
         assert!(blobs.open(old).unwrap().is_none());
     }
 
@@ -532,59 +546,60 @@ mod tests {
             let (hash, body) = blocks(letter, count);
             blobs.put(hash, &body, &sender(name, None, is_fleet_admin)).unwrap()
         };
-        let shown = || (gauges.all.get() / 4096, gauges.unnamed.get() / 4096);
+        let gauge_blocks = || (gauges.all.get() / 4096, gauges.unnamed.get() / 4096);
         for (letter, name) in [(b'a', "a"), (b'b', "b"), (b'c', "c")] {
             assert_eq!(put(letter, 5, name, false), PutResult::Stored);
         }
-        assert_eq!(shown(), (15, 15));
-        let full = PutResult::NoRoom(ShareExceeded { share: ShareKind::Total, held: 15 * 4096, limit: 15 * 4096 });
-        assert_eq!((put(b'd', 1, "d", false), put(b'a', 5, "d", false)), (full, PutResult::Exists));
+        assert_eq!(gauge_blocks(), (15, 15));
+        let refusal = PutResult::NoRoom(ShareExceeded { share: ShareKind::Total, held: 15 * 4096, limit: 15 * 4096 });
+        assert_eq!((put(b'd', 1, "d", false), put(b'a', 5, "d", false)), (refusal, PutResult::Exists));
         assert_eq!(put(b'd', 1, "root", true), PutResult::Stored, "a sixteenth is kept for it");
-        let full = PutResult::NoRoom(ShareExceeded { share: ShareKind::Total, held: 16 * 4096, limit: 16 * 4096 });
-        assert_eq!(put(b'e', 1, "root", true), full);
-        // Named bodies use no room of others.
+        let refusal = PutResult::NoRoom(ShareExceeded { share: ShareKind::Total, held: 16 * 4096, limit: 16 * 4096 });
+        assert_eq!(put(b'e', 1, "root", true), refusal);
+        // Named bodies use no space of the limit for unnamed bodies.
         let named = BTreeSet::from([blocks(b'a', 5).0]);
         blobs.count(&named).unwrap();
-        assert_eq!(shown(), (16, 11));
+        assert_eq!(gauge_blocks(), (16, 11));
         assert_eq!(put(b'e', 4, "a", false), PutResult::Stored);
-        // All bodies of an earlier process count as unnamed until the first count, and towards no sender.
-        let later = BlobStore::new(directory.path()).with_max_unnamed_bytes(20 * 4096);
+        // Until the first count, all bodies from an earlier process count as unnamed, and towards no sender.
+        let later_blobs = BlobStore::new(directory.path()).with_max_unnamed_bytes(20 * 4096);
         let (hash, body) = blocks(b'f', 1);
-        let full = PutResult::NoRoom(ShareExceeded { share: ShareKind::Total, held: 20 * 4096, limit: 20 * 4096 });
-        assert_eq!(later.put(hash, &body, &sender("a", None, true)).unwrap(), full);
-        assert_eq!(later.drop_unnamed(&named, SystemTime::now() + std::time::Duration::from_hours(1)).unwrap(), 4);
-        assert_eq!(later.put(hash, &body, &somebody()).unwrap(), PutResult::Stored);
+        let refusal = PutResult::NoRoom(ShareExceeded { share: ShareKind::Total, held: 20 * 4096, limit: 20 * 4096 });
+        assert_eq!(later_blobs.put(hash, &body, &sender("a", None, true)).unwrap(), refusal);
+        assert_eq!(later_blobs.delete_unnamed(&named, SystemTime::now() + std::time::Duration::from_hours(1)).unwrap(), 4);
+        assert_eq!(later_blobs.put(hash, &body, &somebody()).unwrap(), PutResult::Stored);
     }
 
-    /// One sender, or all principals that an admin of one cluster creates, could use the whole limit for a day.
+    /// Without these limits, one sender could use the whole limit for a day. All principals that an admin of one
+    /// cluster creates could do so too.
     #[test]
     fn x03_put_limits_sender_to_quarter_and_cluster_to_half() {
         let directory = tempfile::tempdir().unwrap();
         let blobs = BlobStore::new(directory.path()).with_max_unnamed_bytes(16 * 4096);
-        let put = |letter: u8, by: &ShareHolder| {
+        let put = |letter: u8, sender: &ShareHolder| {
             let (hash, body) = blocks(letter, 2);
-            blobs.put(hash, &body, by).unwrap()
+            blobs.put(hash, &body, sender).unwrap()
         };
-        let [one, two, three] = ["one", "two", "three"].map(|name| sender(name, Some(1), false));
-        assert_eq!((put(b'a', &one), put(b'b', &one)), (PutResult::Stored, PutResult::Stored));
-        let own = PutResult::NoRoom(ShareExceeded { share: ShareKind::Principal, held: 4 * 4096, limit: 4 * 4096 });
-        assert_eq!(put(b'c', &one), own);
-        assert_eq!((put(b'c', &two), put(b'd', &two)), (PutResult::Stored, PutResult::Stored));
-        let of_cluster = PutResult::NoRoom(ShareExceeded { share: ShareKind::Cluster, held: 8 * 4096, limit: 8 * 4096 });
-        assert_eq!(put(b'e', &three), of_cluster);
+        let [first_sender, second_sender, third_sender] = ["one", "two", "three"].map(|name| sender(name, Some(1), false));
+        assert_eq!((put(b'a', &first_sender), put(b'b', &first_sender)), (PutResult::Stored, PutResult::Stored));
+        let sender_refusal = PutResult::NoRoom(ShareExceeded { share: ShareKind::Principal, held: 4 * 4096, limit: 4 * 4096 });
+        assert_eq!(put(b'c', &first_sender), sender_refusal);
+        assert_eq!((put(b'c', &second_sender), put(b'd', &second_sender)), (PutResult::Stored, PutResult::Stored));
+        let cluster_refusal = PutResult::NoRoom(ShareExceeded { share: ShareKind::Cluster, held: 8 * 4096, limit: 8 * 4096 });
+        assert_eq!(put(b'e', &third_sender), cluster_refusal);
         assert_eq!(
             (put(b'e', &sender("four", Some(2), false)), put(b'f', &sender("root", None, true))),
             (PutResult::Stored, PutResult::Stored)
         );
-        // A named body counts towards no sender. It does again when nothing names it any more.
+        // A named body counts towards no sender's limit. When no object names it any longer, it counts again.
         blobs.count(&BTreeSet::from([blocks(b'a', 2).0])).unwrap();
-        assert_eq!(put(b'g', &one), PutResult::Stored);
+        assert_eq!(put(b'g', &first_sender), PutResult::Stored);
         blobs.count(&BTreeSet::new()).unwrap();
-        let own = PutResult::NoRoom(ShareExceeded { share: ShareKind::Principal, held: 6 * 4096, limit: 4 * 4096 });
-        assert_eq!(put(b'h', &one), own);
+        let sender_refusal = PutResult::NoRoom(ShareExceeded { share: ShareKind::Principal, held: 6 * 4096, limit: 4 * 4096 });
+        assert_eq!(put(b'h', &first_sender), sender_refusal);
         // An empty body is counted as one block.
-        let empty = |by: &ShareHolder| blobs.put(hash_content(b""), b"", by).unwrap();
-        assert_eq!((empty(&one), empty(&sender("five", None, false))), (own, PutResult::Stored));
+        let put_empty = |sender: &ShareHolder| blobs.put(hash_content(b""), b"", sender).unwrap();
+        assert_eq!((put_empty(&first_sender), put_empty(&sender("five", None, false))), (sender_refusal, PutResult::Stored));
     }
 
     #[test]
@@ -601,7 +616,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let sweep = scope.spawn(|| {
                     start.wait();
-                    blobs.drop_unnamed(&BTreeSet::new(), yesterday)
+                    blobs.delete_unnamed(&BTreeSet::new(), yesterday)
                 });
                 start.wait();
                 blobs.put(hash, body, &somebody()).unwrap();

@@ -1,8 +1,8 @@
-//! Watches the machine's clock. Entries are dropped because of their age only while the clock is trusted
+//! Watches the machine's clock for jumps. Entries of the store expire by age only while the clock is trusted
 //! ([`stemma_core::clock`]).
 //!
-//! Code that drops something because of its age gets the time from here, and each such call checks the clock first. So
-//! nothing is dropped by the time of a clock that has just jumped.
+//! Code that deletes something because of its age gets the time from this module. Each such call first checks the clock
+//! for a jump. So nothing is deleted by the time of a clock that has just jumped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,49 +16,51 @@ use crate::records::clock::ClockRecord;
 use crate::records::{codec, key};
 use crate::store::{Entry, ListQuery, Revision, Snapshot, Store, StoreError, Transaction};
 
-/// Maximum age of the recorded time, in milliseconds. At a start the clock is checked against the recorded time, or
-/// against the last entry of the audit if that is later.
+/// Maximum age of the clock's record in the store, in milliseconds. When the controller starts, the clock is compared
+/// with the time in this record. If the last entry of the audit log is later, the clock is compared with that.
 const RECORD_INTERVAL_MS: u64 = 24 * 3600 * 1000;
 
-/// A clock, and whether it is trusted.
+/// A clock that is checked for jumps, with the trust in it.
 #[derive(Debug)]
 pub struct WatchedClock {
     clock: Arc<dyn Clock>,
     trust: Mutex<TrustState>,
     recorded: Mutex<RecordedClock>,
-    /// Held while a record is written to the store.
+    /// The lock that is held while the clock's record is written to the store.
     record_lock: tokio::sync::Mutex<()>,
 }
 
-/// Whether the clock is trusted.
+/// The trust in the clock, and the size of jumps that are not recorded in the store yet.
 #[derive(Clone, Copy, Debug)]
 struct TrustState {
     trust: ClockTrust,
-    /// How far the clock is ahead of its time before the last period of doubt, if the end of that is not recorded yet.
+    /// Milliseconds by which the clock was ahead of its expected time when the last period of doubt ended. Zero after
+    /// the end of this period was recorded in the store.
     ahead_ms: u64,
 }
 
-/// The record of the clock in the store.
+/// The last record of the clock in the store.
 #[derive(Clone, Debug)]
 struct RecordedClock {
     record: ClockRecord,
-    /// The revision of the record, or zero if there is none.
+    /// The revision that wrote the record, or zero if the store has none.
     revision: Revision,
 }
 
 impl WatchedClock {
-    /// Creates a watched clock without a record of earlier times.
+    /// Creates a watched clock that is trusted at first, because there is no record of earlier times.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self::from_record(None, clock)
     }
 
-    /// Creates the watched clock of a controller. The clock is checked against the latest time in the store.
+    /// Creates the watched clock of a controller, and compares the clock with the latest time in the store.
     ///
     /// # Errors
-    /// The error of the store; [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that can't be read.
+    /// Fails with the error of the store, or with [`StoreError::Corrupt`] or [`StoreError::Newer`] if the record cannot
+    /// be decoded.
     pub async fn from_store(store: &dyn Store, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
         let snapshot = store.snapshot().await?;
-        let noted = match snapshot.get(key::CLOCK.as_bytes()).await? {
+        let stored = match snapshot.get(key::CLOCK.as_bytes()).await? {
             Some(entry) => {
                 let mut record: ClockRecord = codec::decode(&entry.value).map_err(|error| record_error(&error))?;
                 record.doubts.set_last_revision(entry.mod_revision.get());
@@ -66,103 +68,108 @@ impl WatchedClock {
             }
             None => None,
         };
-        let last = match noted {
-            Some(noted) if noted.record.is_suspect => Some(noted),
-            noted => {
-                // Entries of the audit from before the record may have been written with a wrong clock, so they are no
-                // evidence.
-                let since = noted.as_ref().map_or(Revision::ZERO, |noted| noted.revision);
-                let audited = last_audit_time(snapshot.as_ref()).await?.filter(|(_, revision)| *revision > since);
-                let known = noted.as_ref().map(|noted| noted.record.at).max(audited.map(|(at, _)| at));
-                let at = |at| {
+        let latest = match stored {
+            Some(stored) if stored.record.is_suspect => Some(stored),
+            stored => {
+                // Audit entries that are older than the record may be from a wrong clock, so their times are not used.
+                let record_revision = stored.as_ref().map_or(Revision::ZERO, |stored| stored.revision);
+                let audit_time = last_audit_time(snapshot.as_ref()).await?.filter(|(_, revision)| *revision > record_revision);
+                let latest_time = stored.as_ref().map(|stored| stored.record.at).max(audit_time.map(|(time, _)| time));
+                let to_record = |time| {
                     let (doubts, revision) =
-                        noted.map_or_else(Default::default, |recorded| (recorded.record.doubts, recorded.revision));
-                    RecordedClock { record: ClockRecord { at, is_suspect: false, doubts }, revision }
+                        stored.map_or_else(Default::default, |recorded| (recorded.record.doubts, recorded.revision));
+                    RecordedClock { record: ClockRecord { at: time, is_suspect: false, doubts }, revision }
                 };
-                known.map(at)
+                latest_time.map(to_record)
             }
         };
         drop(snapshot);
-        let watched = Self::from_record(last, clock);
+        let watched = Self::from_record(latest, clock);
         if let Err(error) = watched.record_jump(store).await {
             log::warn!(error = stemma_wire::log::error_chain(&error); "the state of the clock could not be stored");
         }
         Ok(watched)
     }
 
-    /// Creates a watched clock from the last record. The clock is suspect at once if it differs too much from the
-    /// recorded time.
-    fn from_record(last: Option<RecordedClock>, clock: Arc<dyn Clock>) -> Self {
-        let now = moment(&*clock);
-        let trust = ClockTrust::at_start(last.as_ref().map(|last| last.record.at), now);
+    /// Creates a watched clock from the last record. If the clock differs too much from the recorded time, it is
+    /// suspect from the start.
+    fn from_record(last_record: Option<RecordedClock>, clock: Arc<dyn Clock>) -> Self {
+        let now = read_clock(&*clock);
+        let trust = ClockTrust::at_start(last_record.as_ref().map(|last_record| last_record.record.at), now);
         if let Some(jump) = trust.jump() {
             log_jump(jump);
         }
-        let empty = || RecordedClock {
+        let first_record = || RecordedClock {
             record: ClockRecord { at: now.wall, is_suspect: false, doubts: ClockDoubts::default() },
             revision: Revision::ZERO,
         };
-        // If the clock was suspect at the last stop and is trusted now, the doubt has ended. Whether the clock was set
-        // back in the meantime cannot be known, so the whole difference to the recorded time counts as its error.
-        let doubted = last.as_ref().filter(|last| last.record.is_suspect && trust.jump().is_none());
-        let ahead_ms = doubted.map_or(0, |last| now.wall.0.saturating_sub(last.record.at.0));
-        let noted = last.unwrap_or_else(empty);
+        // If the clock was suspect at the last stop and is trusted now, the doubt has ended. Nobody knows whether the
+        // clock was corrected during the stop. So the whole difference to the recorded time counts as the error of the
+        // clock.
+        let ended_doubt = last_record.as_ref().filter(|last_record| last_record.record.is_suspect && trust.jump().is_none());
+        let ahead_ms = ended_doubt.map_or(0, |last_record| now.wall.0.saturating_sub(last_record.record.at.0));
+        let recorded = last_record.unwrap_or_else(first_record);
         Self {
             clock,
             trust: Mutex::new(TrustState { trust, ahead_ms }),
-            recorded: Mutex::new(noted),
+            recorded: Mutex::new(recorded),
             record_lock: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Returns the time of the clock, right or wrong.
+    /// Returns the time that the clock shows, even if the clock is suspect.
     pub fn now(&self) -> Timestamp {
-        moment(&*self.clock).wall
+        read_clock(&*self.clock).wall
     }
 
-    /// Returns the time, or `None` if nothing may be dropped by it: while the clock is suspect, and then until the end
-    /// of the doubt is recorded. Without that record, entries that were written during the doubt would count as old.
+    /// Returns the time, or `None` if nothing may expire now: the clock is suspect, or the end of the doubt is not
+    /// recorded in the store yet. Without this record, entries that were written during the doubt would seem too old.
     pub fn trusted_now(&self) -> Option<Timestamp> {
         let (now, trust) = self.check();
         (trust.jump().is_none() && !self.lock_recorded().record.is_suspect).then_some(now)
     }
 
-    /// Returns the time if the clock has been trusted for this long, else `None`. This is for files: they have no
-    /// revision that tells whether they were written during a period of doubt, and would then wrongly count as old.
+    /// Returns the time if the clock has been trusted for at least this long, else `None`. The age of files needs this.
+    /// A file has no revision that shows whether it was written during a doubt, so it could wrongly seem old.
     pub fn trusted_for(&self, milliseconds: u64) -> Option<Timestamp> {
-        let until = self.lock_recorded().record.doubts.last_end();
-        self.trusted_now().filter(|now| until.is_none_or(|until| now.0.saturating_sub(until.0) >= milliseconds))
+        let doubt_end = self.lock_recorded().record.doubts.last_end();
+        self.trusted_now().filter(|now| doubt_end.is_none_or(|doubt_end| now.0.saturating_sub(doubt_end.0) >= milliseconds))
     }
 
-    /// Returns the time from which the age of an entry counts, given its time and revision.
-    pub fn age_start(&self, at: Timestamp, revision: Revision) -> Timestamp {
-        self.lock_recorded().record.doubts.age_start(at, revision.get(), self.now())
+    /// Returns the time from which the age of an entry counts. `entry_time` is the time in the entry, and `revision`
+    /// the revision that wrote it. The result is later than `entry_time` if the clock may have been wrong when the
+    /// entry was written.
+    pub fn age_start(&self, entry_time: Timestamp, revision: Revision) -> Timestamp {
+        self.lock_recorded().record.doubts.age_start(entry_time, revision.get(), self.now())
     }
 
-    /// Returns the finding that the clock is not trusted, or `None` if it is.
+    /// Returns the finding that the clock is suspect, or `None` if the clock is trusted.
     pub fn finding(&self) -> Option<Finding> {
         self.check().1.finding()
     }
 
-    /// Records in the store that the clock became suspect, or is trusted again. This must come before other writes of a
-    /// suspect clock, because at the next start the time of an entry after the record counts as evidence for the clock.
+    /// Records in the store that the clock has become suspect, or is trusted again. This must happen before other
+    /// writes with a suspect clock. At the next start, the clock is compared with the times of entries that are newer
+    /// than the record.
     ///
     /// # Errors
+    /// Fails with the error of the store.
     /// The error of the store.
     pub async fn record_jump(&self, store: &dyn Store) -> Result<(), StoreError> {
         if self.trusted_now().is_some() { Ok(()) } else { self.record(store).await }
     }
 
-    /// Records in the store whether the clock is trusted, and the time at which it last was. Writes the record when the
-    /// trust changed, otherwise once a day.
+    /// Records in the store whether the clock is trusted, and the time at which it was last trusted. The record is
+    /// written if the trust has changed or the record is a day old. Otherwise nothing is written.
     ///
     /// # Errors
+    /// Fails with the error of the store.
     /// The error of the store.
     pub async fn record(&self, store: &dyn Store) -> Result<(), StoreError> {
         let _guard = self.record_lock.lock().await;
         let (now, trust) = self.check();
         let RecordedClock { record: ClockRecord { at, is_suspect, mut doubts }, revision } = self.lock_recorded().clone();
-        let next = match trust.jump() {
+        let new_record = match trust.jump() {
             None => {
                 if is_suspect {
                     doubts.add(ClockDoubt { from: revision.get(), to: None, until: now, ahead_ms: self.lock_trust().ahead_ms });
@@ -171,10 +178,10 @@ impl WatchedClock {
             }
             Some(jump) => ClockRecord { at: jump.expected, is_suspect: true, doubts },
         };
-        let is_old = !next.is_suspect && next.at.0.abs_diff(at.0) >= RECORD_INTERVAL_MS;
-        if is_suspect != next.is_suspect || is_old {
-            let revision = store.commit(Transaction::new().put(key::CLOCK, codec::encode(&next))).await?;
-            let mut record = next;
+        let is_due = !new_record.is_suspect && new_record.at.0.abs_diff(at.0) >= RECORD_INTERVAL_MS;
+        if is_suspect != new_record.is_suspect || is_due {
+            let revision = store.commit(Transaction::new().put(key::CLOCK, codec::encode(&new_record))).await?;
+            let mut record = new_record;
             record.doubts.set_last_revision(revision.get());
             if !record.is_suspect {
                 self.lock_trust().ahead_ms = 0;
@@ -184,33 +191,35 @@ impl WatchedClock {
         Ok(())
     }
 
+    /// Locks the trust, also if another thread panicked while it held the lock.
     fn lock_trust(&self) -> MutexGuard<'_, TrustState> {
         self.trust.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the last record, also if another thread panicked while it held the lock.
     fn lock_recorded(&self) -> MutexGuard<'_, RecordedClock> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks the clock for a jump since the last check, and logs when it becomes suspect or is trusted again. Returns
-    /// the time and whether the clock is trusted.
+    /// Checks whether the clock has jumped since the last check, and logs a change of the trust. Returns the time and
+    /// the trust in the clock.
     fn check(&self) -> (Timestamp, ClockTrust) {
         let mut state = self.lock_trust();
-        let now = moment(&*self.clock);
-        let before = state.trust;
-        let after = before.next(now);
-        state.trust = after;
-        if before.jump().is_some() && after.jump().is_none() {
-            // If an earlier jump has no recorded end yet, both jumps count.
-            state.ahead_ms = state.ahead_ms.saturating_add(before.ahead_at_end(now));
+        let now = read_clock(&*self.clock);
+        let old_trust = state.trust;
+        let new_trust = old_trust.next(now);
+        state.trust = new_trust;
+        if old_trust.jump().is_some() && new_trust.jump().is_none() {
+            // The end of an earlier doubt may not be recorded yet. In this case the jumps of both doubts are added.
+            state.ahead_ms = state.ahead_ms.saturating_add(old_trust.ahead_at_end(now));
         }
         drop(state);
-        match (before.jump(), after.jump()) {
+        match (old_trust.jump(), new_trust.jump()) {
             (None, Some(jump)) => log_jump(jump),
             (Some(_), None) => log::info!("the clock is trusted again"),
             (None, None) | (Some(_), Some(_)) => {}
         }
-        (now.wall, after)
+        (now.wall, new_trust)
     }
 }
 
@@ -224,10 +233,12 @@ impl Clock for WatchedClock {
     }
 }
 
-fn moment(clock: &dyn Clock) -> ClockReading {
+/// Reads the wall clock and the monotonic clock.
+fn read_clock(clock: &dyn Clock) -> ClockReading {
     ClockReading { wall: Timestamp(clock.unix_seconds().saturating_mul(1000)), monotonic_seconds: clock.monotonic_seconds() }
 }
 
+/// Logs a warning about a jump of the clock.
 fn log_jump(jump: ClockJump) {
     log::warn!(
         from = format_time(jump.expected), to = format_time(jump.actual);
@@ -236,13 +247,15 @@ fn log_jump(jump: ClockJump) {
     );
 }
 
-/// Returns time and revision of the last entry of the audit.
+/// Returns the time and revision of the last entry in the audit log, or `None` if there is none or its time cannot be
+/// decoded.
 async fn last_audit_time(snapshot: &dyn Snapshot) -> Result<Option<(Timestamp, Revision)>, StoreError> {
-    let last = snapshot.list(&ListQuery::prefix(key::AUDIT).descending().with_limit(1)).await?;
-    let read = |entry: &Entry| Some((codec::decode::<AuditTime>(&entry.value).ok()?.at, entry.mod_revision));
-    Ok(last.entries.first().and_then(read))
+    let last_entries = snapshot.list(&ListQuery::prefix(key::AUDIT).descending().with_limit(1)).await?;
+    let time_and_revision = |entry: &Entry| Some((codec::decode::<AuditTime>(&entry.value).ok()?.at, entry.mod_revision));
+    Ok(last_entries.entries.first().and_then(time_and_revision))
 }
 
+/// Returns the error for a record of the clock that cannot be decoded.
 fn record_error(error: &codec::BadRecord) -> StoreError {
     StoreError::unreadable(format!("the record {}: {error}", key::CLOCK), error.is_newer())
 }
@@ -259,7 +272,8 @@ mod tests {
 
     const DAY_S: u64 = 24 * 3600;
 
-    /// A clock whose time is set, and whose steady time is set separately.
+    /// A clock for tests. `passed_s` sets its monotonic time, and `ahead_s` the seconds by which its wall clock is
+    /// ahead of that.
     #[derive(Debug, Default)]
     struct SteppedClock {
         passed_s: AtomicU64,
@@ -276,16 +290,18 @@ mod tests {
         }
     }
 
-    fn store(directory: &tempfile::TempDir) -> Arc<dyn Store> {
+    fn create_store(directory: &tempfile::TempDir) -> Arc<dyn Store> {
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
         Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap())
     }
 
+    /// Returns the record of the clock in the store.
     async fn stored_record(store: &dyn Store) -> Option<ClockRecord> {
         let entry = store.snapshot().await.unwrap().get(key::CLOCK.as_bytes()).await.unwrap();
         entry.map(|entry| codec::decode(&entry.value).unwrap())
     }
 
+    /// Returns a new watched clock from the store, as a restarted controller creates it.
     async fn restart(store: &dyn Store, clock: &Arc<SteppedClock>) -> WatchedClock {
         WatchedClock::from_store(store, Arc::clone(clock) as _).await.unwrap()
     }
@@ -293,66 +309,70 @@ mod tests {
     #[tokio::test]
     async fn x04_f12_watched_clock_stays_suspect_after_restart() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, clock) = (store(&directory), Arc::new(SteppedClock::default()));
-        let first = restart(store.as_ref(), &clock).await;
-        assert!(first.trusted_now().is_some());
+        let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
+        let first_run = restart(store.as_ref(), &clock).await;
+        assert!(first_run.trusted_now().is_some());
         clock.passed_s.store(DAY_S, Ordering::Relaxed);
-        first.record(store.as_ref()).await.unwrap();
-        let right = clock.unix_seconds() * 1000;
-        let believed = ClockRecord { at: Timestamp(right), is_suspect: false, doubts: ClockDoubts::default() };
-        assert_eq!(stored_record(store.as_ref()).await, Some(believed.clone()));
+        first_run.record(store.as_ref()).await.unwrap();
+        let right_ms = clock.unix_seconds() * 1000;
+        let trusted_record = ClockRecord { at: Timestamp(right_ms), is_suspect: false, doubts: ClockDoubts::default() };
+        assert_eq!(stored_record(store.as_ref()).await, Some(trusted_record.clone()));
 
         clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
-        assert_eq!(first.trusted_now(), None, "while it runs");
-        first.record(store.as_ref()).await.unwrap();
-        let suspect = ClockRecord { is_suspect: true, ..believed };
-        assert_eq!(stored_record(store.as_ref()).await, Some(suspect.clone()));
+        assert_eq!(first_run.trusted_now(), None, "while it runs");
+        first_run.record(store.as_ref()).await.unwrap();
+        let suspect_record = ClockRecord { is_suspect: true, ..trusted_record };
+        assert_eq!(stored_record(store.as_ref()).await, Some(suspect_record.clone()));
         for _ in 0..2 {
-            let again = restart(store.as_ref(), &clock).await;
-            assert_eq!(again.trusted_now(), None, "after a restart");
-            again.record(store.as_ref()).await.unwrap();
-            assert_eq!(stored_record(store.as_ref()).await, Some(suspect.clone()));
+            let restarted = restart(store.as_ref(), &clock).await;
+            assert_eq!(restarted.trusted_now(), None, "after a restart");
+            restarted.record(store.as_ref()).await.unwrap();
+            assert_eq!(stored_record(store.as_ref()).await, Some(suspect_record.clone()));
         }
 
         clock.ahead_s.store(0, Ordering::Relaxed);
-        let right_again = restart(store.as_ref(), &clock).await;
-        assert!(right_again.trusted_now().is_some() && right_again.finding().is_none());
+        let corrected = restart(store.as_ref(), &clock).await;
+        assert!(corrected.trusted_now().is_some() && corrected.finding().is_none());
         assert!(!stored_record(store.as_ref()).await.unwrap().is_suspect);
     }
 
     #[tokio::test]
     async fn x04_f12_age_start_is_end_of_set_back_for_earlier_entries() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, clock) = (store(&directory), Arc::new(SteppedClock::default()));
+        let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
         clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
-        let first = restart(store.as_ref(), &clock).await;
+        let first_run = restart(store.as_ref(), &clock).await;
         clock.passed_s.store(DAY_S, Ordering::Relaxed);
-        first.record(store.as_ref()).await.unwrap();
+        first_run.record(store.as_ref()).await.unwrap();
         let write = async || store.commit(Transaction::new().put("x", Bytes::new())).await.unwrap();
-        let before = (first.now(), write().await);
-        // The clock is put back before a start, or while the controller runs.
+        let earlier_entry = (first_run.now(), write().await);
+        // In the first round the clock is set back before a start, and in the second while the controller runs.
         for is_restarted in [true, false] {
             clock.ahead_s.store(0, Ordering::Relaxed);
-            let behind =
+            let clock_behind =
                 if is_restarted { restart(store.as_ref(), &clock).await } else { run_while_set_back(&store, &clock).await };
-            behind.record_jump(store.as_ref()).await.unwrap();
-            let (at, revision) = (behind.now(), write().await);
-            assert_eq!(behind.trusted_now(), None);
+            clock_behind.record_jump(store.as_ref()).await.unwrap();
+            let (entry_time, revision) = (clock_behind.now(), write().await);
+            assert_eq!(clock_behind.trusted_now(), None);
             clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
-            let right = if is_restarted { restart(store.as_ref(), &clock).await } else { behind };
+            let corrected = if is_restarted { restart(store.as_ref(), &clock).await } else { clock_behind };
             if !is_restarted {
-                assert_eq!(right.trusted_now(), None, "nothing is dropped before it is noted that the clock is right again");
-                right.record_jump(store.as_ref()).await.unwrap();
+                assert_eq!(corrected.trusted_now(), None, "nothing is dropped before it is noted that the clock is right again");
+                corrected.record_jump(store.as_ref()).await.unwrap();
             }
-            let now = right.trusted_now().unwrap();
-            assert_eq!(right.age_start(at, revision), now, "restarted: {is_restarted}");
-            assert_eq!(right.age_start(before.0, before.1), before.0, "the clock was put back to where it was");
-            let again = restart(store.as_ref(), &clock).await;
-            assert_eq!(again.age_start(at, revision), now, "it is known after a restart too");
+            let now = corrected.trusted_now().unwrap();
+            assert_eq!(corrected.age_start(entry_time, revision), now, "restarted: {is_restarted}");
+            assert_eq!(
+                corrected.age_start(earlier_entry.0, earlier_entry.1),
+                earlier_entry.0,
+                "the clock was put back to where it was"
+            );
+            let restarted = restart(store.as_ref(), &clock).await;
+            assert_eq!(restarted.age_start(entry_time, revision), now, "it is known after a restart too");
         }
     }
 
-    /// Starts a controller and then puts its clock back.
+    /// Starts a controller and then sets its clock back.
     async fn run_while_set_back(store: &Arc<dyn Store>, clock: &Arc<SteppedClock>) -> WatchedClock {
         clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
         let running = restart(store.as_ref(), clock).await;
@@ -361,50 +381,51 @@ mod tests {
         running
     }
 
-    fn refusal(at_s: u64) -> Transaction {
-        let text = format!(r#"{{"at":{},"principal":"p","address":"127.0.0.1:1","refused":"x","unsaid":0}}"#, at_s * 1000);
-        let record = serde_json::from_str::<AuditRecord>(&text).unwrap();
+    /// Returns a transaction that writes an audit entry about a refused request at this time, in seconds since 1970.
+    fn write_audit_entry(at_s: u64) -> Transaction {
+        let json_text = format!(r#"{{"at":{},"principal":"p","address":"127.0.0.1:1","refused":"x","unsaid":0}}"#, at_s * 1000);
+        let record = serde_json::from_str::<AuditRecord>(&json_text).unwrap();
         Transaction::new().put_at_revision(key::AUDIT, codec::encode(&record))
     }
 
-    /// With one audit entry that was written by a clock ahead, each later start trusted a clock ahead and suspected a
-    /// right one.
+    /// An audit entry from a suspect clock must not count as evidence. Otherwise each later start would trust the wrong
+    /// clock and suspect a correct one.
     #[tokio::test]
     async fn x04_f12_start_ignores_entries_of_suspect_clock() {
         for is_restarted in [true, false] {
             let directory = tempfile::tempdir().unwrap();
-            let (store, clock) = (store(&directory), Arc::new(SteppedClock::default()));
-            let first = restart(store.as_ref(), &clock).await;
+            let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
+            let first_run = restart(store.as_ref(), &clock).await;
             clock.passed_s.store(DAY_S, Ordering::Relaxed);
-            first.record(store.as_ref()).await.unwrap();
+            first_run.record(store.as_ref()).await.unwrap();
             clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
-            let ahead = if is_restarted { restart(store.as_ref(), &clock).await } else { first };
-            ahead.record_jump(store.as_ref()).await.unwrap();
-            store.commit(refusal(clock.unix_seconds())).await.unwrap();
+            let clock_ahead = if is_restarted { restart(store.as_ref(), &clock).await } else { first_run };
+            clock_ahead.record_jump(store.as_ref()).await.unwrap();
+            store.commit(write_audit_entry(clock.unix_seconds())).await.unwrap();
             clock.ahead_s.store(0, Ordering::Relaxed);
             if is_restarted {
                 restart(store.as_ref(), &clock).await.record(store.as_ref()).await.unwrap();
             } else {
-                ahead.record(store.as_ref()).await.unwrap();
+                clock_ahead.record(store.as_ref()).await.unwrap();
             }
-            for (ahead_s, is_believed) in [(0, true), (400 * DAY_S, false), (0, true)] {
+            for (ahead_s, is_trusted) in [(0, true), (400 * DAY_S, false), (0, true)] {
                 clock.ahead_s.store(ahead_s, Ordering::Relaxed);
-                let again = restart(store.as_ref(), &clock).await;
-                assert_eq!(again.trusted_now().is_some(), is_believed, "{ahead_s} s ahead, restarted: {is_restarted}");
+                let restarted = restart(store.as_ref(), &clock).await;
+                assert_eq!(restarted.trusted_now().is_some(), is_trusted, "{ahead_s} s ahead, restarted: {is_restarted}");
             }
         }
     }
 
-    /// Without earlier records, a clock that is behind is trusted. So is a clock that has run on for a day after a
-    /// jump.
+    /// The first start has no record, so it trusts a clock that is behind. Later the clock jumps ahead, and is trusted
+    /// again after a day without another jump. The entry from before the jump must not seem too old.
     #[tokio::test]
     async fn x04_f12_age_start_is_limited_when_entry_precedes_lasting_jump() {
         for (days, is_restarted) in [(2, false), (100, false), (400, false), (2, true), (400, true)] {
             let directory = tempfile::tempdir().unwrap();
-            let (store, clock) = (store(&directory), Arc::new(SteppedClock::default()));
+            let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
             let watched = restart(store.as_ref(), &clock).await;
             assert!(watched.trusted_now().is_some());
-            let (at, revision) = (watched.now(), store.commit(refusal(clock.unix_seconds())).await.unwrap());
+            let (entry_time, revision) = (watched.now(), store.commit(write_audit_entry(clock.unix_seconds())).await.unwrap());
             clock.ahead_s.store(days * DAY_S, Ordering::Relaxed);
             watched.record_jump(store.as_ref()).await.unwrap();
             let watched = if is_restarted { restart(store.as_ref(), &clock).await } else { watched };
@@ -412,60 +433,61 @@ mod tests {
             let now = watched.now();
             watched.record(store.as_ref()).await.unwrap();
             assert_eq!(watched.trusted_now(), Some(now));
-            let age_s = |watched: &WatchedClock| (now.0 - watched.age_start(at, revision).0) / 1000;
+            let age_s = |watched: &WatchedClock| (now.0 - watched.age_start(entry_time, revision).0) / 1000;
             assert!((DAY_S..DAY_S + 20).contains(&age_s(&watched)) || age_s(&watched) < 20, "{} s, {days} days", age_s(&watched));
-            let again = restart(store.as_ref(), &clock).await;
-            assert_eq!(age_s(&again), age_s(&watched), "it is known after a restart too");
-            assert_eq!(again.trusted_for(2 * DAY_S * 1000), None, "files of then have no revision");
+            let restarted = restart(store.as_ref(), &clock).await;
+            assert_eq!(age_s(&restarted), age_s(&watched), "it is known after a restart too");
+            assert_eq!(restarted.trusted_for(2 * DAY_S * 1000), None, "files of then have no revision");
         }
     }
 
-    /// The end of the first jump was not recorded when the second one came. The first jump was forgotten, so earlier
-    /// entries counted as older.
+    /// The second jump happens before the end of the first doubt is recorded. Both jumps must count, because otherwise
+    /// entries from before them would seem too old.
     #[tokio::test]
     async fn x04_f12_watched_clock_counts_two_jumps_in_one_doubt() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, clock) = (store(&directory), Arc::new(SteppedClock::default()));
+        let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
         let watched = restart(store.as_ref(), &clock).await;
         assert!(watched.trusted_now().is_some());
-        let (at, revision) = (watched.now(), store.commit(refusal(clock.unix_seconds())).await.unwrap());
-        for (nth, ahead_s) in (1..).zip([2 * DAY_S, 7 * DAY_S]) {
+        let (entry_time, revision) = (watched.now(), store.commit(write_audit_entry(clock.unix_seconds())).await.unwrap());
+        for (round, ahead_s) in (1..).zip([2 * DAY_S, 7 * DAY_S]) {
             clock.ahead_s.store(ahead_s, Ordering::Relaxed);
             watched.record_jump(store.as_ref()).await.unwrap();
-            clock.passed_s.store(nth * (DAY_S + 10), Ordering::Relaxed);
-            // This checks the clock and records nothing.
+            clock.passed_s.store(round * (DAY_S + 10), Ordering::Relaxed);
+            // This checks the clock, but does not write a record.
             assert_eq!(watched.trusted_now(), None, "the end of the doubt is not noted");
             assert_eq!(watched.finding(), None, "it has gone on for a day");
         }
         watched.record(store.as_ref()).await.unwrap();
-        let age_s = (watched.trusted_now().unwrap().0 - watched.age_start(at, revision).0) / 1000;
+        let age_s = (watched.trusted_now().unwrap().0 - watched.age_start(entry_time, revision).0) / 1000;
         assert!((2 * DAY_S..2 * DAY_S + 30).contains(&age_s), "{age_s} s");
     }
 
-    /// Two starts were short, and between them the clock was behind. A later step back by 25 hours was not detected.
+    /// The controller runs twice for a short time, first with a clock that is behind. A later step back of the clock by
+    /// 25 hours must be detected.
     #[tokio::test]
     async fn x04_f12_watched_clock_detects_step_back_after_doubt() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, clock) = (store(&directory), Arc::new(SteppedClock::default()));
+        let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
         clock.ahead_s.store(500 * DAY_S, Ordering::Relaxed);
-        let first = restart(store.as_ref(), &clock).await;
+        let first_run = restart(store.as_ref(), &clock).await;
         clock.passed_s.store(DAY_S, Ordering::Relaxed);
-        first.record(store.as_ref()).await.unwrap();
-        for (ahead_s, is_believed) in [(100 * DAY_S, false), (500 * DAY_S + 30 * 3600, true), (500 * DAY_S + 5 * 3600, false)] {
+        first_run.record(store.as_ref()).await.unwrap();
+        for (ahead_s, is_trusted) in [(100 * DAY_S, false), (500 * DAY_S + 30 * 3600, true), (500 * DAY_S + 5 * 3600, false)] {
             clock.ahead_s.store(ahead_s, Ordering::Relaxed);
-            assert_eq!(restart(store.as_ref(), &clock).await.trusted_now().is_some(), is_believed, "{ahead_s} s");
+            assert_eq!(restart(store.as_ref(), &clock).await.trusted_now().is_some(), is_trusted, "{ahead_s} s");
         }
     }
 
     #[tokio::test]
     async fn x04_f12_start_uses_audit_time_when_clock_was_not_recorded() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, clock) = (store(&directory), Arc::new(SteppedClock::default()));
-        let write = async |at_s| assert!(store.commit(refusal(at_s)).await.unwrap() > Revision::ZERO);
+        let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
+        let write = async |at_s| assert!(store.commit(write_audit_entry(at_s)).await.unwrap() > Revision::ZERO);
         write(clock.unix_seconds()).await;
         clock.ahead_s.store(31 * DAY_S, Ordering::Relaxed);
         assert_eq!(restart(store.as_ref(), &clock).await.trusted_now(), None);
-        // An entry that was written by a suspect clock is no evidence for the clock.
+        // An audit entry from a suspect clock must not count as evidence for the clock.
         write(clock.unix_seconds()).await;
         assert_eq!(restart(store.as_ref(), &clock).await.trusted_now(), None);
     }
@@ -473,7 +495,7 @@ mod tests {
     #[tokio::test]
     async fn x04_f12_start_writes_nothing_when_clock_is_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, clock) = (store(&directory), Arc::new(SteppedClock::default()));
+        let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
         let watched = restart(store.as_ref(), &clock).await;
         for passed_s in [0, 10, DAY_S - 1] {
             clock.passed_s.store(passed_s, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use crate::extension::{BadExtension, ExtensionConfig, ExtensionTable};
 use crate::registry::work::DEFAULT_MAX_NODES;
 use crate::socket_activation::ActivatedSockets;
 
-/// The reasons why a configuration is refused. Each message says what to change.
+/// The reasons why a configuration is refused. Each message states how to correct the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read, other users may write it (S71), or its content is invalid.
@@ -29,17 +29,17 @@ pub enum ConfigError {
     /// No data directory is configured.
     #[error("no data directory: give --data-dir DIR, or data_dir in the file that --config names")]
     NoDataDir,
-    /// The path of the data directory is blank.
+    /// The configured path of the data directory is empty or only white space.
     #[error("data_dir {0:?} is empty: name the directory that `init` made; nothing was changed")]
     BlankDataDir(PathBuf),
     /// A listener's address cannot be used.
     #[error("{field} {value:?}: {why}")]
     Listen {
-        /// The field or flag.
+        /// The name of the field in the file, `admin_listen` or `agent_listen`. The flag has the same name.
         field: &'static str,
         /// The configured value.
         value: String,
-        /// What is wrong with it.
+        /// The reason why the address cannot be used.
         why: String,
     },
     /// A name for the server certificate is invalid.
@@ -48,22 +48,22 @@ pub enum ConfigError {
     /// A recipient of backups is invalid.
     #[error("backup_recipients[{index}]: {why}")]
     Recipient {
-        /// The index of the recipient, from 0.
+        /// The index of the recipient in the list, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The reason why the text is not a recipient.
         why: BadRecipient,
     },
-    /// An extension is invalid.
+    /// An extension in the file is invalid. An extension is a program that decides which tags a node has.
     #[error(transparent)]
     Extension(#[from] BadExtension),
-    /// A limit is out of range.
+    /// A configured limit, such as a number of days, is out of range.
     #[error("{field} = {value}: write a whole number from 1 to {most}")]
     Keep {
-        /// The field.
+        /// The path of the field, such as `history_keep.days`.
         field: &'static str,
         /// The configured value.
         value: u64,
-        /// The maximum.
+        /// The maximum allowed value.
         most: u64,
     },
     /// The configuration sets an address for a listener that the service manager has bound already.
@@ -72,41 +72,43 @@ pub enum ConfigError {
          another address with `systemctl edit {unit}` (an empty ListenStream=, then the new one)"
     )]
     Handed {
-        /// The field or flag.
+        /// The name of the field in the file, `admin_listen` or `agent_listen`. The flag has the same name.
         field: &'static str,
         /// The configured value.
         value: String,
-        /// The address of the socket.
+        /// The address to which the service manager bound the socket.
         bound: SocketAddr,
-        /// The unit of the socket.
+        /// The systemd unit of the socket.
         unit: &'static str,
     },
     /// A socket that the service manager has bound has no address.
     #[error("the socket of {unit} has no address: {source}")]
     NoAddress {
-        /// The unit of the socket.
+        /// The systemd unit of the socket.
         unit: &'static str,
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Plain HTTP for operators together with a configuration file, which is how a real fleet is run.
+    /// Plain HTTP for operators is configured together with a configuration file. A real fleet is run with such a file,
+    /// and plain HTTP is only for development and tests.
     #[error(
         "admin_listen {admin} is plain HTTP, which is for development and tests; refusing to start with --config: give --admin-listen \
          HOST:PORT (TLS), or for development and tests --data-dir, --admin-listen and --agent-listen without --config"
     )]
     PlainBesideFile {
-        /// The configured admin listener.
+        /// The configured admin listener, as a URL.
         admin: String,
     },
-    /// Plain HTTP for operators together with an agents' listener that other machines can reach (S75).
+    /// Plain HTTP for operators is configured, and other machines can reach the agents' listener (S75). Plain HTTP is
+    /// only for development and tests, which need no other machine.
     #[error(
         "admin_listen {admin} is plain HTTP, and agent_listen {agents} is not a loopback address: every user of this machine would control a \
          real fleet; refusing to start: give --admin-listen HOST:PORT (TLS), or --agent-listen 127.0.0.1:PORT to develop and test"
     )]
     PlainBesideRealAgents {
-        /// The configured admin listener.
+        /// The configured admin listener, as a URL.
         admin: String,
-        /// The configured agents' listener.
+        /// The configured address of the agents' listener.
         agents: SocketAddr,
     },
 }
@@ -125,27 +127,28 @@ pub enum AdminListen {
 pub struct Config {
     /// The directory that `init` created.
     pub data_dir: PathBuf,
-    /// The admin listener.
+    /// The address and protocol of the admin listener, which serves operators.
     pub admin: AdminListen,
     /// The address of the agents' listener.
     pub agents: SocketAddr,
     /// The directory in which the service manager provides keys to the controller (`systemd.exec(5)`, Credentials).
+    /// `None` if the service manager provides no keys.
     pub credentials: Option<PathBuf>,
-    /// Names in the server certificate, in addition to those that `init` was given.
+    /// DNS names and IP addresses in the server certificate, in addition to those that `init` was given.
     pub names: Vec<ServerName>,
-    /// Names of traits that count as standard, in addition to those of os-traits.
+    /// Names of traits that are accepted as standard traits, in addition to those of os-traits, `OpenStack`'s list.
     pub extra_standard_traits: Vec<String>,
-    /// The recipients that can decrypt a backup.
+    /// The public keys to which a backup is encrypted. The holder of any one of the secret keys can decrypt the backup.
     pub backup_recipients: Vec<Recipient>,
-    /// Programs that decide tags.
+    /// The extensions: programs that decide which tags a node has.
     pub extensions: Vec<ExtensionConfig>,
-    /// How much of the history of objects is retained.
+    /// The limits of the stored history of objects.
     pub history_keep: HistoryRetention,
-    /// How much of the audit is retained.
+    /// The limits of the stored audit log.
     pub audit_keep: AuditRetention,
-    /// Maximum total size of file bodies that nothing names, in MiB.
+    /// Maximum total size of the stored file bodies that no release and no released task set names, in MiB.
     pub unnamed_files_mebibytes: u64,
-    /// Maximum number of nodes.
+    /// Maximum number of nodes in the fleet.
     pub max_nodes: u64,
 }
 
@@ -292,7 +295,7 @@ const AUDIT_KEEP: &[FieldDef] = &[
     ),
 ];
 
-/// The largest value of `most_nodes`.
+/// Maximum value of the field `most_nodes`.
 const MAX_NODES: u64 = 1_000_000;
 
 /// The default address of the admin listener.
@@ -300,32 +303,34 @@ const DEFAULT_ADMIN_LISTEN: &str = "[::]:9443";
 /// The default address of the agents' listener.
 const DEFAULT_AGENT_LISTEN: &str = "[::]:9444";
 
-/// The unit of the admin socket.
+/// The systemd unit of the admin listener's socket.
 const ADMIN_SOCKET_UNIT: &str = "stemma-controller-admin.socket";
-/// The unit of the agents' socket.
+/// The systemd unit of the agents' listener's socket.
 const AGENT_SOCKET_UNIT: &str = "stemma-controller-agents.socket";
 
 impl Config {
-    /// Reads the configuration file that the flags name, if any, and overrides its values with those of the flags. A
-    /// listener whose socket the service manager has bound has the address of that socket.
+    /// Reads the configuration file that the flags name, if any. A flag overrides the same value of the file. If the
+    /// service manager has bound the socket of a listener, the listener gets the address of that socket.
+    ///
+    /// Refuses plain HTTP for operators with a configuration file, or if other machines can reach the agents' listener.
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn load_with_sockets(run: &args::RunArgs, sockets: &ActivatedSockets) -> Result<Self, ConfigError> {
-        let file = run.config.as_deref().map(config::load::<ConfigFile>).transpose()?.unwrap_or_default();
-        let admin_text = run.admin_listen.clone().or(file.admin_listen);
-        let agents_text = run.agent_listen.clone().or(file.agent_listen);
-        let admin = admin_text.clone().unwrap_or_else(|| DEFAULT_ADMIN_LISTEN.to_owned());
-        let agents = agents_text.clone().unwrap_or_else(|| DEFAULT_AGENT_LISTEN.to_owned());
+    pub fn load_with_sockets(flags: &args::RunArgs, sockets: &ActivatedSockets) -> Result<Self, ConfigError> {
+        let file = flags.config.as_deref().map(config::load::<ConfigFile>).transpose()?.unwrap_or_default();
+        let admin_text = flags.admin_listen.clone().or(file.admin_listen);
+        let agents_text = flags.agent_listen.clone().or(file.agent_listen);
+        let admin_or_default = admin_text.clone().unwrap_or_else(|| DEFAULT_ADMIN_LISTEN.to_owned());
+        let agents_or_default = agents_text.clone().unwrap_or_else(|| DEFAULT_AGENT_LISTEN.to_owned());
         let config = Self {
-            data_dir: data_dir(run.data_dir.clone().or(file.data_dir))?,
+            data_dir: data_dir(flags.data_dir.clone().or(file.data_dir))?,
             admin: match socket_address("admin_listen", ADMIN_SOCKET_UNIT, sockets.admin.as_ref(), admin_text)? {
                 Some(bound) => AdminListen::Tls(bound),
-                None => parse_admin_listen(&admin)?,
+                None => parse_admin_listen(&admin_or_default)?,
             },
             agents: match socket_address("agent_listen", AGENT_SOCKET_UNIT, sockets.agents.as_ref(), agents_text)? {
                 Some(bound) => bound,
-                None => parse_address("agent_listen", &agents, &agents)?,
+                None => parse_address("agent_listen", &agents_or_default, &agents_or_default)?,
             },
             credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
             names: file.names.iter().map(|name| ServerName::from_str(name)).collect::<Result<_, _>>()?,
@@ -337,33 +342,35 @@ impl Config {
             unnamed_files_mebibytes: file.unnamed_files_mebibytes.unwrap_or(MAX_UNNAMED_BYTES / (1024 * 1024)),
             max_nodes: file.most_nodes.unwrap_or(DEFAULT_MAX_NODES),
         };
-        check_keep(&config)?;
-        let is_plain = matches!(config.admin, AdminListen::Plain(_));
-        if is_plain && run.config.is_some() {
-            return Err(ConfigError::PlainBesideFile { admin });
+        check_limits(&config)?;
+        let is_plain_http = matches!(config.admin, AdminListen::Plain(_));
+        if is_plain_http && flags.config.is_some() {
+            return Err(ConfigError::PlainBesideFile { admin: admin_or_default });
         }
-        if is_plain && !config.agents.ip().to_canonical().is_loopback() {
-            return Err(ConfigError::PlainBesideRealAgents { admin, agents: config.agents });
+        if is_plain_http && !config.agents.ip().to_canonical().is_loopback() {
+            return Err(ConfigError::PlainBesideRealAgents { admin: admin_or_default, agents: config.agents });
         }
         Ok(config)
     }
 }
 
-/// Returns the data directory. A blank path is refused, because it results from an unset variable.
+/// Returns the configured data directory. Fails if none is configured. Also fails if the path is blank, because a blank
+/// path usually comes from an unset variable.
 fn data_dir(configured: Option<PathBuf>) -> Result<PathBuf, ConfigError> {
     let path = configured.ok_or(ConfigError::NoDataDir)?;
     if path.to_str().is_some_and(is_blank) { Err(ConfigError::BlankDataDir(path)) } else { Ok(path) }
 }
 
 impl AdminListen {
-    /// Returns the address, for either protocol.
+    /// Returns the address of the listener, for either protocol.
     pub fn address(self) -> SocketAddr {
         match self {
             Self::Tls(address) | Self::Plain(address) => address,
         }
     }
 
-    /// Returns the URL of this listener, bound to `address`.
+    /// Returns the URL of this listener. `address` is the address to which the listener is bound, because the
+    /// configured port may be 0.
     pub fn url(self, address: SocketAddr) -> Url {
         match self {
             Self::Tls(_) => Url { scheme: "https", address },
@@ -372,7 +379,7 @@ impl AdminListen {
     }
 }
 
-/// The URL by which a listener is reached from this machine.
+/// The URL at which clients on this machine reach a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Url {
     scheme: &'static str,
@@ -380,7 +387,7 @@ pub struct Url {
 }
 
 impl Url {
-    /// Returns the URL of the agents' listener.
+    /// Returns the URL of the agents' listener, which is bound to `address`. The agents' listener always uses TLS.
     pub fn for_agents(address: SocketAddr) -> Self {
         Self { scheme: "https", address }
     }
@@ -400,8 +407,8 @@ impl fmt::Display for Url {
     }
 }
 
-/// Checks that each configured limit is from 1 to its maximum.
-fn check_keep(config: &Config) -> Result<(), ConfigError> {
+/// Checks that each configured limit is from 1 to its maximum. Fails with the first limit that is not.
+fn check_limits(config: &Config) -> Result<(), ConfigError> {
     let (history, audit) = (&config.history_keep, &config.audit_keep);
     let fields = [
         ("history_keep.days", history.days, MAX_DAYS),
@@ -416,8 +423,8 @@ fn check_keep(config: &Config) -> Result<(), ConfigError> {
     invalid.map_or(Ok(()), |(field, value, most)| Err(ConfigError::Keep { field, value, most }))
 }
 
-/// Returns the address of a socket that the service manager has bound, or `None` without a socket. Fails if the
-/// configuration sets an address as well.
+/// Returns the address of a listener's socket that the service manager has bound, or `None` if there is no such socket.
+/// Fails if the configuration sets an address too: `configured` is that address. `field` and `unit` are for the error.
 fn socket_address(
     field: &'static str,
     unit: &'static str,
@@ -432,16 +439,18 @@ fn socket_address(
     }
 }
 
+/// Parses the public keys to which backups are encrypted. Fails with the index of the first invalid text.
 fn parse_recipients(texts: &[String]) -> Result<Vec<Recipient>, ConfigError> {
     let invalid = |index| move |why| ConfigError::Recipient { index, why };
     texts.iter().enumerate().map(|(index, text)| text.parse::<Recipient>().map_err(invalid(index))).collect()
 }
 
-/// Parses the address of the admin listener. Plain HTTP is refused unless the address is a loopback address.
+/// Parses the address of the admin listener: an `http://` URL for plain HTTP, or an `https://` URL or HOST:PORT for
+/// TLS. Plain HTTP is refused unless the address is a loopback address.
 fn parse_admin_listen(text: &str) -> Result<AdminListen, ConfigError> {
     let invalid = |why: &str| ConfigError::Listen { field: "admin_listen", value: text.to_owned(), why: why.to_owned() };
-    if let Some(rest) = text.strip_prefix("http://") {
-        let address = parse_address("admin_listen", text, rest.strip_suffix('/').unwrap_or(rest))?;
+    if let Some(address_text) = text.strip_prefix("http://") {
+        let address = parse_address("admin_listen", text, address_text.strip_suffix('/').unwrap_or(address_text))?;
         if !address.ip().to_canonical().is_loopback() {
             return Err(invalid(
                 "plain HTTP is served on a loopback address alone: write http://127.0.0.1:PORT, or HOST:PORT for TLS",
@@ -449,18 +458,20 @@ fn parse_admin_listen(text: &str) -> Result<AdminListen, ConfigError> {
         }
         return Ok(AdminListen::Plain(address));
     }
-    let rest = text.strip_prefix("https://").unwrap_or(text);
-    parse_address("admin_listen", text, rest.strip_suffix('/').unwrap_or(rest)).map(AdminListen::Tls)
+    let address_text = text.strip_prefix("https://").unwrap_or(text);
+    parse_address("admin_listen", text, address_text.strip_suffix('/').unwrap_or(address_text)).map(AdminListen::Tls)
 }
 
-fn parse_address(field: &'static str, value: &str, text: &str) -> Result<SocketAddr, ConfigError> {
+/// Returns the first address of `host_and_port`, whose host may be a DNS name. `field` and `value` are for the error:
+/// the configured field and its whole value.
+fn parse_address(field: &'static str, value: &str, host_and_port: &str) -> Result<SocketAddr, ConfigError> {
     let invalid = |why: String| ConfigError::Listen { field, value: value.to_owned(), why };
-    let mut addresses = text.to_socket_addrs().map_err(|error| invalid(format!("{error}; write HOST:PORT")))?;
+    let mut addresses = host_and_port.to_socket_addrs().map_err(|error| invalid(format!("{error}; write HOST:PORT")))?;
     addresses.next().ok_or_else(|| invalid("the host has no address".to_owned()))
 }
 
 impl args::DataDirArgs {
-    /// Returns the configuration from the command line and the file of `run`.
+    /// Loads the configuration with which `run` would start with these flags, if the service manager bound no socket.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -469,7 +480,7 @@ impl args::DataDirArgs {
         Config::load_with_sockets(&run, &ActivatedSockets::default())
     }
 
-    /// Returns the data directory.
+    /// Returns the data directory that the flags or the configuration file name.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -491,9 +502,9 @@ mod tests {
 
     #[test]
     fn x06_config_rejects_blank_data_directory() {
-        for said in ["", " ", "\\t"] {
-            let refused = load(&format!("data_dir = \"{said}\"\n"), args::RunArgs::default()).unwrap_err();
-            assert!(matches!(refused, ConfigError::BlankDataDir(_)), "{said:?}: {refused}");
+        for blank in ["", " ", "\\t"] {
+            let error = load(&format!("data_dir = \"{blank}\"\n"), args::RunArgs::default()).unwrap_err();
+            assert!(matches!(error, ConfigError::BlankDataDir(_)), "{blank:?}: {error}");
         }
     }
 
@@ -561,7 +572,7 @@ mod tests {
 
     #[test]
     fn s75_config_rejects_plain_http_when_agent_address_is_not_loopback() {
-        let run = |agents: &str| {
+        let load_with_agents = |agents: &str| {
             Config::load_with_sockets(
                 &args::RunArgs {
                     data_dir: Some("x".into()),
@@ -573,46 +584,46 @@ mod tests {
             )
         };
         assert_eq!(
-            run("0.0.0.0:9444").unwrap_err().to_string(),
+            load_with_agents("0.0.0.0:9444").unwrap_err().to_string(),
             "admin_listen http://127.0.0.1:0 is plain HTTP, and agent_listen 0.0.0.0:9444 is not a loopback address: every user of this \
              machine would control a real fleet; refusing to start: give --admin-listen HOST:PORT (TLS), or --agent-listen 127.0.0.1:PORT to develop and test"
         );
-        assert!(run("127.0.0.2:9444").is_ok());
+        assert!(load_with_agents("127.0.0.2:9444").is_ok());
     }
 
     #[test]
     fn w10_12_config_rejects_plain_http_when_file_is_given() {
-        let plain = || Some("http://127.0.0.1:0".to_owned());
+        let plain_http = || Some("http://127.0.0.1:0".to_owned());
         let in_file = "data_dir = 'x'\nagent_listen = '127.0.0.1:0'\nadmin_listen = 'http://127.0.0.1:0'";
-        for (file, admin_listen) in [(in_file, None), ("data_dir = 'x'\nagent_listen = '127.0.0.1:0'", plain())] {
+        for (file, admin_listen) in [(in_file, None), ("data_dir = 'x'\nagent_listen = '127.0.0.1:0'", plain_http())] {
             assert_eq!(
                 load(file, args::RunArgs { admin_listen, ..args::RunArgs::default() }).unwrap_err().to_string(),
                 "admin_listen http://127.0.0.1:0 is plain HTTP, which is for development and tests; refusing to start with --config: give \
                  --admin-listen HOST:PORT (TLS), or for development and tests --data-dir, --admin-listen and --agent-listen without --config"
             );
         }
-        let tls = args::RunArgs { admin_listen: Some("127.0.0.1:0".into()), ..args::RunArgs::default() };
-        assert!(load(in_file, tls).is_ok(), "the flag overrides the file");
+        let tls_flags = args::RunArgs { admin_listen: Some("127.0.0.1:0".into()), ..args::RunArgs::default() };
+        assert!(load(in_file, tls_flags).is_ok(), "the flag overrides the file");
     }
 
     #[test]
     fn config_file_fields_match_manual_page() {
-        let known = load("nosuch = 1", args::RunArgs::default()).unwrap_err().to_string();
-        let known: Vec<&str> = known.split('`').skip(1).step_by(2).skip(1).collect();
-        assert_eq!(known, FILE_FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
+        let names_in_error = load("nosuch = 1", args::RunArgs::default()).unwrap_err().to_string();
+        let names_in_error: Vec<&str> = names_in_error.split('`').skip(1).step_by(2).skip(1).collect();
+        assert_eq!(names_in_error, FILE_FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
     }
 
     #[test]
     fn config_uses_inherited_socket_address() {
         let socket = || Some(TcpListener::bind("127.0.0.1:0").unwrap());
-        let handed = ActivatedSockets { admin: socket(), agents: socket(), root: None };
-        let [admin, agents] = [&handed.admin, &handed.agents].map(|one| one.as_ref().unwrap().local_addr().unwrap());
+        let sockets = ActivatedSockets { admin: socket(), agents: socket(), root: None };
+        let [admin, agents] = [&sockets.admin, &sockets.agents].map(|socket| socket.as_ref().unwrap().local_addr().unwrap());
         let run = || args::RunArgs { data_dir: Some("x".into()), ..args::RunArgs::default() };
-        let config = Config::load_with_sockets(&run(), &handed).unwrap();
+        let config = Config::load_with_sockets(&run(), &sockets).unwrap();
         assert_eq!((config.admin, config.agents), (AdminListen::Tls(admin), agents));
-        let elsewhere = args::RunArgs { agent_listen: Some("127.0.0.1:9444".into()), ..run() };
+        let flags_with_address = args::RunArgs { agent_listen: Some("127.0.0.1:9444".into()), ..run() };
         assert_eq!(
-            Config::load_with_sockets(&elsewhere, &handed).unwrap_err().to_string(),
+            Config::load_with_sockets(&flags_with_address, &sockets).unwrap_err().to_string(),
             format!(
                 "agent_listen \"127.0.0.1:9444\": the service manager has already bound this listener to {agents}; remove agent_listen \
                  from the configuration, and set another address with `systemctl edit stemma-controller-agents.socket` (an empty ListenStream=, \
@@ -631,16 +642,17 @@ mod tests {
     /// RFC 4291, section 2.5.5.2: an IPv4-mapped IPv6 address is that IPv4 address.
     #[test]
     fn y04_url_shows_ipv4_when_address_is_mapped() {
-        for (bound, shown) in [
+        for (bound, expected_url) in [
             ("[::ffff:0.0.0.0]:9443", "https://127.0.0.1:9443"),
             ("[::ffff:10.0.0.5]:9443", "https://10.0.0.5:9443"),
             ("0.0.0.0:9443", "https://127.0.0.1:9443"),
             ("[2001:db8::5]:9443", "https://[2001:db8::5]:9443"),
         ] {
-            assert_eq!(Url::for_agents(bound.parse().unwrap()).to_string(), shown, "{bound}");
+            assert_eq!(Url::for_agents(bound.parse().unwrap()).to_string(), expected_url, "{bound}");
         }
-        let plain = parse_admin_listen("http://[::ffff:127.0.0.1]:9443").map(|listen| listen.url(listen.address()).to_string());
-        assert_eq!(plain.ok().as_deref(), Some("http://127.0.0.1:9443"));
+        let plain_http_url =
+            parse_admin_listen("http://[::ffff:127.0.0.1]:9443").map(|listen| listen.url(listen.address()).to_string());
+        assert_eq!(plain_http_url.ok().as_deref(), Some("http://127.0.0.1:9443"));
         assert!(parse_admin_listen("http://[::ffff:10.0.0.5]:9443").is_err());
     }
 }

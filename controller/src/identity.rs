@@ -1,9 +1,10 @@
 //! The certificates that are still valid: which were issued to each node, and which of these were revoked.
 //!
-//! A certificate of this fleet's issuer is valid unless it is denied here. The check is made for each request, not
-//! for each connection. So the next request of a deleted or revoked node fails, and its waiting check-in is closed.
-//! The list names the certificates that are denied, not those that are allowed. A store that was restored from a backup
-//! does not know the certificates that were issued after the backup, and their hosts must keep their identity.
+//! A certificate of this fleet's issuer is valid unless it is denied here. The check is made for each request, not for
+//! each connection. So the next request of a deleted or revoked node fails, and its waiting check-in is closed. The
+//! list names the certificates that are denied, not those that are allowed. A store that was restored from a backup
+//! does not know the certificates that were issued after the backup. The hosts with these certificates must retain
+//! their identity.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,7 +16,7 @@ use uuid::Uuid;
 use crate::records::enrolled::AgentRecord;
 use crate::store::Revision;
 
-/// Maximum number of entries in the set of nodes without a record, so that it cannot fill the memory.
+/// Maximum number of counted nodes without a record, so that the set of these nodes cannot fill the memory.
 const MAX_UNKNOWN_NODES: usize = 100_000;
 
 /// A copy in memory of the records of all agents in the store: their certificates and keys.
@@ -28,20 +29,18 @@ pub struct Identities {
 struct IdentityState {
     agents: HashMap<Uuid, AgentCertificates>,
     keys: HashMap<[u8; 32], Uuid>,
-    /// The nodes without a record that used a certificate of this fleet. They joined after the backup from which the
-    /// store was restored.
+    /// The nodes without a record whose host used a certificate of this fleet. They joined after the backup from which
+    /// the store was restored.
     unknown_nodes: HashSet<Uuid>,
 }
 
 #[derive(Debug)]
 struct AgentCertificates {
     mod_revision: Revision,
-    /// The serials of the certificates that may be renewed after they expired: that of the newest one, and rarely one
-    /// more.
+    /// The serials of the certificates that may be renewed after they expired: usually only that of the newest one.
     renewable_serials: Vec<[u8; 16]>,
     is_retired: bool,
-    /// The time, in seconds since 1970, from which none of the agent's certificates can be used, not even for a
-    /// renewal.
+    /// The time from which none of the agent's certificates can be used, not even for a renewal, in seconds since 1970.
     expires_s: u64,
     /// The serials of revoked certificates. The list is searched at each request, and is nearly always empty.
     revoked: Vec<[u8; 16]>,
@@ -51,16 +50,17 @@ struct AgentCertificates {
 /// The rights of a certificate's holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// All requests of an agent.
-    Good(Uuid),
-    /// Only a renewal: the certificate expired, within the grace period.
+    /// The holder may send all requests of an agent for this node.
+    AllRequests(Uuid),
+    /// The holder may only renew the certificate of this node, because it has expired and its grace period has not
+    /// ended.
     RenewOnly(Uuid),
 }
 
 impl Identities {
     /// Adds or replaces an agent's record, which the commit of `mod_revision` wrote. Both the writer and the store's
-    /// watch call this after a commit, in either order. A record that is older than the present one is ignored, so that
-    /// a node that was deleted in the meantime stays deleted (S26).
+    /// watch call this function after a commit, in either order. A record that is older than the present one is
+    /// ignored. So a node that was deleted in the meantime stays deleted (S26).
     pub fn put(&self, node: Uuid, record: &AgentRecord, mod_revision: Revision) {
         let mut state = self.write();
         if state.agents.get(&node).is_some_and(|agent| agent.mod_revision > mod_revision) {
@@ -87,22 +87,24 @@ impl Identities {
         self.read().agents.iter().filter(|(_, agent)| !agent.is_retired).map(|(node, _)| *node).collect()
     }
 
-    /// Returns at most `limit` deleted nodes of which no certificate can be used any more.
-    pub fn expired(&self, now_s: u64, limit: usize) -> Vec<Uuid> {
+    /// Returns at most `limit` deleted nodes whose certificates can all no longer be used.
+    pub fn expired_nodes(&self, now_s: u64, limit: usize) -> Vec<Uuid> {
         let state = self.read();
         let expired = state.agents.iter().filter(|(_, agent)| agent.is_retired && agent.expires_s <= now_s);
         expired.map(|(node, _)| *node).take(limit).collect()
     }
 
-    /// Removes an agent's record, which the commit of this revision deleted.
-    pub fn remove(&self, node: Uuid, dropped: Revision) {
+    /// Removes an agent's record, which the commit of `deletion_revision` deleted. Does nothing if a later commit has
+    /// written the record again.
+    pub fn remove(&self, node: Uuid, deletion_revision: Revision) {
         let mut state = self.write();
-        if state.agents.get(&node).is_some_and(|agent| agent.mod_revision < dropped) {
+        if state.agents.get(&node).is_some_and(|agent| agent.mod_revision < deletion_revision) {
             state.remove(node);
         }
     }
 
-    /// Returns how many nodes without a record have used a certificate of this fleet since this process began.
+    /// Returns the number of nodes without a record whose host has used a certificate of this fleet since this process
+    /// started.
     pub fn unknown_count(&self) -> usize {
         self.read().unknown_nodes.len()
     }
@@ -112,22 +114,23 @@ impl Identities {
         self.read().keys.get(spki_sha256).copied()
     }
 
-    /// Returns what the holder of this certificate may do now.
+    /// Returns what the holder of a certificate may do now. `now_s` is in seconds since 1970.
     ///
     /// # Errors
-    /// The error type of the response: revoked (or its node was deleted), or expired and not the node's newest.
+    /// `AuthRevoked` if the certificate was revoked, or its node was deleted or has no record. `CertificateSuperseded`
+    /// if the certificate has expired and may not be renewed.
     pub fn check(&self, identity: &Identity, now_s: u64) -> Result<Access, ErrorType> {
         let node = identity.node_uuid().ok_or(ErrorType::AuthForbidden)?;
         let serial: Option<[u8; 16]> = (*identity.serial).try_into().ok();
         let state = self.read();
-        // A node without a record never enrolled here, or its record was deleted with it.
+        // The node never enrolled here, or its record was deleted together with the node.
         let Some(agent) = state.agents.get(&node) else {
             let is_counted = state.unknown_nodes.contains(&node);
             drop(state);
             if !is_counted && self.record_unknown(node) {
                 log::warn!(
                     node:% = node;
-                    "a host has a certificate of this fleet and is none of its nodes: it joined after the backup that the store was restored \
+                    "a host has a certificate of this fleet, and the fleet has no node for it: it joined after the backup that the store was restored \
                      from; it is refused: run stemma-agent leave on it, and join it again with a new token"
                 );
             }
@@ -140,7 +143,7 @@ impl Identities {
             return Err(ErrorType::AuthRevoked);
         }
         if !identity.is_expired_at(now_s) {
-            return Ok(Access::Good(node));
+            return Ok(Access::AllRequests(node));
         }
         if serial.is_some_and(|serial| agent.renewable_serials.contains(&serial)) {
             Ok(Access::RenewOnly(node))
@@ -149,7 +152,7 @@ impl Identities {
         }
     }
 
-    /// Counts a node without a record. Returns whether it was not counted before.
+    /// Counts a node without a record. Returns false if the node was counted before, or if too many nodes are counted.
     fn record_unknown(&self, node: Uuid) -> bool {
         let mut state = self.write();
         // The node may have joined since the caller read the state.
@@ -166,6 +169,7 @@ impl Identities {
 }
 
 impl IdentityState {
+    /// Removes the certificates and keys of a node's agent.
     fn remove(&mut self, node: Uuid) {
         let Some(agent) = self.agents.remove(&node) else { return };
         for key in &agent.keys {
@@ -215,6 +219,6 @@ mod tests {
         assert_eq!(identities.unknown_count(), 0, "a node that was deleted is known");
         assert!(!identities.is_enrolled(node));
         identities.put(node, &joined, Revision::new(10));
-        assert_eq!(identities.check(&identity, 10), Ok(Access::Good(node)));
+        assert_eq!(identities.check(&identity, 10), Ok(Access::AllRequests(node)));
     }
 }

@@ -1,7 +1,7 @@
 //! The interface through which reports of hosts reach registry and cache.
 //!
-//! It is a trait, because the listener must not know how an Observation becomes a commit, and because its tests need an
-//! implementation that fails on demand. The registry implements it.
+//! The interface is a trait, because the listener must not know how an Observation becomes a commit. The listener's
+//! tests also need an implementation that fails on demand. The registry implements the trait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -17,37 +17,37 @@ use uuid::Uuid;
 
 use crate::store::BoxFuture;
 
-/// What the store contains about the reports of a node, and about what its host was sent.
+/// What the store contains about the reports of a node, and about the desired state that was last sent to its host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredReports {
-    /// The highest sequence number up to which results are stored.
+    /// The sequence number up to which all task results of the node are stored.
     pub acknowledged_sequence: u64,
-    /// The digest of the stored Observation.
+    /// The digest of the stored Observation (facts, traits and labels).
     pub observation: Option<PartDigest>,
-    /// True if the last liveness record says that the node is silent.
+    /// True if the last stored liveness record states that the node is silent.
     pub is_silent: bool,
-    /// The last revision that the host was sent, or a later one. `None` if no sent revision was ever recorded for any
-    /// host.
+    /// The epoch and revision of the desired state that was last sent to the host, or later ones. `None` if no sent
+    /// state was ever recorded for any host.
     pub sent_revision: Option<HeldRevision>,
-    /// The digests of the desired state that the host was last sent. `None` if they were not recorded.
+    /// The digests of the desired state that was last sent to the host. `None` if they were not recorded.
     pub sent_parts: Option<SentParts>,
-    /// True if it is not recorded that the host confirmed the desired state that it was last sent.
+    /// True if the store has no record that the host confirmed the desired state that was last sent to it.
     pub is_unconfirmed: bool,
 }
 
-/// The digests of the two parts of a desired state that a host was sent.
+/// The digests of the two parts of a desired state that was sent to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentParts {
-    /// The part that is sent at once.
+    /// The digest of the known part, which is sent at once.
     pub known: PartDigest,
-    /// The part that is released: the task set.
+    /// The digest of the task set, which is sent when it is released.
     pub task_set: PartDigest,
 }
 
-/// The state that a node's host was last sent, and that it reports to hold.
+/// The desired state that was last sent to a node's host, and that the host reports to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfirmedState {
-    /// The node.
+    /// The node of the host.
     pub node: Uuid,
     /// The epoch and revision of the state, as recorded when it was sent.
     pub sent_revision: HeldRevision,
@@ -55,21 +55,21 @@ pub struct ConfirmedState {
     pub parts: SentParts,
 }
 
-/// The parts of a check-in other than results, which are stored if they differ from the last ones.
+/// The parts of a check-in, other than results, that are stored when they differ from the stored ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentState {
     /// The kernel's boot id.
     pub boot_id: [u8; 16],
-    /// Pause, hold and park, as set on the host.
+    /// Pause, hold and park, as they were set on the host itself.
     pub local_state: LocalState,
-    /// The requested leases.
+    /// The leases that the agent requests. A lease permits something that few hosts may do at the same time.
     pub requested_leases: Vec<LeaseKind>,
-    /// The returned leases and primaries.
+    /// The leases and primaries that the agent no longer needs.
     pub returned_items: Vec<ReturnedItem>,
 }
 
 impl AgentState {
-    /// Returns whether `other` requests and returns the same leases.
+    /// Returns whether `other` requests the same leases, and returns the same leases and primaries.
     pub(crate) fn has_same_requests(&self, other: &Self) -> bool {
         (&self.requested_leases, &self.returned_items) == (&other.requested_leases, &other.returned_items)
     }
@@ -78,16 +78,16 @@ impl AgentState {
 /// The beginning or end of a node's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LivenessChange {
-    /// The silence ended.
+    /// The node is no longer silent.
     Connected {
         /// The time of the new check-in, in seconds since 1970.
         since_s: u64,
     },
-    /// The silence began.
+    /// The node has become silent.
     Lost {
         /// The time of the last contact, in seconds since 1970.
         since_s: u64,
-        /// True if the host did not confirm the last state that it was sent.
+        /// True if the host did not confirm the last desired state that was sent to it.
         is_unconfirmed: bool,
     },
 }
@@ -95,41 +95,41 @@ pub enum LivenessChange {
 /// How much of a stored Observation was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceptance {
-    /// All of it, or the rejected traits are already reported.
+    /// All of it was accepted, or it has rejected traits that are already reported as a finding.
     Whole,
-    /// Some traits were rejected, and this is not reported yet.
+    /// Some traits were rejected, and no finding reports this yet.
     Partial,
 }
 
-/// The reason why a part of a report was not stored. The host sends it again.
+/// The reason why a part of a report was not stored. Except after a refusal, the host sends the part again.
 #[derive(Debug, thiserror::Error)]
 pub enum IntakeError {
-    /// The store accepts no writes (read-only after an I/O error, or shutting down).
+    /// The store accepts no writes, because it is read-only after an I/O error or is shutting down.
     #[error("the store takes no writes")]
     Unavailable,
-    /// The node sent more than may be stored in this time.
+    /// The host sent more than the controller stores in this time.
     #[error("the host sends more than may be stored in this time")]
     TooFast,
     /// The node was deleted.
     #[error("no such node")]
     NoSuchNode,
-    /// The part violates a limit or a rule. The host gets a 400 response with this message.
+    /// The part violates a limit or a rule. The host receives a response with status 400 and this message.
     #[error("{0}")]
     Refused(String),
 }
 
-/// A part of a report. Each part is stored or refused separately.
+/// A part of a host's report. Each part is stored or refused separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReportPart {
-    /// Facts, traits and labels.
+    /// The Observation: facts, traits and labels.
     Observation,
-    /// Results of tasks.
+    /// The results of tasks.
     Results,
-    /// The agent's report about itself.
+    /// The Report: what the agent reports about itself.
     Report,
-    /// Pause, hold and park.
+    /// The local state: pause, hold and park that were set on the host.
     Local,
-    /// A check-in that could not be read completely.
+    /// A whole check-in that could not be read completely.
     CheckIn,
 }
 
@@ -147,26 +147,26 @@ impl ReportPart {
 }
 
 /// The parts of the hosts' last reports that could not be stored, with the reasons. Each is a finding of its node until
-/// a later report of that part is stored. The reasons are in memory only: after a restart of the controller, a host
+/// a later report of the same part is stored. The reasons are in memory only. After a restart of the controller, a host
 /// reports its current state again, but not the results that were refused.
 #[derive(Debug, Default)]
 pub(crate) struct UnstoredParts(Mutex<HashMap<Uuid, BTreeMap<ReportPart, String>>>);
 
 impl UnstoredParts {
-    /// Records why a part of a report could not be stored, or with `None` that it was stored. Returns whether the
-    /// node now has its first unstored part, or no longer has one.
+    /// Records the reason why a part of a node's report could not be stored. `None` records that the part was stored.
+    /// Returns whether the node now has its first unstored part, or now has none.
     pub(crate) fn record(&self, node: Uuid, part: ReportPart, reason: Option<&str>) -> bool {
-        let mut nodes = self.lock();
-        let had_parts = nodes.contains_key(&node);
+        let mut parts_by_node = self.lock();
+        let had_unstored_parts = parts_by_node.contains_key(&node);
         if let Some(reason) = reason {
-            nodes.entry(node).or_default().insert(part, reason.to_owned());
-            return !had_parts;
+            parts_by_node.entry(node).or_default().insert(part, reason.to_owned());
+            return !had_unstored_parts;
         }
-        let Some(parts) = nodes.get_mut(&node) else { return false };
+        let Some(parts) = parts_by_node.get_mut(&node) else { return false };
         parts.remove(&part);
         let is_empty = parts.is_empty();
         if is_empty {
-            nodes.remove(&node);
+            parts_by_node.remove(&node);
         }
         is_empty
     }
@@ -196,38 +196,41 @@ impl UnstoredParts {
     }
 }
 
-/// Stores the reports of hosts. Each method returns when the data is durable, unless it says otherwise.
+/// The storage for the reports of hosts. The data is durable when a method returns, unless its comment excludes this.
 pub trait Intake: Send + Sync + 'static {
     /// Returns the name of the node, if it has one. Reads from memory.
     fn node_name(&self, node: Uuid) -> Option<String>;
     /// Returns what the store contains about the reports of a node. Reads from memory, without waiting.
     fn stored_reports(&self, node: Uuid) -> StoredReports;
-    /// Stores the node's current Observation, whose digest has been checked. Called at most once per node in 10 s.
+    /// Stores the node's current Observation. The caller has checked the digest, and calls this at most once per node
+    /// in 10 s. Returns how much of the Observation was accepted.
     fn store_observation(
         &self,
         node: Uuid,
         digest: PartDigest,
         observation: Observation,
     ) -> BoxFuture<'_, Result<Acceptance, IntakeError>>;
-    /// Stores task results in the order of their sequence numbers. Returns the number up to which results are stored
-    /// now. Results that were stored before are sent again if the response was lost, and are dropped.
+    /// Stores task results in the order of their sequence numbers. Returns the sequence number up to which all results
+    /// are stored now. Results that are already stored are ignored. A host sends these again if it received no
+    /// response.
     fn store_results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>>;
-    /// Stores the node's last Report, which replaces the previous one. It need not be durable.
+    /// Stores the node's last Report, which replaces the previous one. The data need not be durable when the method
+    /// returns.
     fn store_report(&self, node: Uuid, report: Report) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// Stores the host's local state and its requested and returned leases. The host reports them again after a restart
     /// of its agent or of the controller.
-    fn store_state(&self, node: Uuid, said: AgentState) -> BoxFuture<'_, Result<(), IntakeError>>;
+    fn store_state(&self, node: Uuid, state: AgentState) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// Stores the beginning or end of a node's silence.
-    fn store_liveness(&self, node: Uuid, seen: LivenessChange) -> BoxFuture<'_, Result<(), IntakeError>>;
-    /// Records which desired state the node's host is about to be sent. The caller sends it only when the record is
-    /// durable.
-    fn store_sent(&self, node: Uuid, told: HeldRevision, parts: SentParts) -> BoxFuture<'_, Result<(), IntakeError>>;
-    /// Records for many hosts, in a few commits, that each has the desired state that it was last sent. If a host was
-    /// sent another state in the meantime, its record is not changed.
+    fn store_liveness(&self, node: Uuid, change: LivenessChange) -> BoxFuture<'_, Result<(), IntakeError>>;
+    /// Records which desired state is about to be sent to the node's host. The caller sends the state only after this
+    /// record is durable.
+    fn store_sent(&self, node: Uuid, revision: HeldRevision, parts: SentParts) -> BoxFuture<'_, Result<(), IntakeError>>;
+    /// Records for many hosts, in a few commits, that each has confirmed the desired state that was last sent to it. If
+    /// another state was sent to a host in the meantime, its record is unchanged.
     fn store_confirmations(&self, confirmed: Vec<ConfirmedState>) -> BoxFuture<'_, Result<(), IntakeError>>;
-    /// Returns the last revision of the store. Reads from memory.
+    /// Returns the revision of the store's last commit. Reads from memory.
     fn head_revision(&self) -> u64;
-    /// Opens the file of a blob for reading, or returns `None` if it is not stored. May block.
+    /// Opens the file of a blob for reading, or returns `None` if the blob is not stored. May block.
     ///
     /// # Errors
     /// The error of the operating system.

@@ -1,7 +1,7 @@
 //! The metrics of the controller, for `/metrics`, as text in the `OpenMetrics` format.
 //!
-//! What other parts of the controller count already (the store, the refusals, the desired table) is read from those
-//! parts at each scrape. A second counter for the same thing could differ from the first.
+//! Other parts of the controller count some things already: the store, the refusals and the desired table. These counts
+//! are read from those parts at each scrape. A second counter for the same thing could differ from the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -29,7 +29,7 @@ use crate::records::key;
 use crate::status;
 use crate::store::Store;
 
-/// The parts of the store that are measured: the label `of`, and the prefix of the keys.
+/// The parts of the store whose size is exported: the value of the label `of`, and the prefix of the keys.
 const MEASURED_PREFIXES: [(&str, &str); 8] = [
     ("objects", key::OBJECTS),
     ("history", key::HISTORY),
@@ -40,29 +40,31 @@ const MEASURED_PREFIXES: [(&str, &str); 8] = [
     ("released_value_lists", key::COMMON_VALUES),
     ("released_texts", key::COMMON_CHUNKS),
 ];
-/// How long the expiry of a principal's certificate or token is exported after that time, in milliseconds.
+/// Time for which the expiry of a principal's certificate or token is still exported after it has expired, in
+/// milliseconds.
 const ENDED_RETENTION_MS: u64 = 31 * 24 * 3600 * 1000;
 
-/// What this process has counted since its start.
+/// The events that this process has counted since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Accepted check-ins.
+    /// Number of accepted check-ins.
     pub check_ins: Counter,
-    /// Certificates issued to agents that joined.
+    /// Number of agents that joined.
     pub enrolments: Counter,
-    /// Certificates issued to agents that renewed.
+    /// Number of certificates that agents renewed.
     pub renewals: Counter,
-    /// Nodes resolved.
+    /// Number of times that a node was resolved.
     pub resolved: Counter,
-    /// Full resolves on the slow timer that found something to do. They must find nothing.
+    /// Number of full resolves that found a node out of date. A full resolve runs on a slow timer as a check of the
+    /// other passes, and should find none.
     pub missed: Counter,
-    /// File bodies that were found to be damaged.
+    /// Number of file bodies that were found to be damaged.
     pub damaged_blobs: Counter,
-    /// Sizes of the file bodies.
+    /// The total sizes of the file bodies.
     pub blobs: BlobGauges,
 }
 
-/// Everything that `/metrics` shows.
+/// All metrics of the controller, and what is needed to compute those of `/metrics`.
 pub struct Metrics {
     registry: Registry,
     counters: Arc<Counters>,
@@ -72,7 +74,7 @@ pub struct Metrics {
     clock: Arc<WatchedClock>,
 }
 
-/// The connections of the two listeners, set once they are bound.
+/// The open connections of the two listeners. Each is set when its listener is bound.
 #[derive(Debug, Default)]
 struct Listeners {
     agents: OnceLock<OpenConnections>,
@@ -80,8 +82,8 @@ struct Listeners {
 }
 
 impl Metrics {
-    /// Creates the metrics of the controller: registers the counters, and the sources that are read at each scrape.
-    /// `file` is the path of the store.
+    /// Creates the metrics: registers the counters, and the sources that are read at each scrape. `file` is the path of
+    /// the store's file. Its size is exported.
     pub fn new(
         (store, file): (Arc<dyn Store>, PathBuf),
         rejected: Arc<RejectionCounter>,
@@ -120,7 +122,7 @@ impl Metrics {
         ] {
             registry.register(name, help, gauge.clone());
         }
-        let parts = MetricSources {
+        let sources = MetricSources {
             store,
             file,
             rejected,
@@ -130,7 +132,7 @@ impl Metrics {
             clock: Arc::clone(&clock),
             identities,
         };
-        registry.register_collector(Box::new(parts));
+        registry.register_collector(Box::new(sources));
         Self { registry, counters, listeners, desired, cache, clock }
     }
 
@@ -139,24 +141,26 @@ impl Metrics {
         &self.counters
     }
 
-    /// Sets the connections to export, when the listeners are bound. Further calls are ignored.
+    /// Sets the connections that are exported. Call this once, when the listeners are bound. Further calls have no
+    /// effect.
     pub fn watch_connections(&self, agents: OpenConnections, admin: OpenConnections) {
         let _results = (self.listeners.agents.set(agents), self.listeners.admin.set(admin));
     }
 
-    /// Returns the text of `/metrics`, as `application/openmetrics-text; version=1.0.0; charset=utf-8`. With a cluster,
-    /// it counts and names the objects of that cluster only. It then contains no metrics of the controller, because
-    /// these count all clusters together.
+    /// Returns the text of `/metrics`, as `application/openmetrics-text; version=1.0.0; charset=utf-8`. With a cluster
+    /// in `within`, the text counts and names only the objects of that cluster. It then contains no metrics of the
+    /// controller, because these count all clusters together.
     pub fn text_for_cluster(&self, within: Option<ClusterId>) -> String {
         self.text_from(within, None)
     }
 
-    /// Returns the text of [`Self::text_for_cluster`]. If the table of states is out of date, `inputs` replaces it: the
-    /// inputs from which the states of the visible nodes are computed.
+    /// Returns the text of `/metrics`, as [`Self::text_for_cluster`] describes it. Usually the status table has the
+    /// states of the nodes. If that table is out of date, `inputs` has the inputs of all visible nodes, and the states
+    /// are computed from them.
     pub(crate) fn text_from(&self, within: Option<ClusterId>, inputs: Option<&[StateInputs]>) -> String {
         let mut object_registry = Registry::default();
         let model = self.cache.model().visible_in(within);
-        // While the clock is suspect, the expiry of every credential is exported, however long ago it seems to be.
+        // While the clock may be wrong, the expiry of every credential is exported, even if it seems to be long ago.
         let ends_after = self.clock.trusted_now().map_or(0, |now| now.0.saturating_sub(ENDED_RETENTION_MS));
         let (desired, ends_after) = (Arc::clone(&self.desired), Timestamp(ends_after));
         let node_counts = inputs.map(|inputs| (status::state_counts(inputs.iter()), status::note_counts(inputs.iter())));
@@ -169,7 +173,7 @@ impl Metrics {
     }
 }
 
-/// The sources that are read at each scrape.
+/// The sources of the controller's own metrics, which are read at each scrape.
 struct MetricSources {
     store: Arc<dyn Store>,
     file: PathBuf,
@@ -184,11 +188,11 @@ struct MetricSources {
 impl MetricSources {
     /// Returns the age of the last backup in seconds, or `None` if there is none.
     fn backup_age(&self) -> Option<u64> {
-        let made_at = self.cache.model().last_backup.as_ref()?.record.at;
-        Some(self.clock.now().0.saturating_sub(made_at.0) / 1000)
+        let created_at = self.cache.model().last_backup.as_ref()?.record.at;
+        Some(self.clock.now().0.saturating_sub(created_at.0) / 1000)
     }
 
-    /// Encodes the sizes of the store. Sizes that are not known yet are left out.
+    /// Encodes the sizes of the store's file and of its parts, in bytes. Sizes that are not known yet are omitted.
     fn encode_sizes(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let gauge = |bytes: u64| ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Ok(file) = std::fs::metadata(&self.file) {
@@ -213,7 +217,7 @@ impl fmt::Debug for MetricSources {
 }
 
 impl Collector for MetricSources {
-    /// Encodes the metrics of the controller that other parts count: store, connections, refusals, clock and backup.
+    /// Encodes the metrics that other parts of the controller count: store, connections, refusals, clock and backup.
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let backup_gauge = |age| ("stemma_backup_age_seconds", "How long ago the last backup was made", age);
         let backup = self.backup_age().map(backup_gauge);
@@ -252,9 +256,9 @@ impl Collector for MetricSources {
 struct ObjectMetrics {
     model: Arc<Model>,
     desired: Arc<DesiredTable>,
-    /// Credentials that end after this time are exported.
+    /// Only credentials that expire after this time are exported.
     ends_after: Timestamp,
-    /// The number of nodes in each state and with each note, if the table of states is out of date.
+    /// The number of nodes in each state and with each note. Set only if the status table is out of date.
     node_counts: Option<(BTreeMap<State, usize>, BTreeMap<StatusNote, usize>)>,
 }
 
@@ -271,16 +275,16 @@ impl ObjectMetrics {
         Some(self.model.fleet.nodes_in_cluster(cluster).map(|node| node.0).collect())
     }
 
-    /// Encodes when each certificate and token of a principal expires, without revoked certificates and those that
-    /// expired long ago.
-    fn encode_ends(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    /// Encodes the expiry of each certificate and token of a principal. Revoked certificates are omitted, and
+    /// credentials that expired long ago.
+    fn encode_credential_expiries(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (name, help) =
             ("stemma_credential_end_seconds", "Expiry of each certificate and token of a principal, in seconds since 1970");
         let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for principal in self.model.principals.iter() {
             let spec = &principal.spec;
             let active = spec.certificates.iter().filter(|certificate| certificate.revoked_at.is_none());
-            let certificates = active.map(|one| ("certificate", &one.serial, one.ends_at));
+            let certificates = active.map(|certificate| ("certificate", &certificate.serial, certificate.ends_at));
             let tokens = spec.tokens.iter().map(|token| ("token", &token.id, token.ends_at));
             for (kind, id, ends_at) in certificates.chain(tokens).filter(|(.., ends_at)| *ends_at > self.ends_after) {
                 let labels = [("principal", &*principal.meta.name), ("kind", kind), ("id", id.as_str())];
@@ -296,22 +300,22 @@ impl Collector for ObjectMetrics {
     /// Encodes the numbers of nodes by state, by note and by problem, and the expiry of credentials.
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let (nodes, status) = (self.nodes(), self.desired.status());
-        let doubled = match &nodes {
+        let duplicate_count = match &nodes {
             None => self.desired.duplicate_count(),
             Some(nodes) => nodes.iter().filter(|node| self.desired.duplicate_hosts(**node).is_some()).count(),
         };
         let (name, help) = ("stemma_nodes_doubled", "Nodes whose identity is used by two hosts");
-        let gauge = ConstGauge::new(i64::try_from(doubled).unwrap_or(i64::MAX));
+        let gauge = ConstGauge::new(i64::try_from(duplicate_count).unwrap_or(i64::MAX));
         gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
-        let is_seen = |node: &Uuid| match &nodes {
+        let is_visible = |node: &Uuid| match &nodes {
             None => self.model.fleet.node(NodeId(*node)).is_some(),
             Some(nodes) => nodes.contains(node),
         };
-        for (name, help, concerned) in [
+        for (name, help, node_list) in [
             (
                 "stemma_nodes_ahead",
                 "Nodes whose host holds a revision of another copy of the store, and is sent nothing",
-                status.all_ahead().into_keys().collect(),
+                status.hosts_ahead().into_keys().collect(),
             ),
             (
                 "stemma_nodes_report_refused",
@@ -339,7 +343,7 @@ impl Collector for ObjectMetrics {
                 status.nodes_with_refused_release(),
             ),
         ] {
-            let count = concerned.into_iter().filter(is_seen).count();
+            let count = node_list.into_iter().filter(is_visible).count();
             let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
             gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
@@ -360,23 +364,23 @@ impl Collector for ObjectMetrics {
             let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
             gauge.encode(family.encode_family(&[("note", note.name())])?)?;
         }
-        self.encode_ends(&mut to)
+        self.encode_credential_expiries(&mut to)
     }
 }
 
-/// Converts a text in the `OpenMetrics` format to the Prometheus text format. In the latter, the comments
-/// of a counter have the name of its sample (`NAME_total`), there are no units, and no line marks the end.
+/// Converts a text in the `OpenMetrics` format to the Prometheus text format. In the Prometheus format, the comments of
+/// a counter have the name of its sample (`NAME_total`). The format has no units, and no line that marks the end.
 pub(crate) fn prometheus_text(open_metrics: &str) -> String {
-    let is_counter = |line: &str| line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter")).is_some();
+    let is_counter = |line: &str| line.strip_prefix("# TYPE ").and_then(|remainder| remainder.strip_suffix(" counter")).is_some();
     let counters: BTreeSet<&str> =
         open_metrics.lines().filter(|line| is_counter(line)).filter_map(|line| line.split(' ').nth(2)).collect();
     let lines = open_metrics.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT "));
     let mut text = String::with_capacity(open_metrics.len());
     for line in lines {
-        let mut words = line.splitn(4, ' ');
-        match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("#"), Some(word), Some(name), Some(rest)) if counters.contains(name) => {
-                let _infallible = writeln!(text, "# {word} {name}_total {rest}");
+        let mut parts = line.splitn(4, ' ');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some("#"), Some(keyword), Some(name), Some(remainder)) if counters.contains(name) => {
+                let _infallible = writeln!(text, "# {keyword} {name}_total {remainder}");
             }
             _ => {
                 let _infallible = writeln!(text, "{line}");
@@ -386,6 +390,7 @@ pub(crate) fn prometheus_text(open_metrics: &str) -> String {
     text
 }
 
+/// Returns the number of open connections of a listener, or 0 if the listener is not bound yet.
 fn connection_count(connections: &OnceLock<OpenConnections>) -> u64 {
     connections.get().map_or(0, |connections| connections.count() as u64)
 }
@@ -397,8 +402,8 @@ mod tests {
     /// Expected: Prometheus' exposition formats, where a counter's TYPE names the sample.
     #[test]
     fn y09_prometheus_text_names_counters_as_samples() {
-        let open = "# HELP a What is refused.\n# TYPE a counter\na_total{reason=\"x y\"} 1\n# HELP b Bytes.\n# TYPE b gauge\n# UNIT b bytes\nb 2\n# EOF\n";
+        let open_metrics = "# HELP a What is refused.\n# TYPE a counter\na_total{reason=\"x y\"} 1\n# HELP b Bytes.\n# TYPE b gauge\n# UNIT b bytes\nb 2\n# EOF\n";
         let text = "# HELP a_total What is refused.\n# TYPE a_total counter\na_total{reason=\"x y\"} 1\n# HELP b Bytes.\n# TYPE b gauge\nb 2\n";
-        assert_eq!(prometheus_text(open), text);
+        assert_eq!(prometheus_text(open_metrics), text);
     }
 }

@@ -1,7 +1,8 @@
-//! `stemma-controller resume-fleet`: begins a new epoch, so that hosts that are ahead of a restored store follow it
-//! again.
+//! `stemma-controller resume-fleet`: begins a new epoch. Hosts that are ahead of a restored store then follow the store
+//! again. A host is ahead if it holds a later revision than the store has.
 //!
-//! The command asks the running controller over root's socket, because only that process knows what hosts hold.
+//! The command sends its requests to the running controller over root's socket, because only that process knows the
+//! revisions that hosts hold.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -13,32 +14,33 @@ use crate::args::ResumeFleetArgs;
 use crate::init::Layout;
 use crate::running::RunningController;
 
-/// End of a message about hosts that have not checked in, unless an admin began the present epoch with resume-fleet.
+/// End of a message about hosts that have not checked in. It is used unless an admin began the present epoch with
+/// resume-fleet.
 const MAY_BE_AHEAD: &str = ", and those that have not may be ahead";
 
-/// The error if the text to confirm cannot be shown. An admin cannot agree to a text that was not shown.
+/// The error if the text to confirm cannot be written. An admin cannot agree to a text that was not shown.
 const WRITE_FAILED: &str = "the text to confirm could not be written; nothing was changed";
 
-/// Shows how many hosts are ahead of the store, asks for confirmation, and begins a new epoch. Does nothing if no host
-/// is ahead and the store does not wait.
+/// Shows how many hosts are ahead of the store, requests a confirmation, and begins a new epoch. Changes nothing if no
+/// host is ahead and the store does not wait after a restore.
 ///
 /// # Errors
-/// The controller cannot be reached or refuses the request, or nobody confirmed it.
+/// Fails if the controller cannot be reached or refuses the request, or if the user does not confirm.
 pub fn run(args: &ResumeFleetArgs) -> Result<()> {
     let mut controller = RunningController::new(&Layout::new(&args.place.data_dir()?))?;
     let mut out = std::io::stdout().lock();
 
     let fleet = controller.send(Endpoint::ShowFleet, &Value::Null)?;
-    let Some(consequence) = warning(&fleet) else {
+    let Some(warning_text) = warning(&fleet) else {
         writeln!(out, "{}", none_ahead_message(&fleet)).context(WRITE_FAILED)?;
         return Ok(());
     };
-    writeln!(out, "{consequence}").context(WRITE_FAILED)?;
-    let unknown = parse_number(&fleet["unknown_hosts"]);
-    if unknown > 0 {
+    writeln!(out, "{warning_text}").context(WRITE_FAILED)?;
+    let unknown_hosts = parse_number(&fleet["unknown_hosts"]);
+    if unknown_hosts > 0 {
         writeln!(
             out,
-            "{unknown} more hosts have certificates of this fleet but are not among its nodes: they joined after the copy was made. They are \
+            "{unknown_hosts} more hosts have certificates of this fleet but are not among its nodes: they joined after the copy was made. They are \
              refused; on each of them run stemma-agent leave, and join it again with a new token."
         )
         .context(WRITE_FAILED)?;
@@ -47,38 +49,38 @@ pub fn run(args: &ResumeFleetArgs) -> Result<()> {
         bail!("nothing was changed");
     }
     let body = args.reason.as_ref().map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
-    let resumed = controller.send(Endpoint::ResumeFleet, &body)?;
-    let come = HostCounts::from_status(&fleet).and_then(|hosts| hosts.checked_in_message()).unwrap_or_default();
-    // The epoch has begun, so a failure to write this line must not look as if it had not.
+    let epoch = controller.send(Endpoint::ResumeFleet, &body)?;
+    let counts_text = HostCounts::from_status(&fleet).and_then(|hosts| hosts.checked_in_message()).unwrap_or_default();
+    // The epoch has begun. If this line cannot be written, the command must not fail as if nothing had happened.
     let _result = writeln!(
         out,
-        "epoch {} begins at revision {}; hosts follow when they check in{come}",
-        resumed["epoch"].as_str().unwrap_or_default(),
-        parse_number(&resumed["since"])
+        "epoch {} begins at revision {}; hosts follow when they check in{counts_text}",
+        epoch["epoch"].as_str().unwrap_or_default(),
+        parse_number(&epoch["since"])
     );
     Ok(())
 }
 
-/// Returns the text that warns of the effect of a new epoch on hosts. Returns `None` if no new epoch is needed: the
-/// store does not wait after a restore, and no known host is ahead of it.
+/// Returns the text that warns the user of the effect of a new epoch on hosts. Returns `None` if no new epoch is
+/// needed, because the store does not wait after a restore and no known host is ahead of the store.
 fn warning(fleet: &Value) -> Option<String> {
     if fleet["waits"] == true {
-        let come = HostCounts::from_status(fleet).map_or_else(
+        let counts_text = HostCounts::from_status(fleet).map_or_else(
             || "it is unknown how many hosts have checked in, because the running controller is of an earlier version".to_owned(),
             |hosts| format!("{} of {} hosts have checked in so far", hosts.checked_in, hosts.enrolled),
         );
         return Some(format!(
-            "the store was restored from a backup, and nothing is sent to any host yet; {come}. Once it continues, they \
-             follow it: each applies what the store says now, and what was written after the backup is lost."
+            "the store was restored from a backup, and nothing is sent to any host yet; {counts_text}. Once it continues, they \
+             follow it: each applies the current content of the store, and what was written after the backup is lost."
         ));
     }
     let ahead = parse_number(&fleet["ahead"]["nodes"]);
-    let not_come = unknown_message(fleet).map(|said| format!(" {said}{MAY_BE_AHEAD}.")).unwrap_or_default();
+    let missing_text = unknown_message(fleet).map(|text| format!(" {text}{MAY_BE_AHEAD}.")).unwrap_or_default();
     (ahead > 0).then(|| {
         format!(
             "{ahead} hosts hold revisions of another copy of the store ({} epochs of theirs are unknown here). This store is at \
-             revision {} of epoch {}. In another epoch they follow it again: each applies what the store says now, and what \
-             was written elsewhere is lost.{not_come}",
+             revision {} of epoch {}. In another epoch they follow it again: each applies the current content of the store, and what \
+             was written elsewhere is lost.{missing_text}",
             parse_number(&fleet["ahead"]["unknown_epochs"]),
             parse_number(&fleet["revision"]),
             fleet["epoch"].as_str().unwrap_or_default()
@@ -86,31 +88,31 @@ fn warning(fleet: &Value) -> Option<String> {
     })
 }
 
-/// Returns the message that no host is ahead. The controller knows this in memory only, so after a restart the message
-/// covers only the hosts that have checked in.
+/// Returns the message that no host is ahead. The controller knows the revisions of hosts only in memory. So after a
+/// restart the message covers only the hosts that have checked in since.
 fn none_ahead_message(fleet: &Value) -> String {
     let revision = parse_number(&fleet["revision"]);
     match unknown_message(fleet) {
         None => format!("no host is ahead of the store, which is at revision {revision}: nothing was changed"),
-        Some(said) if is_resumed(fleet) => format!(
-            "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {said}. Those that come \
+        Some(unknown_text) if is_resumed(fleet) => format!(
+            "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {unknown_text}. Those that come \
              later follow by themselves, since this epoch began by resume-fleet; only a host with a later epoch or revision does not, and is \
              failed (host.ahead) when it checks in"
         ),
-        Some(said) => format!(
-            "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {said}{MAY_BE_AHEAD}; \
+        Some(unknown_text) => format!(
+            "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {unknown_text}{MAY_BE_AHEAD}; \
              run this again when they have"
         ),
     }
 }
 
-/// Returns whether an admin began the present epoch with resume-fleet. If so, hosts that check in later follow the
-/// store too. An epoch that resume-fleet began has a reason, the first epoch has none.
+/// Returns whether an admin began the present epoch with resume-fleet. In such an epoch, hosts that check in later
+/// follow the store too. An epoch that resume-fleet began has a reason, and the first epoch has none.
 fn is_resumed(fleet: &Value) -> bool {
     fleet["waits"] == false && fleet["reason"].as_str().is_some_and(|reason| !reason.is_empty())
 }
 
-/// The numbers of hosts that the running controller reports, and the time for which it has run.
+/// The numbers of hosts that the running controller reports, and the time for which the controller has run, in seconds.
 struct HostCounts {
     enrolled: u64,
     checked_in: u64,
@@ -118,7 +120,8 @@ struct HostCounts {
 }
 
 impl HostCounts {
-    /// Reads the counts. Returns `None` if the running controller is of an earlier version, which does not report them.
+    /// Reads the counts from the controller's response. Returns `None` if the running controller is of an older
+    /// version, which does not report these counts.
     fn from_status(fleet: &Value) -> Option<Self> {
         let hosts = fleet.get("hosts")?;
         let [enrolled, checked_in, running_seconds] =
@@ -126,8 +129,8 @@ impl HostCounts {
         Some(Self { enrolled, checked_in, running_seconds })
     }
 
-    /// Returns a message of how many hosts have checked in, and how to see which others have not. Returns `None` if all
-    /// have.
+    /// Returns the message with the number of hosts that have checked in, and with the command that lists the others.
+    /// Returns `None` if all hosts have checked in.
     fn checked_in_message(&self) -> Option<String> {
         let Self { enrolled, checked_in, .. } = self;
         (checked_in < enrolled).then(|| {
@@ -138,7 +141,8 @@ impl HostCounts {
         })
     }
 
-    /// Returns the message that the revisions of some hosts are unknown, or `None` if all have checked in.
+    /// Returns the message that some hosts have not checked in since the controller started. Returns `None` if all
+    /// hosts have checked in.
     fn missing_message(&self) -> Option<String> {
         let Self { enrolled, checked_in, running_seconds } = self;
         if checked_in >= enrolled {
@@ -153,23 +157,25 @@ impl HostCounts {
     }
 }
 
-/// Returns the message that it is unknown of some hosts whether they are ahead, or `None` if all have checked in.
+/// Returns the message that some hosts may be ahead without being known, because they have not checked in. Returns
+/// `None` if all hosts have checked in.
 fn unknown_message(fleet: &Value) -> Option<String> {
     let unknown =
         "The running controller is of an earlier version: it is unknown how many hosts have checked in since it started";
     HostCounts::from_status(fleet).map_or_else(|| Some(unknown.to_owned()), |hosts| hosts.missing_message())
 }
 
+/// Returns a JSON value as a number, or 0 if it is not one.
 fn parse_number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-/// Asks for confirmation at the terminal.
+/// Requests a confirmation at the terminal. Returns whether the user agrees. Fails if standard input is not a terminal.
 fn confirm(out: &mut impl std::io::Write) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        bail!("nobody is at a terminal to agree: say --yes; nothing was changed");
+        bail!("there is no terminal for the confirmation: use --yes; nothing was changed");
     }
-    write!(out, "go on? [y/N] ").and_then(|()| out.flush()).context(WRITE_FAILED)?;
+    write!(out, "continue? [y/N] ").and_then(|()| out.flush()).context(WRITE_FAILED)?;
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
@@ -188,14 +194,14 @@ mod tests {
 
     #[test]
     fn x02_none_ahead_message_counts_checked_in_hosts() {
-        let nobody = "is ahead of the store, which is at revision 40: nothing was changed";
+        let message_middle = "is ahead of the store, which is at revision 40: nothing was changed";
         for (hosts, expected) in [
-            ([5, 5, 4], format!("no host {nobody}")),
-            ([0, 0, 4], format!("no host {nobody}")),
+            ([5, 5, 4], format!("no host {message_middle}")),
+            ([0, 0, 4], format!("no host {message_middle}")),
             (
                 [5, 3, 4],
                 format!(
-                    "no host that has checked in {nobody}. The controller has run for 4 s: 3 of 5 hosts have checked in since, and those that have \
+                    "no host that has checked in {message_middle}. The controller has run for 4 s: 3 of 5 hosts have checked in since, and those that have \
                      not may be ahead; run this again when they have"
                 ),
             ),
@@ -209,27 +215,32 @@ mod tests {
     fn x02_none_ahead_message_omits_retry_when_epoch_was_resumed() {
         let mut fleet = fleet(false, 0, [5, 3, 4]);
         fleet["reason"] = json!("a drill");
-        let said = none_ahead_message(&fleet);
-        assert!(said.contains(": 3 of 5 hosts have checked in since. Those that come later follow by themselves, "), "{said}");
-        assert!(!said.contains("run this again") && !said.contains("may be ahead"), "{said}");
+        let message = none_ahead_message(&fleet);
+        assert!(
+            message.contains(": 3 of 5 hosts have checked in since. Those that come later follow by themselves, "),
+            "{message}"
+        );
+        assert!(!message.contains("run this again") && !message.contains("may be ahead"), "{message}");
         fleet["reason"] = json!("");
         assert!(none_ahead_message(&fleet).ends_with("; run this again when they have"), "the first epoch");
-        let come = HostCounts::from_status(&fleet).and_then(|hosts| hosts.checked_in_message()).unwrap();
-        assert!(come.starts_with(". 3 of 5 hosts have checked in; the others have the finding host.awaited until they do"));
+        let counts_text = HostCounts::from_status(&fleet).and_then(|hosts| hosts.checked_in_message()).unwrap();
+        assert!(
+            counts_text.starts_with(". 3 of 5 hosts have checked in; the others have the finding host.awaited until they do")
+        );
         assert_eq!(HostCounts { enrolled: 5, checked_in: 5, running_seconds: 4 }.checked_in_message(), None);
     }
 
     #[test]
     fn x02_warning_names_ahead_and_missing_hosts() {
-        let said = warning(&fleet(false, 1, [5, 5, 4])).unwrap();
-        assert!(said.starts_with("1 hosts hold revisions of another copy of the store"), "{said}");
-        assert!(said.ends_with("and what was written elsewhere is lost."), "{said}");
+        let text = warning(&fleet(false, 1, [5, 5, 4])).unwrap();
+        assert!(text.starts_with("1 hosts hold revisions of another copy of the store"), "{text}");
+        assert!(text.ends_with("and what was written elsewhere is lost."), "{text}");
         for (seconds, time) in [(119, "119 s"), (121, "2 min"), (7_300, "2 h")] {
-            let said = warning(&fleet(false, 1, [5, 2, seconds])).unwrap();
-            let not_come = format!(
+            let text = warning(&fleet(false, 1, [5, 2, seconds])).unwrap();
+            let text_end = format!(
                 "is lost. The controller has run for {time}: 2 of 5 hosts have checked in since, and those that have not may be ahead."
             );
-            assert!(said.ends_with(&not_come), "{said}");
+            assert!(text.ends_with(&text_end), "{text}");
         }
     }
 
@@ -248,8 +259,8 @@ mod tests {
                        those that have not may be ahead";
         let ahead = warning(&without_counts(false, 1)).unwrap();
         assert!(ahead.ends_with(&format!("is lost. {unknown}.")), "{ahead}");
-        let nobody = none_ahead_message(&without_counts(false, 0));
-        assert!(nobody.ends_with(&format!(": nothing was changed. {unknown}; run this again when they have")), "{nobody}");
+        let message = none_ahead_message(&without_counts(false, 0));
+        assert!(message.ends_with(&format!(": nothing was changed. {unknown}; run this again when they have")), "{message}");
     }
 
     #[test]
@@ -257,8 +268,8 @@ mod tests {
         for (hosts, expected) in
             [([5, 0, 4], "; 0 of 5 hosts have checked in so far."), ([5, 5, 4], "; 5 of 5 hosts have checked in so far.")]
         {
-            let said = warning(&fleet(true, 0, hosts)).unwrap();
-            assert!(said.contains(expected) && said.starts_with("the store was restored from a backup"), "{said}");
+            let text = warning(&fleet(true, 0, hosts)).unwrap();
+            assert!(text.contains(expected) && text.starts_with("the store was restored from a backup"), "{text}");
         }
     }
 }

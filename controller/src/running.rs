@@ -12,17 +12,17 @@ use uuid::Uuid;
 
 use crate::init::Layout;
 
-/// Maximum size of a response, in bytes: it must fit a backup.
+/// Maximum size of a response, in bytes. It is large because the response to a backup request is the whole backup.
 const MAX_RESPONSE_BYTES: u64 = 1 << 40;
 
-/// A client for the controller of a data directory, which may or may not be running.
+/// A client for the controller that uses a data directory. The controller may or may not be running.
 pub(crate) struct RunningController {
     client: Client,
     runtime: Runtime,
 }
 
 impl RunningController {
-    /// Returns a client of a data directory's controller. Nothing is sent yet.
+    /// Returns a client for the controller of a data directory. Sends nothing yet.
     ///
     /// # Errors
     /// The directory's path is not valid for a socket.
@@ -38,8 +38,8 @@ impl RunningController {
         &self.runtime
     }
 
-    /// Sends a request and returns the body of the response. The request is a `POST` with `body`, or a `GET` if `body`
-    /// is null.
+    /// Sends a request and returns the body of the response, or null if the response has no JSON body. The request is a
+    /// `POST` with `body`, or a `GET` if `body` is null.
     ///
     /// # Errors
     /// The controller is unreachable, or refuses the request.
@@ -57,7 +57,8 @@ impl RunningController {
         Ok(serde_json::from_slice(success_body(&response)?).unwrap_or_default())
     }
 
-    /// Passes the response's body to `sink`, piece by piece. Returns `false` if no controller is running.
+    /// Sends a `GET` request, and passes the body of the response to `sink`, piece by piece. Returns `false` if no
+    /// controller is running.
     ///
     /// # Errors
     /// The controller refuses the request, the response is incomplete, or `sink` fails.

@@ -9,7 +9,8 @@ use std::os::unix::net::UnixListener;
 
 use listenfd::ListenFd;
 
-/// The passed listeners. All are `None` if the controller was started by hand.
+/// The listening sockets that the service manager (systemd) passed to the controller. All are `None` if the controller
+/// was started by hand.
 #[derive(Debug, Default)]
 pub struct ActivatedSockets {
     /// The listener for operators.
@@ -20,22 +21,22 @@ pub struct ActivatedSockets {
     pub root: Option<UnixListener>,
 }
 
-/// The reason why a passed socket cannot be used. The controller did not start.
+/// The reason why a socket that the service manager passed cannot be used. The controller then does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ActivationError {
-    /// The unit gives the socket an unknown name.
+    /// The socket unit of systemd gives the socket a name that the controller does not know.
     #[error(
         "the service manager passed a socket with the unknown name {0:?}: set FileDescriptorName=admin, agents or root in its socket unit"
     )]
     Name(String),
-    /// The unit defines a socket of the wrong type.
+    /// The socket unit of systemd defines a socket of the wrong type, for example a datagram socket.
     #[error(
         "the socket {name:?} of the service manager has the wrong type: {source}; set one ListenStream= of the right type in its socket unit"
     )]
     Kind {
         /// The name of the socket in its unit.
         name: String,
-        /// The error.
+        /// The error that names the wrong type.
         source: io::Error,
     },
     /// Two units, or two lines of one unit, pass a socket of this name.
@@ -44,37 +45,39 @@ pub enum ActivationError {
 }
 
 impl ActivatedSockets {
-    /// Takes the sockets that the environment declares for this process.
+    /// Returns the sockets that the service manager passed to this process, as the environment variables `LISTEN_FDS`
+    /// and `LISTEN_FDNAMES` describe them.
     ///
     /// # Errors
-    /// [`ActivationError`].
+    /// [`ActivationError`] if a socket has an unknown name, the wrong type, or the name of another socket.
     pub fn from_environment() -> Result<Self, ActivationError> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         Self::from_names(ListenFd::from_env(), &names)
     }
 
-    /// Assigns the sockets by their names. `names` has one name per socket, in order, separated by colons.
+    /// Assigns the sockets to the fields by their names. `names` has one name for each socket, in the order of the
+    /// sockets, separated by colons.
     fn from_names(mut sockets: ListenFd, names: &str) -> Result<Self, ActivationError> {
-        let mut handed = Self::default();
-        for (at, name) in names.split(':').take(sockets.len()).enumerate() {
-            let kind = |source| ActivationError::Kind { name: name.to_owned(), source };
+        let mut listeners = Self::default();
+        for (index, name) in names.split(':').take(sockets.len()).enumerate() {
+            let wrong_type = |source| ActivationError::Kind { name: name.to_owned(), source };
             let is_first = match name {
-                "admin" => set_once(&mut handed.admin, sockets.take_tcp_listener(at).map_err(kind)?),
-                "agents" => set_once(&mut handed.agents, sockets.take_tcp_listener(at).map_err(kind)?),
-                "root" => set_once(&mut handed.root, sockets.take_unix_listener(at).map_err(kind)?),
-                other => return Err(ActivationError::Name(other.chars().take(64).collect())),
+                "admin" => set_once(&mut listeners.admin, sockets.take_tcp_listener(index).map_err(wrong_type)?),
+                "agents" => set_once(&mut listeners.agents, sockets.take_tcp_listener(index).map_err(wrong_type)?),
+                "root" => set_once(&mut listeners.root, sockets.take_unix_listener(index).map_err(wrong_type)?),
+                unknown_name => return Err(ActivationError::Name(unknown_name.chars().take(64).collect())),
             };
             if !is_first {
                 return Err(ActivationError::Twice(name.to_owned()));
             }
         }
-        Ok(handed)
+        Ok(listeners)
     }
 }
 
-/// Stores a socket in its field. Returns whether the field was empty.
+/// Stores a socket in its field. Returns `false` if the field had a socket already, which is then replaced.
 fn set_once<T>(field: &mut Option<T>, socket: Option<T>) -> bool {
-    let was_free = field.is_none();
+    let was_empty = field.is_none();
     *field = socket;
-    was_free
+    was_empty
 }

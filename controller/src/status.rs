@@ -1,9 +1,9 @@
 //! The current status of each node, in a table that can be watched.
 //!
 //! A client that waits for nodes need not read all of them repeatedly. Each change of a node's state or liveness has a
-//! number in one sequence, and the last changes are kept. A client that was away for a while reads the changes that it
-//! missed. A client that was away for too long, or since before a restart, gets an error and reads everything. Nothing
-//! here is stored. A restarted controller computes it again.
+//! number in one sequence, and the last changes are retained. A client that was away for a while reads the changes that
+//! it missed. A client that was away for too long, or since before a restart, gets an error and reads everything.
+//! Nothing here is stored. A restarted controller computes it again.
 //!
 //! The liveness of agents is recorded here only, and every response reads it here. The state of a node follows from its
 //! liveness and the model, by one function of `stemma_core::status`. This table has the states as of the last pass of
@@ -23,9 +23,9 @@ use uuid::Uuid;
 use crate::intake::{IntakeError, ReportPart, UnstoredParts};
 use crate::store::Revision;
 
-/// Maximum number of changes that are kept for later readers.
+/// Maximum number of status changes that the table retains for clients that read them later.
 const MAX_CHANGES: usize = 16 * 1024;
-/// Maximum time for which a read waits until this table has the effect of earlier writes.
+/// Maximum time for which a read waits until this table includes the effect of earlier writes.
 const REACH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The status of a node.
@@ -33,7 +33,7 @@ const REACH_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct NodeStatus {
     /// The state, with its reason.
     pub status: Status,
-    /// The liveness of its agent.
+    /// The liveness of the node's agent: whether the agent checks in.
     pub liveness: Liveness,
 }
 
@@ -41,7 +41,7 @@ pub struct NodeStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{sequence} of {epoch}")]
 pub struct StatusPosition {
-    /// Identifies the start of the controller. Each start counts from 1.
+    /// The random identity of one start of the controller. After each start, changes are numbered from 1 again.
     pub epoch: Uuid,
     /// The number of the last change before this position, or 0 at the start.
     pub sequence: u64,
@@ -58,8 +58,8 @@ pub struct StatusChange {
     pub status: Option<NodeStatus>,
 }
 
-/// Error for a position whose following changes are no longer kept, or that is of another start of the controller. The
-/// client has to read everything again.
+/// The error for a position that is too old, so that changes after it were dropped, or that belongs to another start of
+/// the controller. The client has to read everything again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the changes since {0} are no longer kept")]
 pub struct ChangesLost(pub StatusPosition);
@@ -76,9 +76,11 @@ pub struct StatusTable {
     ahead: Mutex<HashMap<Uuid, HostRevisions>>,
     /// Notified when a host becomes ahead of the store or no longer is, and when the revisions of such a host change.
     ahead_changed: Notify,
-    /// Notified when a node starts or stops holding others up: making the nodes that wait for its tasks `blocked`.
+    /// Notified when a node begins or ceases to hold others up. While it holds others up, the nodes that wait for its
+    /// tasks are `blocked`.
     blocking_changed: Notify,
-    /// The revision up to which all nodes are reconciled. Zero before the first pass.
+    /// The revision of the store up to which this table includes the effect of all writes. Zero before the first pass
+    /// of the reconciler.
     revision: watch::Sender<Revision>,
     last: watch::Sender<StatusPosition>,
 }
@@ -86,9 +88,10 @@ pub struct StatusTable {
 #[derive(Debug, Default)]
 struct StatusState {
     inputs: HashMap<Uuid, StateInputs>,
-    /// True if the store waits after a restore, so nothing is sent to any host.
+    /// True if the store was restored and waits for an admin to resume the fleet. Until then nothing is sent to any
+    /// host.
     is_store_waiting: bool,
-    /// The nodes that started or stopped holding others up since the last call of `take_blocking_changes`.
+    /// The nodes that began or ceased to hold others up since the last call of `take_blocking_changes`.
     blocking_changes: BTreeSet<Uuid>,
     changes: VecDeque<StatusChange>,
 }
@@ -111,22 +114,22 @@ impl Default for StatusTable {
 }
 
 impl StatusTable {
-    /// Stores the inputs that decide a node's state. `inputs` is called under the lock of the table, so that a check-in
-    /// cannot be lost between reading and storing. The inputs that only this table records are kept: of `inputs`, these
-    /// are ignored.
+    /// Stores the inputs that decide a node's state. `inputs` is called under the lock of the table, so that no
+    /// check-in is lost between the call and the write. This table is the only source of some inputs, for example
+    /// `is_blocked`. In the result of `inputs`, these fields are ignored.
     pub fn set_inputs(&self, node: Uuid, inputs: impl FnOnce() -> StateInputs) {
         let mut inner = self.lock();
-        let before = inner.inputs.get(&node);
-        let is_duplicated = before.is_some_and(|before| before.is_duplicated);
-        let is_blocked = before.is_some_and(|before| before.is_blocked);
+        let old_inputs = inner.inputs.get(&node);
+        let is_duplicated = old_inputs.is_some_and(|old_inputs| old_inputs.has_duplicate_identity);
+        let is_blocked = old_inputs.is_some_and(|old_inputs| old_inputs.is_blocked);
         let is_report_refused = self.refused_parts.contains(node);
         let is_release_refused = self.lock_refused_releases().contains_key(&node);
         let is_ahead = self.lock_ahead().contains_key(&node);
         let is_store_waiting = inner.is_store_waiting;
         let inputs = StateInputs {
-            is_duplicated,
+            has_duplicate_identity: is_duplicated,
             is_blocked,
-            is_ahead,
+            is_host_ahead: is_ahead,
             is_store_waiting,
             is_report_refused,
             is_release_refused,
@@ -135,79 +138,84 @@ impl StatusTable {
         self.set(&mut inner, node, inputs);
     }
 
-    /// Stores the task outcomes of a node.
+    /// Stores the summary of the outcomes of a node's tasks.
     pub fn set_tasks(&self, node: Uuid, tasks: TaskSummary) {
-        self.update(node, |before| StateInputs { tasks, ..before });
+        self.update(node, |old_inputs| StateInputs { tasks, ..old_inputs });
     }
 
-    /// Stores whether a node's host has not checked in since the present epoch of the store began.
+    /// Stores whether the first check-in of a node's host in the present epoch is still missing. An epoch begins when
+    /// the store is created or restored.
     pub fn set_host_awaited(&self, node: Uuid, is_host_awaited: bool) {
-        self.update(node, |before| StateInputs { is_host_awaited, ..before });
+        self.update(node, |old_inputs| StateInputs { is_host_awaited, ..old_inputs });
     }
 
-    /// Stores the liveness of a node's agent. Does nothing for a node without inputs: a deleted node must not appear
-    /// again, and the inputs of a new node will contain its liveness.
+    /// Stores the liveness of a node's agent. Does nothing for a node without inputs. A deleted node must not appear
+    /// again, and the first inputs of a new node will contain its liveness.
     pub fn set_liveness(&self, node: Uuid, liveness: impl FnOnce() -> Liveness) {
-        self.update(node, |before| StateInputs { liveness: liveness(), ..before });
+        self.update(node, |old_inputs| StateInputs { liveness: liveness(), ..old_inputs });
     }
 
     /// Records that a node's host has enrolled.
     pub(crate) fn set_enrolled(&self, node: Uuid) {
-        self.update(node, |before| StateInputs { has_enrolled: true, ..before });
+        self.update(node, |old_inputs| StateInputs { has_enrolled: true, ..old_inputs });
     }
 
     /// Stores whether a node's host confirmed its desired state. [`HostConfirmation::Unknown`] changes nothing.
     pub(crate) fn set_confirmation(&self, node: Uuid, confirmation: impl FnOnce() -> HostConfirmation) {
-        self.update(node, |before| match confirmation() {
-            HostConfirmation::Unknown => before,
-            confirmation => StateInputs { confirmation, ..before },
+        self.update(node, |old_inputs| match confirmation() {
+            HostConfirmation::Unknown => old_inputs,
+            confirmation => StateInputs { confirmation, ..old_inputs },
         });
     }
 
-    /// Stores what a node's agent reports about itself: whether it is stuck, and whether its host has paths that no
-    /// task manages any more.
+    /// Stores a report of a node's agent about itself. `stuck` is the reason why the agent is stuck, if it is.
+    /// `is_orphaned` is true if the host has paths that no task manages any more.
     pub(crate) fn set_reported(&self, node: Uuid, stuck: Option<&StuckAgent>, is_orphaned: bool) {
-        let (is_stuck, can_run_tasks) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.can_run_tasks));
-        self.update(node, |before| StateInputs { is_stuck, can_run_tasks, is_orphaned, ..before });
+        let (is_stuck, can_run_tasks_when_stuck) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.can_run_tasks));
+        self.update(node, |old| StateInputs { is_stuck, can_run_tasks_when_stuck, has_orphaned_paths: is_orphaned, ..old });
     }
 
-    /// Stores for each node whether it waits for a host that holds it up.
+    /// Stores for each of these nodes whether it is blocked. A node is blocked if its tasks wait for a task of another
+    /// host that will not do that task by itself.
     pub(crate) fn set_blocked(&self, nodes: impl IntoIterator<Item = (Uuid, bool)>) {
         for (node, is_blocked) in nodes {
-            self.update(node, |before| StateInputs { is_blocked, ..before });
+            self.update(node, |old_inputs| StateInputs { is_blocked, ..old_inputs });
         }
     }
 
-    /// Returns whether a node waited, in the last pass, for a host that holds it up.
+    /// Returns whether the last pass of the reconciler found a node to be blocked. A node is blocked if its tasks wait
+    /// for a task of another host that will not do that task by itself.
     pub(crate) fn is_blocked(&self, node: Uuid) -> bool {
         self.lock().inputs.get(&node).is_some_and(|inputs| inputs.is_blocked)
     }
 
-    /// Returns whether a node holds up the nodes that wait for it.
+    /// Returns whether a node holds up the nodes that wait for its tasks, so that those nodes are `blocked`.
     pub(crate) fn is_holding_others_up(&self, node: Uuid) -> bool {
-        self.lock().inputs.get(&node).is_some_and(StateInputs::is_holding_others_up)
+        self.lock().inputs.get(&node).is_some_and(StateInputs::is_blocking_others)
     }
 
-    /// Returns whether a node keeps its task set, whatever its next one is.
+    /// Returns whether a node does not get its next task set. Other nodes then wait in vain for tasks that only the
+    /// next task set has.
     pub(crate) fn is_withheld(&self, node: Uuid) -> bool {
-        self.lock().inputs.get(&node).is_some_and(StateInputs::is_withheld)
+        self.lock().inputs.get(&node).is_some_and(StateInputs::is_task_set_withheld)
     }
 
-    /// Returns the inputs of a node's state as of the last pass, or `None` if the node is not known yet.
+    /// Returns the present inputs of a node's state, or `None` if the table does not have the node.
     pub(crate) fn inputs(&self, node: Uuid) -> Option<StateInputs> {
         self.lock().inputs.get(&node).copied()
     }
 
-    /// Returns and clears the nodes that started or stopped holding others up since the last call.
+    /// Returns the nodes that began or ceased to hold others up since the last call, and removes them from the list of
+    /// such changes.
     pub(crate) fn take_blocking_changes(&self) -> BTreeSet<Uuid> {
         std::mem::take(&mut self.lock().blocking_changes)
     }
 
-    /// Waits until [`Self::take_blocking_changes`] has nodes to return. Only one task may wait.
+    /// Waits until [`Self::take_blocking_changes`] has nodes to return. Only one async task may wait at a time.
     pub(crate) async fn blocking_changed(&self) {
         loop {
             self.blocking_changed.notified().await;
-            // A reconciler pass changes nodes and takes these changes itself, so none may be left.
+            // A pass of the reconciler may have removed the changes since the notification. Then the wait continues.
             if !self.lock().blocking_changes.is_empty() {
                 return;
             }
@@ -216,10 +224,11 @@ impl StatusTable {
 
     /// Stores whether two hosts use a node's identity.
     pub fn set_duplicated(&self, node: Uuid, is_duplicated: bool) {
-        self.update(node, |before| StateInputs { is_duplicated, ..before });
+        self.update(node, |old_inputs| StateInputs { has_duplicate_identity: is_duplicated, ..old_inputs });
     }
 
-    /// Records the result of storing one part of a host's report.
+    /// Records the result of an attempt to store one part of a host's report. A refused part becomes an input of the
+    /// node's state. A part that the host will send again is only added to the waiting parts.
     pub(crate) fn record_report<T>(&self, node: Uuid, part: ReportPart, result: &Result<T, IntakeError>) {
         let is_changed = match result {
             Ok(_) => {
@@ -242,45 +251,47 @@ impl StatusTable {
             }
         };
         if is_changed {
-            self.update(node, |before| StateInputs { is_report_refused: self.refused_parts.contains(node), ..before });
+            self.update(node, |old_inputs| StateInputs { is_report_refused: self.refused_parts.contains(node), ..old_inputs });
         }
     }
 
-    /// Returns the last reported parts that are not stored yet and that hosts send again.
+    /// Returns the parts of reports that could not be stored yet, by node. Hosts will send these parts again.
     pub(crate) fn waiting_reports(&self) -> &UnstoredParts {
         &self.waiting_parts
     }
 
-    /// Returns the last reported parts that were refused.
+    /// Returns the parts of reports that were refused, by node, with the reasons.
     pub(crate) fn refused_reports(&self) -> &UnstoredParts {
         &self.refused_parts
     }
 
-    /// Stores whether the store refuses the next task set of a node, and why. Returns whether this changed.
+    /// Stores the reason why the store refuses the next task set of a node, or `None` if the store accepts it. Returns
+    /// whether the reason changed.
     pub(crate) fn set_refused_release(&self, node: Uuid, refusal: Option<&str>) -> bool {
-        let mut refused = self.lock_refused_releases();
-        let before = match refusal {
-            Some(refusal) => refused.insert(node, refusal.to_owned()),
-            None => refused.remove(&node),
+        let mut refusals = self.lock_refused_releases();
+        let previous = match refusal {
+            Some(refusal) => refusals.insert(node, refusal.to_owned()),
+            None => refusals.remove(&node),
         };
-        drop(refused);
-        if before.is_some() != refusal.is_some() {
-            self.update(node, |before| StateInputs { is_release_refused: refusal.is_some(), ..before });
+        drop(refusals);
+        if previous.is_some() != refusal.is_some() {
+            self.update(node, |previous| StateInputs { is_release_refused: refusal.is_some(), ..previous });
         }
-        before.as_deref() != refusal
+        previous.as_deref() != refusal
     }
 
-    /// Stores whether a node's host is ahead of the store, and its revisions.
-    pub(crate) fn set_ahead(&self, node: Uuid, host: Option<HostRevisions>) {
-        match host {
-            Some(host) => drop(self.lock_ahead().insert(node, host)),
+    /// Stores the revisions of a node's host that is ahead of the store, or with `None` that the host is not ahead.
+    pub(crate) fn set_ahead(&self, node: Uuid, host_revisions: Option<HostRevisions>) {
+        match host_revisions {
+            Some(host_revisions) => drop(self.lock_ahead().insert(node, host_revisions)),
             None => drop(self.lock_ahead().remove(&node)),
         }
         self.ahead_changed.notify_one();
-        self.update(node, |before| StateInputs { is_ahead: host.is_some(), ..before });
+        self.update(node, |old_inputs| StateInputs { is_host_ahead: host_revisions.is_some(), ..old_inputs });
     }
 
-    /// Stores whether the store waits after a restore from a backup, so that nothing is sent to any host.
+    /// Stores whether the store waits for an admin after a restore from a backup. While it waits, nothing is sent to
+    /// any host. Updates the state of every node if this changes.
     pub(crate) fn set_store_waiting(&self, is_store_waiting: bool) {
         let mut inner = self.lock();
         if inner.is_store_waiting == is_store_waiting {
@@ -294,22 +305,23 @@ impl StatusTable {
         }
     }
 
-    /// Returns the revisions of a node's host if it is ahead of the store.
-    pub(crate) fn ahead(&self, node: Uuid) -> Option<HostRevisions> {
+    /// Returns the revisions of a node's host if the host is ahead of the store, otherwise `None`.
+    pub(crate) fn host_ahead(&self, node: Uuid) -> Option<HostRevisions> {
         self.lock_ahead().get(&node).copied()
     }
 
     /// Returns the revisions of all hosts that are ahead of the store, by node.
-    pub(crate) fn all_ahead(&self) -> HashMap<Uuid, HostRevisions> {
+    pub(crate) fn hosts_ahead(&self) -> HashMap<Uuid, HostRevisions> {
         self.lock_ahead().clone()
     }
 
-    /// Waits until the hosts that are ahead, or their revisions, changed since the last call. Only one task may wait.
+    /// Waits until the set of hosts that are ahead of the store, or their revisions, changed since the last call. Only
+    /// one async task may wait at a time.
     pub(crate) async fn ahead_changed(&self) {
         self.ahead_changed.notified().await;
     }
 
-    /// Returns why the store refuses the next task set of a node, or `None` if it does not.
+    /// Returns the reason why the store refuses the next task set of a node, or `None` if the store accepts it.
     pub(crate) fn refused_release(&self, node: Uuid) -> Option<String> {
         self.lock_refused_releases().get(&node).cloned()
     }
@@ -334,7 +346,7 @@ impl StatusTable {
         }
     }
 
-    /// Returns the status of a node, or `None` if it is not known yet.
+    /// Returns the status of a node, or `None` if the table does not have the node.
     pub fn get(&self, node: Uuid) -> Option<NodeStatus> {
         self.lock().inputs.get(&node).copied().map(NodeStatus::from_inputs)
     }
@@ -345,18 +357,18 @@ impl StatusTable {
     }
 
     /// Waits up to two seconds until the status of all nodes is up to date with this revision of the store. Returns
-    /// whether it is. Returns at once before the first pass.
+    /// whether the status is up to date. Does not wait before the first pass of the reconciler, which may take long.
     pub(crate) async fn wait_for_revision(&self, revision: Revision) -> bool {
-        let mut as_of = self.revision.subscribe();
-        if *as_of.borrow() == Revision::ZERO {
+        let mut table_revision = self.revision.subscribe();
+        if *table_revision.borrow() == Revision::ZERO {
             return revision == Revision::ZERO;
         }
         // The channel cannot close, because the table owns the sender.
-        matches!(timeout(REACH_TIMEOUT, as_of.wait_for(|seen| *seen >= revision)).await, Ok(Ok(_)))
+        matches!(timeout(REACH_TIMEOUT, table_revision.wait_for(|current| *current >= revision)).await, Ok(Ok(_)))
     }
 
-    /// Returns the nodes in any of these states, and the number of all nodes. Returns `None` if this revision is not
-    /// reached yet.
+    /// Returns the nodes that are in any of these states, and the number of all nodes. Returns `None` if the table is
+    /// not up to date with this revision of the store yet.
     pub fn nodes_in_states(&self, states: &[State], revision: Revision) -> Option<(Vec<Uuid>, usize)> {
         let inner = self.lock();
         let is_selected = |inputs: &StateInputs| states.contains(&inputs.status().state);
@@ -364,13 +376,13 @@ impl StatusTable {
         (*self.revision.borrow() >= revision).then(|| (nodes(), inner.inputs.len()))
     }
 
-    /// Counts these nodes by state. Nodes that are not known yet are not counted.
+    /// Returns the number of these nodes in each state. Ignores nodes that the table does not have yet.
     pub fn count_states(&self, nodes: impl IntoIterator<Item = Uuid>) -> BTreeMap<State, usize> {
         let inner = self.lock();
         state_counts(nodes.into_iter().filter_map(|node| inner.inputs.get(&node)))
     }
 
-    /// Counts these nodes, or all nodes with `None`, by note.
+    /// Returns the number of nodes with each note. Counts only the given nodes, or all nodes if `nodes` is `None`.
     pub(crate) fn count_notes(&self, nodes: Option<&[Uuid]>) -> BTreeMap<StatusNote, usize> {
         let inner = self.lock();
         match nodes {
@@ -379,74 +391,80 @@ impl StatusTable {
         }
     }
 
-    /// Counts all nodes by state.
+    /// Returns the number of all nodes in each state.
     pub fn count_all_states(&self) -> BTreeMap<State, usize> {
         state_counts(self.lock().inputs.values())
     }
 
-    /// Returns a receiver of the position of the last change.
+    /// Returns a receiver that always has the position of the last status change.
     pub fn subscribe(&self) -> watch::Receiver<StatusPosition> {
         self.last.subscribe()
     }
 
-    /// Returns the changes after a position, in order.
+    /// Returns the status changes after a position, in order.
     ///
     /// # Errors
-    /// [`ChangesLost`].
-    pub fn changes_since(&self, from: StatusPosition) -> Result<Vec<StatusChange>, ChangesLost> {
+    /// [`ChangesLost`] if the position is of another start of the controller, or changes after the position were
+    /// dropped.
+    pub fn changes_since(&self, position: StatusPosition) -> Result<Vec<StatusChange>, ChangesLost> {
         let inner = self.lock();
-        let last = *self.last.borrow();
-        let first = inner.changes.front().map_or(last.sequence + 1, |change| change.sequence);
-        if from.epoch != last.epoch || from.sequence + 1 < first {
-            return Err(ChangesLost(from));
+        let last_position = *self.last.borrow();
+        let oldest_sequence = inner.changes.front().map_or(last_position.sequence + 1, |change| change.sequence);
+        if position.epoch != last_position.epoch || position.sequence + 1 < oldest_sequence {
+            return Err(ChangesLost(position));
         }
-        let start = usize::try_from(from.sequence + 1 - first).unwrap_or(usize::MAX).min(inner.changes.len());
+        let start = usize::try_from(position.sequence + 1 - oldest_sequence).unwrap_or(usize::MAX).min(inner.changes.len());
         Ok(inner.changes.range(start..).copied().collect())
     }
 
+    /// Locks the revisions of the hosts that are ahead of the store.
     fn lock_ahead(&self) -> MutexGuard<'_, HashMap<Uuid, HostRevisions>> {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the reasons why the store refuses the next task set of nodes.
     fn lock_refused_releases(&self) -> MutexGuard<'_, HashMap<Uuid, String>> {
         self.refused_releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the inputs of a node by `change`. Does nothing for a node that is not known, or if nothing changes.
+    /// Replaces the inputs of a node by the result of `change`. Does nothing if the table does not have the node, or if
+    /// the inputs stay the same.
     fn update(&self, node: Uuid, change: impl FnOnce(StateInputs) -> StateInputs) {
         let mut inner = self.lock();
-        let Some(before) = inner.inputs.get(&node).copied() else { return };
-        let now = change(before);
-        // Most nodes that are checked every few seconds did not change.
-        if now != before {
-            self.set(&mut inner, node, now);
+        let Some(old_inputs) = inner.inputs.get(&node).copied() else { return };
+        let new_inputs = change(old_inputs);
+        // Most calls change nothing. They come from checks of all nodes every few seconds.
+        if new_inputs != old_inputs {
+            self.set(&mut inner, node, new_inputs);
         }
     }
 
-    /// Stores the inputs of a node, and notifies watchers if its state, or whether it holds others up, changes by them.
+    /// Stores the inputs of a node. If its status changes, appends the change to the sequence that clients watch. If it
+    /// begins or ceases to hold others up, or to be withheld, notifies the reconciler.
     fn set(&self, inner: &mut StatusState, node: Uuid, inputs: StateInputs) {
-        let now = NodeStatus::from_inputs(inputs);
-        let before = inner.inputs.insert(node, inputs);
-        let holds_up = |inputs: StateInputs| (inputs.is_holding_others_up(), inputs.is_withheld());
-        if before.map(holds_up).unwrap_or_default() != holds_up(inputs) {
+        let new_status = NodeStatus::from_inputs(inputs);
+        let old_inputs = inner.inputs.insert(node, inputs);
+        let blocking_flags = |inputs: StateInputs| (inputs.is_blocking_others(), inputs.is_task_set_withheld());
+        if old_inputs.map(blocking_flags).unwrap_or_default() != blocking_flags(inputs) {
             inner.blocking_changes.insert(node);
             self.blocking_changed.notify_one();
         }
-        if before.map(NodeStatus::from_inputs) != Some(now) {
-            self.record_change(inner, node, Some(now));
+        if old_inputs.map(NodeStatus::from_inputs) != Some(new_status) {
+            self.record_change(inner, node, Some(new_status));
         }
     }
 
-    /// Appends a change of a node to the sequence of changes, and drops the oldest one if there are too many.
-    fn record_change(&self, inner: &mut StatusState, node: Uuid, now: Option<NodeStatus>) {
-        let last = *self.last.borrow();
-        let sequence = last.sequence + 1;
+    /// Appends a change of a node's status to the sequence of changes. Drops the oldest change at the maximum number.
+    /// `new_status` is `None` for a deleted node.
+    fn record_change(&self, inner: &mut StatusState, node: Uuid, new_status: Option<NodeStatus>) {
+        let last_position = *self.last.borrow();
+        let sequence = last_position.sequence + 1;
         if inner.changes.len() == MAX_CHANGES {
             inner.changes.pop_front();
         }
-        inner.changes.push_back(StatusChange { sequence, node, status: now });
+        inner.changes.push_back(StatusChange { sequence, node, status: new_status });
         // The caller holds the lock of `inner`, so the numbers are in the order of the changes.
-        self.last.send_replace(StatusPosition { sequence, ..last });
+        self.last.send_replace(StatusPosition { sequence, ..last_position });
     }
 
     fn lock(&self) -> MutexGuard<'_, StatusState> {
@@ -454,12 +472,14 @@ impl StatusTable {
     }
 }
 
+/// Returns the number of nodes in each state, from the inputs of the nodes.
 pub(crate) fn state_counts<'a>(inputs: impl Iterator<Item = &'a StateInputs>) -> BTreeMap<State, usize> {
     let mut counts = BTreeMap::new();
     inputs.for_each(|inputs| *counts.entry(inputs.status().state).or_default() += 1);
     counts
 }
 
+/// Returns the number of nodes with each note, from the inputs of the nodes.
 pub(crate) fn note_counts<'a>(inputs: impl Iterator<Item = &'a StateInputs>) -> BTreeMap<StatusNote, usize> {
     let mut counts = BTreeMap::new();
     inputs.flat_map(StateInputs::notes).for_each(|note| *counts.entry(note).or_default() += 1);
@@ -476,10 +496,12 @@ impl NodeStatus {
 mod tests {
     use super::*;
 
+    /// Returns the inputs of a node that is in a group and whose tasks have these outcomes.
     fn placed(tasks: TaskSummary) -> StateInputs {
         StateInputs { is_placed: true, tasks, ..StateInputs::default() }
     }
 
+    /// Returns the inputs of the same node with an agent that is connected.
     fn connected(inputs: StateInputs) -> StateInputs {
         StateInputs { liveness: Liveness::Connected, ..inputs }
     }
@@ -487,8 +509,8 @@ mod tests {
     #[test]
     fn status_change_gets_next_number_when_status_differs() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
-        let watched = table.subscribe();
-        let at = |sequence| StatusPosition { sequence, ..*watched.borrow() };
+        let position_receiver = table.subscribe();
+        let position_at = |sequence| StatusPosition { sequence, ..*position_receiver.borrow() };
         table.set_inputs(node, || connected(StateInputs::default()));
         table.set_inputs(node, || connected(placed(TaskSummary::Incomplete)));
         table.set_inputs(node, || connected(placed(TaskSummary::Incomplete)));
@@ -502,46 +524,47 @@ mod tests {
         assert_eq!(
             table.nodes_in_states(&[State::Silent], Revision::new(8)),
             None,
-            "a change that was not taken in may have made others silent"
+            "a write that the table does not include yet may have made other nodes silent"
         );
         table.remove(node);
         table.remove(node);
-        let changes = table.changes_since(at(0)).unwrap();
-        let states: Vec<_> = changes.iter().map(|change| change.status.map(|now| now.status.state)).collect();
-        let states_expected = [State::Unplaced, State::Changing, State::Converged, State::Silent].map(Some);
-        assert_eq!(states, [&states_expected[..], &[None]].concat());
+        let changes = table.changes_since(position_at(0)).unwrap();
+        let states: Vec<_> = changes.iter().map(|change| change.status.map(|new_status| new_status.status.state)).collect();
+        let expected_states = [State::Unplaced, State::Changing, State::Converged, State::Silent].map(Some);
+        assert_eq!(states, [&expected_states[..], &[None]].concat());
         assert!(changes.iter().zip(1..).all(|(change, number)| change.sequence == number));
-        assert_eq!(watched.borrow().sequence, 5);
-        assert_eq!(table.changes_since(at(3)).unwrap().len(), 2);
-        assert_eq!(table.changes_since(at(5)), Ok(Vec::new()));
+        assert_eq!(position_receiver.borrow().sequence, 5);
+        assert_eq!(table.changes_since(position_at(3)).unwrap().len(), 2);
+        assert_eq!(table.changes_since(position_at(5)), Ok(Vec::new()));
         table.set_liveness(node, || Liveness::Connected);
         table.set_tasks(node, TaskSummary::Succeeded);
-        assert_eq!(watched.borrow().sequence, 5, "who is gone does not come back with its last check-in");
+        assert_eq!(position_receiver.borrow().sequence, 5, "a check-in does not restore a removed node");
         assert_eq!(table.inputs(node), None);
     }
 
     #[test]
     fn x02_nodes_wait_while_store_waits() {
         let (table, [first, second]) = (StatusTable::default(), [1, 2].map(Uuid::from_u128));
-        let state = |node| table.get(node).map(|now| now.status.state);
+        let state = |node| table.get(node).map(|node_status| node_status.status.state);
         table.set_inputs(first, || connected(placed(TaskSummary::Succeeded)));
         table.set_store_waiting(true);
         table.set_inputs(second, || connected(placed(TaskSummary::Incomplete)));
         assert_eq!([first, second].map(state), [Some(State::Waiting); 2]);
         assert_eq!(table.nodes_in_states(&[State::Waiting], Revision::ZERO).map(|(nodes, _)| nodes.len()), Some(2));
-        let told = table.subscribe().borrow().sequence;
+        let sequence = table.subscribe().borrow().sequence;
         table.set_store_waiting(true);
-        assert_eq!(table.subscribe().borrow().sequence, told, "nothing changed");
+        assert_eq!(table.subscribe().borrow().sequence, sequence, "nothing changed");
         table.set_store_waiting(false);
         assert_eq!([first, second].map(state), [Some(State::Converged), Some(State::Changing)]);
-        assert_eq!(table.subscribe().borrow().sequence, told + 2, "whoever watches is told");
+        assert_eq!(table.subscribe().borrow().sequence, sequence + 2, "watchers get one change for each node");
     }
 
+    /// `blocking_changed` does not return for a change that `take_blocking_changes` has already removed.
     #[tokio::test(start_paused = true)]
     async fn y06_blocking_changed_waits_until_pass_takes_changes() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         table.set_inputs(node, || placed(TaskSummary::Incomplete));
-        assert_eq!(table.take_blocking_changes(), BTreeSet::from([node]), "without an agent it holds others up");
+        assert_eq!(table.take_blocking_changes(), BTreeSet::from([node]), "a node without an agent holds others up");
         assert!(timeout(Duration::from_secs(1), table.blocking_changed()).await.is_err(), "it was taken");
         table.set_liveness(node, || Liveness::Connected);
         table.blocking_changed().await;
@@ -551,27 +574,27 @@ mod tests {
     #[test]
     fn changes_since_fails_when_position_is_too_old() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
-        for n in 0..MAX_CHANGES + 2 {
-            let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
+        for round in 0..MAX_CHANGES + 2 {
+            let liveness = if round % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
             table.set_inputs(node, || StateInputs { liveness, ..StateInputs::default() });
         }
-        let at = |sequence| StatusPosition { sequence, ..*table.subscribe().borrow() };
-        assert_eq!(table.changes_since(at(1)), Err(ChangesLost(at(1))));
-        assert_eq!(table.changes_since(at(2)).unwrap().len(), MAX_CHANGES);
+        let position_at = |sequence| StatusPosition { sequence, ..*table.subscribe().borrow() };
+        assert_eq!(table.changes_since(position_at(1)), Err(ChangesLost(position_at(1))));
+        assert_eq!(table.changes_since(position_at(2)).unwrap().len(), MAX_CHANGES);
     }
 
     #[test]
     fn changes_since_fails_when_position_is_from_before_restart() {
-        let (before, after, node) = (StatusTable::default(), StatusTable::default(), Uuid::from_u128(1));
-        for (table, changes) in [(&before, 3), (&after, 1)] {
-            for n in 0..changes {
-                let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
+        let (old_table, new_table, node) = (StatusTable::default(), StatusTable::default(), Uuid::from_u128(1));
+        for (table, change_count) in [(&old_table, 3), (&new_table, 1)] {
+            for round in 0..change_count {
+                let liveness = if round % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
                 table.set_inputs(node, || StateInputs { liveness, ..StateInputs::default() });
             }
         }
         for sequence in 0..=3 {
-            let of_before = StatusPosition { sequence, ..*before.subscribe().borrow() };
-            assert_eq!(after.changes_since(of_before), Err(ChangesLost(of_before)));
+            let old_position = StatusPosition { sequence, ..*old_table.subscribe().borrow() };
+            assert_eq!(new_table.changes_since(old_position), Err(ChangesLost(old_position)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Manual pages and completions of the three programs, generated from their command lines.
+//! Writes the manual pages and completions of the programs, generated from their command lines.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-/// The shells, each with the subdirectory for its completions.
+/// The shells, each with the name of the subdirectory for its completions.
 const SHELLS: [(Shell, &str); 3] = [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")];
 
-/// Writes all pages and completions below a directory.
+/// Writes all pages and completions below the directory `out_dir`.
 ///
 /// # Errors
-/// If a file cannot be written.
+/// Fails if a file cannot be written.
 pub(crate) fn write(out_dir: &Path) -> Result<()> {
     let man = out_dir.join("man");
     fs::create_dir_all(&man)?;
@@ -27,13 +27,15 @@ pub(crate) fn write(out_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a page for the program and one for each of its commands.
+/// Writes a manual page for the program and one for each of its visible commands. `section` is the section of the
+/// manual.
 fn write_pages(program: Command, section: &str, out_dir: &Path) -> Result<()> {
     let mut program = program.disable_help_subcommand(true);
     program.build();
     write_page(&program, section, out_dir)
 }
 
+/// Writes the manual page of a command, and the pages of its visible subcommands.
 fn write_page(command: &Command, section: &str, out_dir: &Path) -> Result<()> {
     for subcommand in command.get_subcommands().filter(|child| !child.is_hide_set()) {
         write_page(subcommand, section, out_dir)?;
@@ -44,6 +46,7 @@ fn write_page(command: &Command, section: &str, out_dir: &Path) -> Result<()> {
     Ok(fs::write(out_dir.join(page.get_filename()), text)?)
 }
 
+/// Writes the completions of a program, in one subdirectory for each shell.
 fn write_completions(mut program: Command, out_dir: &Path) -> Result<()> {
     let name = program.get_name().to_owned();
     for (shell, directory) in SHELLS {

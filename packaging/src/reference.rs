@@ -1,4 +1,4 @@
-//! Manual pages of the file formats (section 5), generated from the tables that the parsers use.
+//! Writes the manual pages of the file formats (section 5), generated from the tables that the parsers use.
 
 use std::fs;
 use std::path::Path;
@@ -9,18 +9,18 @@ use stemma_core::field::FieldDef;
 use stemma_core::manifest::{field_meaning, kinds};
 use stemma_core::task::{Parameter, TASK_TYPES, TaskType};
 
-/// Writes the pages below a directory.
+/// Writes the pages to the directory `out_dir`.
 ///
 /// # Errors
-/// If a file cannot be written.
+/// Fails if a file cannot be written.
 pub(crate) fn write(out_dir: &Path) -> Result<()> {
     fs::write(out_dir.join("stemma-manifest.5"), manifest_page())?;
-    let about = "The configuration of stemma-controller(8), in TOML. Flags override it. It must not be writable by others.";
-    let controller = configuration_page("stemma-controller.toml", "/etc/stemma/controller.toml", about);
+    let description = "The configuration of stemma-controller(8), in TOML. Flags override it. It must not be writable by others.";
+    let controller = configuration_page("stemma-controller.toml", "/etc/stemma/controller.toml", description);
     fs::write(out_dir.join("stemma-controller.toml.5"), controller.render_fields(stemma_controller::config::FILE_FIELDS))?;
-    let about = "The settings of this host that its fleet cannot change: TOML, read by stemma-agent(8) when it starts. Every field has a \
+    let description = "The settings of this host that its fleet cannot change: TOML, read by stemma-agent(8) when it starts. Every field has a \
                  default. It must not be writable by others.";
-    let agent = configuration_page("stemma-agent.toml", "/etc/stemma/agent.toml", about);
+    let agent = configuration_page("stemma-agent.toml", "/etc/stemma/agent.toml", description);
     Ok(fs::write(out_dir.join("stemma-agent.toml.5"), agent.render_fields(stemma_agent::config::FIELDS))?)
 }
 
@@ -28,6 +28,7 @@ pub(crate) fn write(out_dir: &Path) -> Result<()> {
 struct Page(Roff);
 
 impl Page {
+    /// Creates a page of section 5 that contains the section NAME.
     fn new(name: &str, summary: &str) -> Self {
         let mut roff = Roff::new();
         roff.control("TH", [name, "5", "", "", "Stemma"]);
@@ -36,17 +37,19 @@ impl Page {
         page
     }
 
+    /// Begins a section with this title.
     fn section(&mut self, title: &str) -> &mut Self {
         self.0.control("SH", [title]);
         self
     }
 
+    /// Adds text to the current section.
     fn paragraph(&mut self, text: impl Into<Vec<Inline>>) -> &mut Self {
         self.0.text(text);
         self
     }
 
-    /// Adds a row: the name, then its description.
+    /// Adds a row: a name with its aliases and its type, followed by its description.
     fn add_row(&mut self, name: &str, aliases: &[&str], kind: &str, text: String) {
         self.0.control("TP", []);
         let mut words = vec![bold(name)];
@@ -57,7 +60,8 @@ impl Page {
         self.paragraph(words).paragraph([roman(text)]);
     }
 
-    /// Adds a row for each field of a table. The fields of an object follow it, by their path.
+    /// Adds a row for each field of a table. Rows for the members of a field follow the row of that field. `path` is
+    /// the path of the fields' parent, and empty at the top level.
     fn add_rows(&mut self, path: &str, fields: &[FieldDef]) {
         for field in fields {
             let path = if path.is_empty() { field.name.to_owned() } else { format!("{path}.{}", field.name) };
@@ -72,18 +76,21 @@ impl Page {
         }
     }
 
+    /// Adds the section FIELDS with a row for each field. Returns the page in roff format.
     fn render_fields(mut self, fields: &[FieldDef]) -> String {
         self.section("FIELDS").add_rows("", fields);
         self.0.to_roff()
     }
 }
 
-fn configuration_page(name: &str, path: &str, about: &str) -> Page {
+/// Creates the page of a configuration file, without its fields. `path` is the installed path of the file.
+fn configuration_page(name: &str, path: &str, description: &str) -> Page {
     let mut page = Page::new(name, &format!("configuration, {path}"));
-    page.section("DESCRIPTION").paragraph([roman(about)]);
+    page.section("DESCRIPTION").paragraph([roman(description)]);
     page
 }
 
+/// Returns the page of the manifest format in roff format, with all kinds and task types.
 fn manifest_page() -> String {
     let mut page = Page::new("stemma-manifest", "the manifests that stemma apply reads");
     page.section("DESCRIPTION").paragraph([roman(
@@ -99,6 +106,7 @@ fn manifest_page() -> String {
     page.0.to_roff()
 }
 
+/// Adds a section with the parameters of a task type. Adds nothing if no agent of this version runs the type.
 fn add_task_type(page: &mut Page, task_type: &TaskType) {
     let Some(parameters) = task_type.manifest_parameters() else { return };
     page.section(&format!("task {}", task_type.name)).paragraph([roman(format!("{}.", task_type.summary))]);

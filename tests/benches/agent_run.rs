@@ -16,29 +16,33 @@ use anyhow::{Context, Result, ensure};
 use stemma_tests::fleet::{TempFleet, TestAgent};
 use stemma_tests::program;
 
-/// Runs of one program before the other one runs.
+/// Number of runs of each program in a round.
 const RUNS_PER_ROUND: u32 = 10;
+/// Number of rounds. In each round the agent runs first, then the shell.
 const ROUNDS: u32 = 6;
 /// Duration of a tick of `/proc/*/stat`, in milliseconds.
 const TICK_MS: f64 = 10.0;
 
+/// Prints a table of CPU times per run: `stemma-agent once`, a poll of a running agent, and the shell script.
 fn main() -> Result<()> {
     let fleet = TempFleet::start()?;
+    // The columns: `stemma-agent once`, the poll of a running agent, and the shell script.
     println!("{:<38} {:>9} {:>9} {:>9}", "CPU of a run with nothing to do", "once", "a look", "sh");
     for (files, commands) in [(10, 10), (100, 0)] {
         let name = format!("f{files}");
         let agent = converged_agent(&fleet, &name, files, commands)?;
-        let poll = poll_ms(&agent)?;
+        let poll_time = poll_ms(&agent)?;
         let mut agent = agent;
         agent.kill()?;
-        let (once, shell) = alternating_ms(&agent.path(""), files, commands)?;
-        let what = format!("{files} files, {commands} guarded commands");
-        println!("{what:<38} {once:>6.1} ms {poll:>6.1} ms {shell:>6.1} ms");
+        let (once_time, shell_time) = alternating_ms(&agent.path(""), files, commands)?;
+        let label = format!("{files} files, {commands} guarded commands");
+        println!("{label:<38} {once_time:>6.1} ms {poll_time:>6.1} ms {shell_time:>6.1} ms");
     }
     Ok(())
 }
 
-/// Returns an agent that has applied this number of files and commands.
+/// Joins an agent whose tasks are `files` files and `commands` guarded commands. Returns the agent after it has
+/// converged.
 fn converged_agent(fleet: &TempFleet, name: &str, files: u32, commands: u32) -> Result<TestAgent> {
     let mut text =
         format!("kind: Release\nname: {name}\nversion: '1'\nroles: {{all: {{tags: [x]}}}}\ntags: {{x: {{}}}}\ntasks:\n");
@@ -67,61 +71,64 @@ fn converged_agent(fleet: &TempFleet, name: &str, files: u32, commands: u32) -> 
         ensure!(status.contains("converged"), "{status}");
         Ok(())
     })?;
-    std::thread::sleep(Duration::from_secs(1)); // What follows convergence is over.
+    std::thread::sleep(Duration::from_secs(1)); // The work that follows convergence is then over.
     Ok(agent)
 }
 
-/// Returns the CPU time of one poll of a running agent, in milliseconds.
+/// Returns the CPU time of one poll of a running agent, in milliseconds. If an agent runs, `stemma-agent once` only
+/// makes that agent poll and waits for it.
 fn poll_ms(agent: &TestAgent) -> Result<f64> {
-    let id = agent.id().context("the agent runs")?;
+    let process_id = agent.id().context("the agent runs")?;
     let root = agent.path("").to_string_lossy().into_owned();
-    let before = cpu_ms(&format!("/proc/{id}/stat"), CpuScope::All)?;
+    let cpu_before_ms = cpu_ms(&format!("/proc/{process_id}/stat"), CpuScope::All)?;
     for _ in 0..RUNS_PER_ROUND * ROUNDS {
         program::succeed("stemma-agent", ["--root", &root, "once"])?;
         std::thread::sleep(Duration::from_millis(150));
     }
-    Ok((cpu_ms(&format!("/proc/{id}/stat"), CpuScope::All)? - before) / f64::from(RUNS_PER_ROUND * ROUNDS))
+    Ok((cpu_ms(&format!("/proc/{process_id}/stat"), CpuScope::All)? - cpu_before_ms) / f64::from(RUNS_PER_ROUND * ROUNDS))
 }
 
-/// Returns the CPU time of `once` and of the shell, in milliseconds per run.
+/// Returns the CPU time of `stemma-agent once` and of a shell script, in milliseconds per run. The script runs the same
+/// guards and hashes the same files. The programs alternate, so that the noise of the machine affects both.
 fn alternating_ms(root: &Path, files: u32, commands: u32) -> Result<(f64, f64)> {
     let agent = program::path("stemma-agent");
+    // The script starts the program `test` as a process, as the agent does. The shell's own `test` starts none.
     let mut script = "test=/usr/bin/test\n".to_owned() + &"$test -e /etc/passwd\n".repeat(commands as usize);
-    let named: String = (0..files).map(|number| format!(" {}/etc/app/{number}.conf", root.display())).collect();
-    writeln!(script, "sha256sum{named}")?;
-    let (mut once, mut shell) = (0.0, 0.0);
+    let file_arguments: String = (0..files).map(|number| format!(" {}/etc/app/{number}.conf", root.display())).collect();
+    writeln!(script, "sha256sum{file_arguments}")?;
+    let (mut once_total, mut shell_total) = (0.0, 0.0);
     for _ in 0..ROUNDS {
-        once += round_ms(Command::new(&agent).arg("--root").arg(root).arg("once"))?;
-        shell += round_ms(Command::new("/bin/sh").arg("-c").arg(&script))?;
+        once_total += round_ms(Command::new(&agent).arg("--root").arg(root).arg("once"))?;
+        shell_total += round_ms(Command::new("/bin/sh").arg("-c").arg(&script))?;
     }
-    Ok((once / f64::from(ROUNDS), shell / f64::from(ROUNDS)))
+    Ok((once_total / f64::from(ROUNDS), shell_total / f64::from(ROUNDS)))
 }
 
 /// Returns the mean CPU time of a command over [`RUNS_PER_ROUND`] runs, in milliseconds.
 fn round_ms(command: &mut Command) -> Result<f64> {
-    let before = cpu_ms("/proc/self/stat", CpuScope::Children)?;
+    let cpu_before_ms = cpu_ms("/proc/self/stat", CpuScope::Children)?;
     for _ in 0..RUNS_PER_ROUND {
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
         ensure!(status.success(), "{command:?}: {status}");
     }
-    Ok((cpu_ms("/proc/self/stat", CpuScope::Children)? - before) / f64::from(RUNS_PER_ROUND))
+    Ok((cpu_ms("/proc/self/stat", CpuScope::Children)? - cpu_before_ms) / f64::from(RUNS_PER_ROUND))
 }
 
+/// The processes whose CPU time is counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CpuScope {
-    /// The process and the children that it has waited for.
+    /// The process, and the children that the process has waited for.
     All,
-    /// Those children only.
+    /// Only the children that the process has waited for.
     Children,
 }
 
-/// Returns the user and system time from `/proc/ID/stat`. The kernel counts it in nanoseconds, and the file shows it in
-/// ticks.
-fn cpu_ms(stat: &str, count: CpuScope) -> Result<f64> {
+/// Returns the user and system time from a file `/proc/ID/stat`, in milliseconds. The file contains clock ticks.
+fn cpu_ms(stat: &str, scope: CpuScope) -> Result<f64> {
     let text = fs::read_to_string(stat)?;
     let (_, fields) = text.rsplit_once(')').context("stat names its program in brackets")?;
     // Fields 14 to 17 of proc_pid_stat(5). The first field after the bracket is field 3.
     let ticks: Vec<f64> = fields.split_whitespace().skip(11).take(4).map(str::parse).collect::<Result<_, _>>()?;
-    let from = if count == CpuScope::All { 0 } else { 2 };
-    Ok(ticks[from..].iter().sum::<f64>() * TICK_MS)
+    let first_index = if scope == CpuScope::All { 0 } else { 2 };
+    Ok(ticks[first_index..].iter().sum::<f64>() * TICK_MS)
 }

@@ -14,9 +14,9 @@ use crate::program::{RunningProgram, run, succeed};
 /// The addresses and the root certificate that the controller prints when it is ready.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ListenerAddresses {
-    /// The admin listener's URL.
+    /// URL of the listener for operators.
     pub admin: String,
-    /// The agents' listener's URL.
+    /// URL of the listener for agents.
     pub agents: String,
     /// Path of the fleet root's certificate.
     pub ca: PathBuf,
@@ -31,22 +31,22 @@ pub struct TempFleet {
     addresses: ListenerAddresses,
     /// The controller's configuration file.
     config: Option<PathBuf>,
-    /// The controller's URL that agents get when they join. If `None`, they get the URL that the controller printed.
-    advertised: Option<String>,
-    /// The command words before each agent program.
+    /// URL of the controller for agents that join. If `None`, they get the URL that the controller printed.
+    agent_url: Option<String>,
+    /// Command line of a program that executes each agent. If empty, agents start directly.
     host_wrapper: Vec<OsString>,
-    /// Reserves the controller's ports while it does not run.
+    /// Reservations of the controller's ports, so that no other test uses them while the controller is stopped.
     _ports: Option<[ReservedPort; 2]>,
 }
 
-/// An agent with a root directory of its own.
+/// An agent with its own root directory.
 pub struct TestAgent {
     root: PathBuf,
     running: Option<RunningProgram>,
 }
 
 impl TempFleet {
-    /// Runs `init` and `run` on free ports of the loopback.
+    /// Initializes and starts a controller on free loopback ports.
     ///
     /// # Errors
     /// When a program fails. The error contains its output.
@@ -54,7 +54,7 @@ impl TempFleet {
         Self::start_with_options(None, &[])
     }
 
-    /// Same as [`TempFleet::start`], with a configuration file of this text.
+    /// Same as [`TempFleet::start`], with a configuration file that contains this text.
     ///
     /// # Errors
     /// As [`TempFleet::start`].
@@ -62,7 +62,7 @@ impl TempFleet {
         Self::start_with_options(Some(config), &[])
     }
 
-    /// Same as [`TempFleet::start_with_config`], with a name under which hosts reach the controller.
+    /// Same as [`TempFleet::start_with_config`], with a host name at which hosts reach the controller.
     ///
     /// # Errors
     /// As [`TempFleet::start`].
@@ -70,7 +70,7 @@ impl TempFleet {
         Self::start_with_options(Some(config), &["--name", name])
     }
 
-    /// Runs `init` with these options, then `run` with this configuration.
+    /// Runs `stemma-controller init` with these options, then `stemma-controller run` with this configuration text.
     fn start_with_options(config: Option<&str>, options: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let data = dir.path().join("data");
@@ -80,48 +80,49 @@ impl TempFleet {
         let config = config.map(|text| std::fs::write(&file, text).map(|()| file)).transpose()?;
         let ports = [ReservedPort::reserve()?, ReservedPort::reserve()?];
         let [admin, agents] = ports.each_ref().map(|port| port.address().to_string());
-        let (controller, bound) = run_controller(&[], &data, config.as_deref(), [&admin, &agents])?;
+        let (controller, listener_addresses) = run_controller(&[], &data, config.as_deref(), [&admin, &agents])?;
         Ok(Self {
             dir,
             data,
             controller: Some(controller),
-            addresses: bound,
+            addresses: listener_addresses,
             config,
-            advertised: None,
+            agent_url: None,
             host_wrapper: Vec::new(),
             _ports: Some(ports),
         })
     }
 
-    /// Creates a fleet for a controller that the test itself runs. The controller's data is in `data` below the
+    /// Creates a fleet for a controller that the caller runs. The controller's data must be in `data` below the
     /// directory.
     #[must_use]
-    pub fn from_parts(dir: tempfile::TempDir, bound: ListenerAddresses) -> Self {
+    pub fn from_parts(dir: tempfile::TempDir, listener_addresses: ListenerAddresses) -> Self {
         let data = dir.path().join("data");
         Self {
             dir,
             data,
             controller: None,
-            addresses: bound,
+            addresses: listener_addresses,
             config: None,
-            advertised: None,
+            agent_url: None,
             host_wrapper: Vec::new(),
             _ports: None,
         }
     }
 
-    /// Gives agents that join from now on another address of the controller, such as the address of a proxy.
+    /// Sets the address of the controller that agents get when they join later, for example the address of a proxy.
     pub fn set_agent_address(&mut self, address: SocketAddr) {
-        self.advertised = Some(format!("https://{address}"));
+        self.agent_url = Some(format!("https://{address}"));
     }
 
-    /// Gives agents that join from now on a host name of the controller, with its current port.
+    /// Sets the host name of the controller that agents get when they join later. The port remains the current one.
     pub fn set_agent_host_name(&mut self, name: &str) {
         let port = self.addresses.agents.rsplit(':').next().unwrap_or_default();
-        self.advertised = Some(format!("https://{name}:{port}"));
+        self.agent_url = Some(format!("https://{name}:{port}"));
     }
 
-    /// Joins and starts new agents through another program, as [`TestAgent::start_under`] does.
+    /// Sets a program that executes each agent which joins later, as [`TestAgent::start_under`] does. `words` is its
+    /// command line.
     pub fn set_host_wrapper(&mut self, words: Vec<OsString>) {
         self.host_wrapper = words;
     }
@@ -165,7 +166,7 @@ impl TempFleet {
     /// Kills the controller with SIGKILL and starts it again on the same ports.
     ///
     /// # Errors
-    /// When it does not start again.
+    /// When the controller does not start again.
     pub fn crash_controller(&mut self) -> Result<()> {
         self.kill_controller()?;
         self.start_controller()
@@ -174,7 +175,7 @@ impl TempFleet {
     /// Kills the controller with SIGKILL.
     ///
     /// # Errors
-    /// When it is not running.
+    /// When the controller is not running.
     pub fn kill_controller(&mut self) -> Result<()> {
         self.controller.take().context("the controller runs")?.kill()
     }
@@ -182,7 +183,7 @@ impl TempFleet {
     /// Stops the controller with SIGSTOP until [`TempFleet::resume_controller`] or its end.
     ///
     /// # Errors
-    /// When it is not running, or does not stop in time.
+    /// When the controller is not running, or does not stop in time.
     pub fn pause_controller(&self) -> Result<()> {
         self.controller.as_ref().context("the controller runs")?.pause()
     }
@@ -190,7 +191,7 @@ impl TempFleet {
     /// Continues a paused controller.
     ///
     /// # Errors
-    /// When it is not running.
+    /// When the controller is not running.
     pub fn resume_controller(&self) -> Result<()> {
         self.controller.as_ref().context("the controller runs")?.resume()
     }
@@ -198,7 +199,7 @@ impl TempFleet {
     /// Stops the controller with SIGTERM.
     ///
     /// # Errors
-    /// When it does not end cleanly.
+    /// When the controller does not end cleanly.
     pub fn stop_controller(&mut self) -> Result<()> {
         self.controller.take().context("the controller runs")?.stop()
     }
@@ -206,7 +207,7 @@ impl TempFleet {
     /// Starts the controller again on its previous ports.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the controller does not start.
     pub fn start_controller(&mut self) -> Result<()> {
         self.start_controller_under(&[])
     }
@@ -214,71 +215,71 @@ impl TempFleet {
     /// Same as [`TempFleet::start_controller`], through another program, as [`TestAgent::start_under`] does.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the controller does not start.
     pub fn start_controller_under(&mut self, words: &[OsString]) -> Result<()> {
-        let port = |url: &str| url.trim_start_matches("https://").to_owned();
-        let (admin, agents) = (port(&self.addresses.admin), port(&self.addresses.agents));
-        let (controller, bound) = run_controller(words, &self.data(), self.config.as_deref(), [&admin, &agents])?;
+        let socket_address = |url: &str| url.trim_start_matches("https://").to_owned();
+        let (admin, agents) = (socket_address(&self.addresses.admin), socket_address(&self.addresses.agents));
+        let (controller, addresses) = run_controller(words, &self.data(), self.config.as_deref(), [&admin, &agents])?;
         self.controller = Some(controller);
-        self.addresses = bound;
+        self.addresses = addresses;
         Ok(())
     }
 
-    /// Starts the controller with another data directory on another loopback address, with its previous ports.
+    /// Starts the controller with another data directory on another loopback address. The ports remain the same.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the controller does not start.
     pub fn start_controller_in(&mut self, data: PathBuf, ip: &str) -> Result<()> {
-        let at = |url: &str| format!("https://{ip}:{}", url.rsplit(':').next().unwrap_or_default());
-        (self.addresses.admin, self.addresses.agents) = (at(&self.addresses.admin), at(&self.addresses.agents));
+        let url_with_ip = |url: &str| format!("https://{ip}:{}", url.rsplit(':').next().unwrap_or_default());
+        (self.addresses.admin, self.addresses.agents) = (url_with_ip(&self.addresses.admin), url_with_ip(&self.addresses.agents));
         self.data = data;
         self.start_controller()
     }
 
-    /// Runs the operator's command with this fleet's context.
+    /// Runs `stemma` with this fleet's context and returns its output, whatever its exit status is.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When `stemma` cannot be started.
     pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
         let context = self.context();
-        let mut all = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
-        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-        run("stemma", all)
+        let mut all_arguments = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
+        all_arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        run("stemma", all_arguments)
     }
 
-    /// Runs the operator's command. Returns its standard output, standard error and exit status.
+    /// Runs `stemma` with this fleet's context. Returns its standard output, standard error and exit status.
     ///
     /// # Errors
-    /// When it cannot be started, or a signal ended it.
+    /// When `stemma` cannot be started, or a signal ended it.
     pub fn run_cli(&self, arguments: &[&str]) -> Result<(String, String, i32)> {
         let output = self.cli(arguments)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok((text(&output.stdout), text(&output.stderr), output.status.code().context("it ended by itself")?))
+        Ok((text(&output.stdout), text(&output.stderr), output.status.code().context("a signal ended stemma")?))
     }
 
-    /// Runs the operator's command, which must succeed, and returns its standard output.
+    /// Runs `stemma` with this fleet's context, which must succeed, and returns its standard output.
     ///
     /// # Errors
-    /// When it fails. The error contains both outputs.
+    /// When `stemma` fails. The error contains both outputs.
     pub fn stemma(&self, arguments: &[&str]) -> Result<String> {
         let context = self.context();
-        let mut all = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
-        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-        succeed("stemma", all)
+        let mut all_arguments = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
+        all_arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        succeed("stemma", all_arguments)
     }
 
-    /// Starts the operator's command and does not wait for it.
+    /// Starts `stemma` with this fleet's context and does not wait for its end.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When `stemma` cannot be started.
     pub fn spawn_cli(&self, arguments: &[&str]) -> Result<RunningProgram> {
         let context = self.context();
-        let mut all = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
-        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-        RunningProgram::start("stemma", all)
+        let mut all_arguments = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
+        all_arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        RunningProgram::start("stemma", all_arguments)
     }
 
-    /// Creates a token, joins an agent with it and starts the agent.
+    /// Creates a join token for a node group, joins a new agent with the token, and starts the agent.
     ///
     /// # Errors
     /// When a program fails. The error contains its output.
@@ -293,7 +294,7 @@ impl TempFleet {
             "--root",
             &root_text,
             "join",
-            self.advertised.as_ref().unwrap_or(&self.addresses.agents),
+            self.agent_url.as_ref().unwrap_or(&self.addresses.agents),
             "--name",
             name,
             "--token-file",
@@ -304,8 +305,8 @@ impl TempFleet {
         if self.host_wrapper.is_empty() {
             succeed("stemma-agent", arguments)?;
         } else {
-            let joining = RunningProgram::start_under(&self.host_wrapper, "stemma-agent", arguments)?;
-            let (is_joined, log) = joining.wait_with_log()?;
+            let join_process = RunningProgram::start_under(&self.host_wrapper, "stemma-agent", arguments)?;
+            let (is_joined, log) = join_process.wait_with_log()?;
             ensure!(is_joined, "stemma-agent join: {log}");
         }
         let mut agent = TestAgent { root, running: None };
@@ -318,7 +319,7 @@ impl TestAgent {
     /// Starts `stemma-agent run`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the agent cannot be started.
     pub fn start(&mut self) -> Result<()> {
         self.start_under(&[])
     }
@@ -327,7 +328,7 @@ impl TestAgent {
     /// executes the agent.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the program cannot be started.
     pub fn start_under(&mut self, words: &[OsString]) -> Result<()> {
         let arguments = ["--root".as_ref(), self.root.as_os_str(), "run".as_ref()];
         self.running = Some(RunningProgram::start_under(words, "stemma-agent", arguments)?);
@@ -337,7 +338,7 @@ impl TestAgent {
     /// Kills the agent with SIGKILL.
     ///
     /// # Errors
-    /// When it is not running.
+    /// When the agent is not running.
     pub fn kill(&mut self) -> Result<()> {
         self.running.take().context("the agent runs")?.kill()
     }
@@ -345,7 +346,7 @@ impl TestAgent {
     /// Stops the agent with SIGSTOP, as if it hangs, until [`TestAgent::resume`] or its end.
     ///
     /// # Errors
-    /// When it is not running, or does not stop in time.
+    /// When the agent is not running, or does not stop in time.
     pub fn pause(&self) -> Result<()> {
         self.running.as_ref().context("the agent runs")?.pause()
     }
@@ -353,12 +354,12 @@ impl TestAgent {
     /// Continues a paused agent.
     ///
     /// # Errors
-    /// When it is not running.
+    /// When the agent is not running.
     pub fn resume(&self) -> Result<()> {
         self.running.as_ref().context("the agent runs")?.resume()
     }
 
-    /// Returns the real path of a path on the agent's host.
+    /// Returns the path below the agent's root directory. The agent treats that directory as `/` of its host.
     #[must_use]
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
@@ -370,7 +371,7 @@ impl TestAgent {
         self.running.as_ref().map(RunningProgram::log).unwrap_or_default()
     }
 
-    /// Returns the output of `stemma-agent status`, whatever its exit status is.
+    /// Returns both outputs of `stemma-agent status`, whatever its exit status is.
     ///
     /// # Errors
     /// When the program cannot be started.
@@ -386,14 +387,15 @@ impl TestAgent {
     }
 }
 
-/// Starts a controller, through another program if `words` is not empty. Returns it with the addresses that it printed.
+/// Starts a controller on two addresses, through another program if `words` is not empty. Returns the running
+/// controller and the addresses that it printed.
 fn run_controller(
     words: &[OsString],
     data: &Path,
     config: Option<&Path>,
     [admin, agents]: [&str; 2],
 ) -> Result<(RunningProgram, ListenerAddresses)> {
-    let configured = config.into_iter().flat_map(|file| ["--config".as_ref(), file.as_os_str()]);
+    let config_arguments = config.into_iter().flat_map(|file| ["--config".as_ref(), file.as_os_str()]);
     let arguments = [
         "run".as_ref(),
         "--data-dir".as_ref(),
@@ -403,9 +405,10 @@ fn run_controller(
         "--agent-listen".as_ref(),
         agents.as_ref(),
     ];
-    let arguments = arguments.into_iter().chain(configured);
+    let arguments = arguments.into_iter().chain(config_arguments);
     let controller = RunningProgram::start_under(words, "stemma-controller", arguments)?;
     let line = controller.next_line()?;
-    let bound = serde_json::from_str(&line).with_context(|| format!("the ready line {line:?}; log:\n{}", controller.log()))?;
-    Ok((controller, bound))
+    let addresses =
+        serde_json::from_str(&line).with_context(|| format!("the ready line {line:?}; log:\n{}", controller.log()))?;
+    Ok((controller, addresses))
 }

@@ -1,10 +1,10 @@
 //! Fuzzing for every decoder that takes bytes from outside.
 //!
-//! It does not use a fuzzer that requires a nightly compiler. A target is a function over bytes. It first runs on the
-//! stored cases: those that the target lists, and the files below `corpus/TARGET`, where each input that once caused a
-//! failure is added. Then it runs on mutations of these and on random bytes, for two seconds of CPU time, or for 30
-//! with `STEMMA_TEST_LONG=1`. CPU time makes the number of cases independent of other tests. A failure reports the seed
-//! of its case, and `STEMMA_SEED` starts with that case.
+//! A usual fuzzer would require a nightly compiler. A target is a function over bytes. It first runs on the stored
+//! cases: those that the target lists, and the files below `corpus/TARGET`. Each input that once caused a failure is
+//! added there. Then the target runs on mutations of the stored cases and on random bytes, for two seconds of CPU time,
+//! or for 30 with `STEMMA_TEST_LONG=1`. CPU time makes the number of cases independent of other tests. A failure
+//! reports the seed of its case, and `STEMMA_SEED` starts with that case.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::seed::{SeededRng, is_long};
 
-/// CPU time of a target.
+/// CPU time that a target spends on generated cases.
 const CPU_TIME: Duration = Duration::from_secs(2);
-/// CPU time of a target in a long run.
+/// CPU time that a target spends on generated cases in a long run.
 const LONG_CPU_TIME: Duration = Duration::from_secs(30);
 /// Maximum size of a mutated case, in bytes.
 const MAX_CASE_BYTES: usize = 8 * 1024;
-/// Texts for which parsers have a special rule: quotes, brackets, terminators, numbers at their limits, confusable
-/// characters.
+/// Texts that mutations insert, because parsers have special rules for them: quotes, brackets, terminators, numbers at
+/// their limits, confusable characters.
 const WORDS: &[&[u8]] = &[
     b"\0",
     b"\r\n",
@@ -73,23 +73,24 @@ const WORDS: &[&[u8]] = &[
     b"{%",
 ];
 
-/// Runs a target on its stored cases, then on mutations of them.
+/// Runs a target on its stored cases, then on generated cases until its CPU time is used up. `STEMMA_SEED` sets the
+/// first seed.
 ///
 /// # Panics
 /// When the target panics. The message contains the case and its seed.
 pub fn run(target: &str, cases: &[Vec<u8>], check: impl Fn(&[u8])) {
-    let stored: Vec<Vec<u8>> = cases.iter().cloned().chain(corpus(target)).collect();
-    for case in &stored {
+    let stored_cases: Vec<Vec<u8>> = cases.iter().cloned().chain(corpus(target)).collect();
+    for case in &stored_cases {
         run_case(target, None, case, &check);
     }
     let env_seed = std::env::var("STEMMA_SEED").ok().map(|seed| seed.parse().expect("STEMMA_SEED is a number"));
-    let first: u64 = env_seed.unwrap_or_else(now_ns);
-    let until = cpu_time() + if is_long() { LONG_CPU_TIME } else { CPU_TIME };
-    let mut seed = first;
+    let first_seed: u64 = env_seed.unwrap_or_else(now_ns);
+    let deadline = cpu_time() + if is_long() { LONG_CPU_TIME } else { CPU_TIME };
+    let mut seed = first_seed;
     loop {
-        run_case(target, Some(seed), &draw_case(&mut SeededRng::new(seed), &stored), &check);
+        run_case(target, Some(seed), &draw_case(&mut SeededRng::new(seed), &stored_cases), &check);
         seed = seed.wrapping_add(1);
-        if cpu_time() >= until {
+        if cpu_time() >= deadline {
             return;
         }
     }
@@ -101,40 +102,43 @@ fn cpu_time() -> Duration {
     Duration::try_from(time).expect("a time since the thread began")
 }
 
-/// Reads the cases that are stored in files.
+/// Returns the cases in the files below `corpus/TARGET`, in the order of the file names. Returns no cases if the
+/// directory is missing.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let directory: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", target].iter().collect();
     let Ok(files) = std::fs::read_dir(&directory) else { return Vec::new() };
     let mut files: Vec<_> = files.map(|file| file.expect("a directory that can be read").path()).collect();
     files.sort();
-    files.iter().map(|file| std::fs::read(file).expect("a kept case")).collect()
+    files.iter().map(|file| std::fs::read(file).expect("a stored case")).collect()
 }
 
-/// Runs the target on one case. A panic is repeated with the case and its seed in the message.
+/// Runs the target on one case. If the target panics, panics again with the case and its seed in the message.
 fn run_case(target: &str, seed: Option<u64>, case: &[u8], check: &impl Fn(&[u8])) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(case))) else { return };
-    let source = seed.map_or_else(|| "a kept case".to_owned(), |seed| format!("STEMMA_SEED={seed}"));
+    let source = seed.map_or_else(|| "a stored case".to_owned(), |seed| format!("STEMMA_SEED={seed}"));
     let message = format!("fuzz target {target} failed on {source}: {}", case.escape_ascii());
     match panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied()) {
-        Some(why) => panic!("{message}\n{why}"),
+        Some(reason) => panic!("{message}\n{reason}"),
         None => resume_unwind(panic),
     }
 }
 
+/// Returns the time since 1970, in nanoseconds.
 fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    let elapsed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Creates one case: a stored case with a few mutations, or random bytes only.
-fn draw_case(rng: &mut SeededRng, stored: &[Vec<u8>]) -> Vec<u8> {
-    if stored.is_empty() || rng.is_within_percent(5) {
+/// Creates a case: a stored case with one to six mutations. In 5 of 100 cases, or without stored cases, it has only
+/// random bytes.
+fn draw_case(rng: &mut SeededRng, stored_cases: &[Vec<u8>]) -> Vec<u8> {
+    if stored_cases.is_empty() || rng.is_within_percent(5) {
         let length = rng.next_below(200);
         return (0..length).map(|_| draw_byte(rng)).collect();
     }
-    let mut case = rng.choose(stored).clone();
+    let mut case = rng.choose(stored_cases).clone();
     for _ in 0..=rng.next_below(6) {
-        mutate(rng, &mut case, stored);
+        mutate(rng, &mut case, stored_cases);
         case.truncate(MAX_CASE_BYTES);
     }
     case
@@ -144,31 +148,34 @@ fn draw_byte(rng: &mut SeededRng) -> u8 {
     u8::try_from(rng.next_below(256)).expect("it is below 256")
 }
 
-/// Changes a case at a random position.
-fn mutate(rng: &mut SeededRng, case: &mut Vec<u8>, stored: &[Vec<u8>]) {
-    let at = rng.next_below(case.len() + 1);
-    let to = at + rng.next_below((case.len() - at).min(64) + 1);
+/// Changes a case at a random position: flips a bit, or replaces, removes, repeats or inserts bytes. Some mutations
+/// insert a part of another stored case, or one of [`WORDS`]. A few of them repeat the bytes hundreds of times, so that
+/// parsers reach their limits.
+fn mutate(rng: &mut SeededRng, case: &mut Vec<u8>, stored_cases: &[Vec<u8>]) {
+    let start = rng.next_below(case.len() + 1);
+    let end = start + rng.next_below((case.len() - start).min(64) + 1);
     match rng.next_below(8) {
-        0 if at < case.len() => case[at] ^= 1 << rng.next_below(8),
-        1 if at < case.len() => case[at] = draw_byte(rng),
-        2 => drop(case.drain(at..to)),
-        3 => case.truncate(at),
+        0 if start < case.len() => case[start] ^= 1 << rng.next_below(8),
+        1 if start < case.len() => case[start] = draw_byte(rng),
+        2 => drop(case.drain(start..end)),
+        3 => case.truncate(start),
         4 => {
-            let piece = case[at..to].to_vec();
+            let piece = case[start..end].to_vec();
             let max_times = if rng.is_within_percent(5) { 500 } else { 3 };
             let times = 1 + rng.next_below(max_times);
-            drop(case.splice(at..at, piece.repeat(times)));
+            drop(case.splice(start..start, piece.repeat(times)));
         }
         5 => {
-            let other = rng.choose(stored);
-            let from = rng.next_below(other.len() + 1);
-            let end = from + rng.next_below((other.len() - from).min(200) + 1);
-            drop(case.splice(at..to, other[from..end].to_vec()));
+            let other_case = rng.choose(stored_cases);
+            let other_start = rng.next_below(other_case.len() + 1);
+            let other_end = other_start + rng.next_below((other_case.len() - other_start).min(200) + 1);
+            drop(case.splice(start..end, other_case[other_start..other_end].to_vec()));
         }
+        // 6 or 7, or else 0 or 1 at the end of the case, where no byte can be changed.
         _ => {
             let word = rng.choose(WORDS);
             let times = if rng.is_within_percent(3) { 300 } else { 1 };
-            drop(case.splice(at..to, word.repeat(times)));
+            drop(case.splice(start..end, word.repeat(times)));
         }
     }
 }
@@ -180,27 +187,28 @@ mod tests {
 
     use super::*;
 
+    /// Different seeds draw different cases, with few exceptions. The same seed draws the same case.
     #[test]
     fn draw_case_repeats_case_for_same_seed() {
-        let kept = [b"one case".to_vec(), b"{\"another\": 1}".to_vec()];
-        let cases: BTreeSet<_> = (0..500).map(|seed| draw_case(&mut SeededRng::new(seed), &kept)).collect();
+        let stored_cases = [b"one case".to_vec(), b"{\"another\": 1}".to_vec()];
+        let cases: BTreeSet<_> = (0..500).map(|seed| draw_case(&mut SeededRng::new(seed), &stored_cases)).collect();
         assert!(cases.len() > 400, "{}", cases.len());
         assert!(cases.iter().all(|case| case.len() <= MAX_CASE_BYTES));
         for seed in 0..100 {
-            assert_eq!(draw_case(&mut SeededRng::new(seed), &kept), draw_case(&mut SeededRng::new(seed), &kept));
+            assert_eq!(draw_case(&mut SeededRng::new(seed), &stored_cases), draw_case(&mut SeededRng::new(seed), &stored_cases));
         }
     }
 
     #[test]
     fn run_names_seed_when_case_fails() {
-        let seen = RefCell::new(0);
-        let failed = catch_unwind(AssertUnwindSafe(|| {
+        let checked_bytes = RefCell::new(0);
+        let result = catch_unwind(AssertUnwindSafe(|| {
             run_case("some", Some(7), b"a\n", &|case: &[u8]| {
-                *seen.borrow_mut() += case.len();
+                *checked_bytes.borrow_mut() += case.len();
                 panic!("no such luck");
             });
         }));
-        let text = failed.expect_err("it panics").downcast_ref::<String>().cloned().expect("a text");
-        assert_eq!((text.as_str(), *seen.borrow()), ("fuzz target some failed on STEMMA_SEED=7: a\\n\nno such luck", 2));
+        let text = result.expect_err("run_case panics").downcast_ref::<String>().cloned().expect("a text");
+        assert_eq!((text.as_str(), *checked_bytes.borrow()), ("fuzz target some failed on STEMMA_SEED=7: a\\n\nno such luck", 2));
     }
 }

@@ -1,6 +1,6 @@
-//! An operator's requests, sent by a program over one persistent connection. The caller chooses the `Idempotency-Key`
-//! of each write. The `stemma` command sends one request and ends, but a test needs many at once, and requests that are
-//! never answered.
+//! A client that sends an operator's requests over one persistent connection. The caller chooses the `Idempotency-Key`
+//! of each write. The `stemma` command sends one request and ends, but a test needs many requests at once, and requests
+//! whose response is lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use uuid::Uuid;
 
 use crate::fleet::ListenerAddresses;
 
-/// API versions of the two interfaces that have them, late enough for all calls.
+/// Headers that request the latest API versions of Ironic and Magnum, the two interfaces with versions.
 const API_VERSIONS: [(&str, &str); 2] =
     [("x-openstack-ironic-api-version", "latest"), ("openstack-api-version", "container-infra latest")];
 
-/// A write that can be sent again with the same key.
+/// A write that can be sent again with the same idempotency key.
 #[derive(Clone, Debug)]
 pub struct OperatorWrite {
-    /// The method.
+    /// The HTTP method.
     pub method: &'static str,
-    /// The path with its query.
+    /// The path with the query.
     pub path: String,
-    /// The body, or `null` for none.
+    /// The JSON body, or `null` for a request without a body.
     pub body: Value,
     /// The `Idempotency-Key` of the write.
     pub key: Uuid,
 }
 
-/// A client with the admin's certificate on one connection.
+/// A client that has the admin's certificate and one connection.
 pub struct OperatorClient {
     runtime: Runtime,
     client: Client,
@@ -59,7 +59,8 @@ impl OperatorClient {
         Ok(Self { runtime, client, versions: &API_VERSIONS })
     }
 
-    /// Sends no API versions of Ironic and Magnum. The controller then answers with the fields of its own API.
+    /// Returns this client without the headers for API versions. The controller then responds with the fields of its
+    /// own API.
     #[must_use]
     pub fn without_versions(self) -> Self {
         Self { versions: &[], ..self }
@@ -68,7 +69,7 @@ impl OperatorClient {
     /// Sends a write. Returns the status and the body of the response.
     ///
     /// # Errors
-    /// When no response arrives. Then it is unknown whether the write was made.
+    /// When no response arrives. The controller may have made the write nevertheless.
     pub fn write(&mut self, write: &OperatorWrite) -> Result<(u16, Value)> {
         self.write_with(write, &[])
     }
@@ -78,29 +79,29 @@ impl OperatorClient {
     /// # Errors
     /// As [`OperatorClient::write`].
     pub fn write_with(&mut self, write: &OperatorWrite, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
-        let media = match write.method {
+        let media_type = match write.method {
             "PATCH" => "application/merge-patch+json",
             _ => "application/json",
         };
         let key = write.key.to_string();
-        let headers = [&[("content-type", media), ("idempotency-key", &key)], headers].concat();
+        let headers = [&[("content-type", media_type), ("idempotency-key", &key)], headers].concat();
         self.send(write.method, &write.path, &write.body, &headers)
     }
 
-    /// Sends a body with another media type. Returns the status and the body of the response.
+    /// Sends a JSON body with this media type. Returns the status and the body of the response.
     ///
     /// # Errors
     /// When no response arrives.
-    pub fn send_typed(&mut self, method: &str, path: &str, media: &str, body: &Value) -> Result<(u16, Value)> {
-        self.send(method, path, body, &[("content-type", media)])
+    pub fn send_typed(&mut self, method: &str, path: &str, media_type: &str, body: &Value) -> Result<(u16, Value)> {
+        self.send(method, path, body, &[("content-type", media_type)])
     }
 
     /// Same as [`OperatorClient::send_typed`], with a body that need not be JSON.
     ///
     /// # Errors
     /// When no response arrives.
-    pub fn send_text(&mut self, method: &str, path: &str, media: &str, body: String) -> Result<(u16, Value)> {
-        self.send_bytes(method, path, body.into(), &[("content-type", media)])
+    pub fn send_text(&mut self, method: &str, path: &str, media_type: &str, body: String) -> Result<(u16, Value)> {
+        self.send_bytes(method, path, body.into(), &[("content-type", media_type)])
     }
 
     /// Sends a GET. Returns the status and the body of the response.
@@ -111,11 +112,13 @@ impl OperatorClient {
         self.send("GET", path, &Value::Null, &[])
     }
 
+    /// Sends a request. The value `null` means an empty body.
     fn send(&mut self, method: &str, path: &str, body: &Value, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         self.send_bytes(method, path, body, headers)
     }
 
+    /// Sends a request. Returns the status and the body of the response, with `null` for a body that is not JSON.
     fn send_bytes(&mut self, method: &str, path: &str, body: Bytes, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
         let request = Request::builder().method(method).uri(path);
         let request = headers.iter().chain(self.versions).fold(request, |request, (name, value)| request.header(*name, *value));

@@ -9,19 +9,19 @@ use tempfile::TempDir;
 use crate::fleet::ListenerAddresses;
 use crate::program::{RunningProgram, memory_bytes, succeed};
 
-/// A controller without hosts.
+/// A controller without hosts. Its listener for operators uses HTTP without TLS.
 pub struct PlainController {
     controller: RunningProgram,
-    /// The addresses on which it listens.
+    /// The addresses on which the controller listens.
     pub addresses: ListenerAddresses,
     dir: TempDir,
 }
 
 impl PlainController {
-    /// Starts a controller on a store of its own.
+    /// Starts a controller with a new, empty store.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the controller does not start.
     pub fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let data = data_path(&dir);
@@ -29,21 +29,22 @@ impl PlainController {
         Self::start_in(dir, &[])
     }
 
-    /// Starts a controller on the store in a directory, through another program if `words` is not empty.
+    /// Starts a controller with the store in a directory. If `words` is not empty, it is the command line of a program
+    /// that executes the controller.
     fn start_in(dir: TempDir, words: &[OsString]) -> Result<Self> {
         let data = data_path(&dir);
         let listeners = ["--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
         let run = ["run".as_ref(), "--data-dir".as_ref(), data.as_os_str()];
         let controller =
             RunningProgram::start_under(words, "stemma-controller", run.into_iter().chain(listeners.map(OsStr::new)))?;
-        let bound = serde_json::from_str(&controller.next_line()?)?;
-        Ok(Self { controller, addresses: bound, dir })
+        let listener_addresses = serde_json::from_str(&controller.next_line()?)?;
+        Ok(Self { controller, addresses: listener_addresses, dir })
     }
 
-    /// Stops the controller and starts it again on the same store, at another address.
+    /// Stops the controller and starts it again with the same store, at another address.
     ///
     /// # Errors
-    /// When it fails, or does not start.
+    /// When the controller does not end cleanly, or does not start.
     pub fn restart(self) -> Result<Self> {
         self.restart_under(&[])
     }
@@ -67,7 +68,7 @@ impl PlainController {
     /// Returns the peak memory of the controller in bytes, as the kernel counts it (`VmHWM`).
     ///
     /// # Errors
-    /// When it is not running.
+    /// When the controller is not running.
     pub fn peak_memory_bytes(&self) -> Result<u64> {
         memory_bytes(self.controller.id(), "VmHWM:")
     }
@@ -75,7 +76,7 @@ impl PlainController {
     /// Stops the controller.
     ///
     /// # Errors
-    /// When it fails.
+    /// When the controller does not end cleanly.
     pub fn stop(self) -> Result<()> {
         self.controller.stop()
     }

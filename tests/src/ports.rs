@@ -15,10 +15,11 @@ use tokio::net::TcpSocket;
 
 /// The lowest port that can be reserved.
 const FIRST_PORT: u16 = 20_000;
-/// The number of ports that can be reserved. The kernel's own range begins at 32768.
+/// The number of ports that can be reserved. The kernel's range of ephemeral ports begins at 32768.
 const PORT_COUNT: u32 = 10_000;
 
-/// A port that is reserved until this value is dropped. No other test gets it, whether or not a program listens on it.
+/// A loopback port that is reserved until this value is dropped. No other test can reserve the port, whether or not a
+/// program listens there.
 #[derive(Debug)]
 pub struct ReservedPort {
     address: SocketAddr,
@@ -28,15 +29,15 @@ pub struct ReservedPort {
 }
 
 impl ReservedPort {
-    /// Reserves a port on which nobody listens.
+    /// Reserves a port on which no program listens.
     ///
     /// # Errors
     /// When no port is free.
     pub fn reserve() -> Result<Self> {
-        // Processes begin at different ports, so that they seldom try a port that another one has.
+        // Processes begin at different ports, so that they seldom try a port that another process has reserved.
         let start = std::process::id().wrapping_mul(64);
-        let mut ports = (0..PORT_COUNT).filter_map(|nth| {
-            let offset = start.wrapping_add(nth) % PORT_COUNT;
+        let mut ports = (0..PORT_COUNT).filter_map(|attempt| {
+            let offset = start.wrapping_add(attempt) % PORT_COUNT;
             Self::try_reserve(FIRST_PORT + u16::try_from(offset).expect("it is below the count"))
         });
         ports.next().context("a free port of the loopback")
@@ -48,7 +49,8 @@ impl ReservedPort {
         self.address
     }
 
-    /// Reserves this port. Returns `None` if another test has reserved it or a program listens on it.
+    /// Reserves this port. The reservation is an abstract Unix socket with the number of the port in its name. Returns
+    /// `None` if another test has reserved the port or a program listens there.
     fn try_reserve(number: u16) -> Option<Self> {
         let name = std::os::unix::net::SocketAddr::from_abstract_name(format!("stemma-tests-port-{number}")).ok()?;
         let lock = UnixListener::bind_addr(&name).ok()?;
@@ -58,7 +60,7 @@ impl ReservedPort {
     }
 }
 
-/// A bound loopback port on which nobody listens, so it refuses every connection.
+/// A loopback port that is bound, but on which no program listens. So the port refuses every connection.
 pub struct ClosedPort {
     address: SocketAddr,
     _socket: TcpSocket,
@@ -95,9 +97,10 @@ mod tests {
         let ports: Vec<_> = (0..20).map(|_| ReservedPort::reserve().expect("a port")).collect();
         let numbers: BTreeSet<_> = ports.iter().map(|port| port.address().port()).collect();
         assert_eq!(numbers.len(), 20, "{numbers:?}");
-        let number = ports[0].address().port();
-        assert!(ReservedPort::try_reserve(number).is_none(), "it belongs to the first");
+        let first_number = ports[0].address().port();
+        assert!(ReservedPort::try_reserve(first_number).is_none(), "the port is still reserved");
         drop(ports);
+        // Other tests may have reserved some of the ports since then.
         assert!(numbers.into_iter().any(|number| ReservedPort::try_reserve(number).is_some()));
     }
 
@@ -113,10 +116,10 @@ mod tests {
 
     #[test]
     fn closed_port_refuses_and_is_exclusive() {
-        let closed = ClosedPort::new().expect("a port");
-        let refused = TcpStream::connect(closed.address()).expect_err("nobody listens");
-        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        let taken = TcpListener::bind(closed.address()).expect_err("it is taken");
-        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+        let port = ClosedPort::new().expect("a port");
+        let connect_error = TcpStream::connect(port.address()).expect_err("nobody listens");
+        assert_eq!(connect_error.kind(), ErrorKind::ConnectionRefused);
+        let bind_error = TcpListener::bind(port.address()).expect_err("the port is in use");
+        assert_eq!(bind_error.kind(), ErrorKind::AddrInUse);
     }
 }

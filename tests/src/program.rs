@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// Maximum time that a test waits for a condition. It is long enough for a busy machine, and only a failing test waits
-/// this long.
+/// Maximum time that a test waits for a condition. The time is long enough for a busy machine, and only a failing test
+/// waits so long.
 pub const MAX_WAIT: Duration = Duration::from_mins(2);
 
 /// Returns the path of one of the workspace's programs, in the target directory of the running test.
@@ -21,24 +21,25 @@ pub const MAX_WAIT: Duration = Duration::from_mins(2);
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
-    let profile = test.ancestors().find(|dir| dir.join("deps").is_dir()).expect("a test stands below a target directory");
+    let profile = test.ancestors().find(|dir| dir.join("deps").is_dir()).expect("a test runs below a target directory");
     let program = profile.join(name);
     assert!(program.exists(), "{} is not built: cargo build --workspace --bins", program.display());
     program
 }
 
-/// Runs a program to its end.
+/// Runs a program of the workspace to its end and returns its output.
 ///
 /// # Errors
-/// When it cannot be started.
+/// When the program cannot be started.
 pub fn run<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<Output> {
     command(name, arguments).output().with_context(|| format!("cannot start {name}"))
 }
 
-/// Starts a program once for each set of arguments. Waits for the exits only after all have started.
+/// Starts a program once for each set of arguments, and returns the outputs in the same order. All processes start
+/// before the first exit is awaited.
 ///
 /// # Errors
-/// When it cannot be started.
+/// When a process cannot be started.
 pub fn run_concurrently<S: AsRef<OsStr>, A: IntoIterator<Item = S>>(
     name: &str,
     calls: impl IntoIterator<Item = A>,
@@ -51,6 +52,7 @@ pub fn run_concurrently<S: AsRef<OsStr>, A: IntoIterator<Item = S>>(
     children.into_iter().map(|child| Ok(child.wait_with_output()?)).collect()
 }
 
+/// Returns the command that starts a program of the workspace, without colors and with empty standard input.
 fn command<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(path(name));
     command.args(arguments).env("NO_COLOR", "1").stdin(Stdio::null());
@@ -60,15 +62,15 @@ fn command<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) 
 /// Runs a program that must succeed. Returns its standard output.
 ///
 /// # Errors
-/// When it ends with another status than 0. The error contains both outputs.
+/// When the program ends with another status than 0. The error contains both outputs.
 pub fn succeed<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<String> {
     let arguments: Vec<_> = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
     let output = run(name, &arguments)?;
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if !output.status.success() {
-        bail!("{name} {arguments:?}: {}\n{out}{err}", output.status);
+        bail!("{name} {arguments:?}: {}\n{stdout}{stderr}", output.status);
     }
-    Ok(out.into_owned())
+    Ok(stdout.into_owned())
 }
 
 /// A running program. It is killed when this value is dropped.
@@ -80,16 +82,16 @@ pub struct RunningProgram {
 }
 
 impl RunningProgram {
-    /// Starts a program. Standard error is collected, and standard output can be read line by line.
+    /// Starts a program. Its standard error is collected, and its standard output can be read line by line.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the program cannot be started.
     pub fn start<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<Self> {
         Self::start_under(&[], name, arguments)
     }
 
     /// Same as [`RunningProgram::start`], through another program. `words` is the command line of that program, which
-    /// then executes this one.
+    /// then executes the program `name`.
     ///
     /// # Errors
     /// As [`RunningProgram::start`].
@@ -106,27 +108,27 @@ impl RunningProgram {
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let log = Arc::new(Mutex::new(Vec::new()));
-        let (lines, out) = std::sync::mpsc::channel();
+        let (line_sender, line_receiver) = std::sync::mpsc::channel();
         let stdout = child.stdout.take().context("standard output is a pipe")?;
         let stderr = child.stderr.take().context("standard error is a pipe")?;
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = lines.send(line);
+                let _ = line_sender.send(line);
             }
         });
         let writer_log = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                writer_log.lock().expect("no thread panics with the log in hand").push(line);
+                writer_log.lock().expect("no thread panics while it has the lock").push(line);
             }
         });
-        Ok(Self { child, name: name.to_owned(), log, stdout: out })
+        Ok(Self { child, name: name.to_owned(), log, stdout: line_receiver })
     }
 
-    /// Returns the next line of standard output.
+    /// Waits for the next line of standard output and returns it.
     ///
     /// # Errors
-    /// When no line arrives in time. The error contains the log.
+    /// When no line arrives within [`MAX_WAIT`]. The error contains the log.
     pub fn next_line(&self) -> Result<String> {
         self.stdout.recv_timeout(MAX_WAIT).with_context(|| format!("{} printed nothing; its log:\n{}", self.name, self.log()))
     }
@@ -134,10 +136,10 @@ impl RunningProgram {
     /// Returns all lines that the program wrote to standard error so far.
     ///
     /// # Panics
-    /// Never: the reading thread does not panic.
+    /// Never, because the thread that reads standard error does not panic.
     #[must_use]
     pub fn log(&self) -> String {
-        self.log.lock().expect("no thread panics with the log in hand").join("\n")
+        self.log.lock().expect("no thread panics while it has the lock").join("\n")
     }
 
     /// Returns the process id.
@@ -149,7 +151,7 @@ impl RunningProgram {
     /// Waits until the program ends by itself. Returns whether its exit status was 0.
     ///
     /// # Errors
-    /// When it does not end in time.
+    /// When the program does not end within [`MAX_WAIT`].
     pub fn wait(mut self) -> Result<bool> {
         let start = Instant::now();
         while start.elapsed() < MAX_WAIT {
@@ -164,33 +166,34 @@ impl RunningProgram {
     /// Waits until the program ends by itself. Returns whether its exit status was 0, and its standard error.
     ///
     /// # Errors
-    /// When it does not end in time.
+    /// When the program does not end within [`MAX_WAIT`].
     pub fn wait_with_log(self) -> Result<(bool, String)> {
         let log = Arc::clone(&self.log);
         let is_success = self.wait()?;
         // The reading thread holds the other reference until it has read the last line.
-        let until = Instant::now() + MAX_WAIT;
-        while Arc::strong_count(&log) > 1 && Instant::now() < until {
+        let deadline = Instant::now() + MAX_WAIT;
+        while Arc::strong_count(&log) > 1 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let log = log.lock().expect("no thread panics with the log in hand").join("\n");
+        let log = log.lock().expect("no thread panics while it has the lock").join("\n");
         Ok((is_success, log))
     }
 
-    /// Sends SIGSTOP and waits until all threads are stopped. The files are then as a SIGKILL would leave them.
+    /// Sends SIGSTOP and waits until all threads of the program are stopped. The files are then in the same state as
+    /// after a SIGKILL.
     ///
     /// # Errors
     /// When the signal cannot be sent, or the program does not stop in time.
     pub fn pause(&self) -> Result<()> {
         let id = Pid::from_child(&self.child);
         kill_process(id, Signal::STOP).with_context(|| format!("cannot signal {}", self.name))?;
-        // Without `EXITED`, so that the exit status can still be waited for.
-        let stops = || waitid(WaitId::Pid(id), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
-        eventually("the program stands still", || stops()?.context("it runs"))?;
+        // `EXITED` is not set, so that this call does not consume the exit status of the program.
+        let stop_status = || waitid(WaitId::Pid(id), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+        eventually("the program is stopped", || stop_status()?.context("the program still runs"))?;
         Ok(())
     }
 
-    /// Sends SIGCONT: the program continues.
+    /// Sends SIGCONT, so that a paused program continues.
     ///
     /// # Errors
     /// When the signal cannot be sent.
@@ -199,7 +202,7 @@ impl RunningProgram {
         kill_process(id, Signal::CONT).with_context(|| format!("cannot signal {}", self.name))
     }
 
-    /// Sends SIGKILL and waits for the end.
+    /// Sends SIGKILL and waits until the program has ended.
     ///
     /// # Errors
     /// When the program cannot be killed.
@@ -212,7 +215,7 @@ impl RunningProgram {
     /// Sends SIGTERM and waits for a clean end.
     ///
     /// # Errors
-    /// When it does not end in time, or ends with another status than 0.
+    /// When the program does not end within [`MAX_WAIT`], or ends with another status than 0.
     pub fn stop(mut self) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM).with_context(|| format!("cannot signal {}", self.name))?;
         let start = Instant::now();
@@ -236,41 +239,44 @@ impl Drop for RunningProgram {
     }
 }
 
-/// Returns the memory of a program in bytes, from this line of `/proc/PID/status` (`VmHWM:`, with the colon).
+/// Returns a memory figure of a process from `/proc/PID/status`, in bytes. `field` is the name of the line with the
+/// colon, for example `VmHWM:`.
 ///
 /// # Errors
-/// When it is not running.
-pub fn memory_bytes(id: u32, name: &str) -> Result<u64> {
+/// When the process does not run, or the line is missing.
+pub fn memory_bytes(id: u32, field: &str) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| name.to_owned())?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).with_context(|| field.to_owned())?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| line.to_owned())?;
     Ok(kib * 1024)
 }
 
-/// Waits until a condition returns a value.
+/// Calls a condition repeatedly until it succeeds, and returns its value.
 ///
 /// # Errors
-/// When it does not do so in time. The error contains `what` and the last error of the condition.
-pub fn eventually<T>(what: &str, condition: impl FnMut() -> Result<T>) -> Result<T> {
-    eventually_within(MAX_WAIT, what, condition)
+/// When the condition does not succeed within [`MAX_WAIT`]. The error contains `description` and the last error of the
+/// condition.
+pub fn eventually<T>(description: &str, condition: impl FnMut() -> Result<T>) -> Result<T> {
+    eventually_within(MAX_WAIT, description, condition)
 }
 
-/// Waits until a condition returns a value, at most until the deadline.
+/// Calls a condition repeatedly until it succeeds, and returns its value.
 ///
 /// # Errors
-/// When it does not do so in time. The error contains `what` and the last error of the condition.
-pub fn eventually_within<T>(deadline: Duration, what: &str, mut condition: impl FnMut() -> Result<T>) -> Result<T> {
+/// When the condition does not succeed within `max_wait`. The error contains `description` and the last error of the
+/// condition.
+pub fn eventually_within<T>(max_wait: Duration, description: &str, mut condition: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
         match condition() {
             Ok(value) => return Ok(value),
-            Err(error) if start.elapsed() > deadline => return Err(error.context(format!("{what} did not come about"))),
+            Err(error) if start.elapsed() > max_wait => return Err(error.context(format!("{description} did not come about"))),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
 }
 
-/// Fails unless a file contains a text.
+/// Checks that a file contains a text.
 ///
 /// # Errors
 /// When the file cannot be read or does not contain the text. The error then shows the content.
@@ -282,16 +288,16 @@ pub fn check_file_contains(path: &Path, expected: &str) -> Result<()> {
     Ok(())
 }
 
-/// Calls `then` once when this process gets SIGINT from Ctrl-C. The terminal sends the same signal to its child
-/// processes.
+/// Calls `action` once when this process gets SIGINT, for example from Ctrl-C. The terminal also sends SIGINT to the
+/// child processes.
 ///
 /// # Errors
 /// When the runtime for the signal handler cannot be created.
-pub fn on_interrupt(then: impl FnOnce() + Send + 'static) -> Result<()> {
+pub fn on_interrupt(action: impl FnOnce() + Send + 'static) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::spawn(move || {
         if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
-            then();
+            action();
         }
     });
     Ok(())

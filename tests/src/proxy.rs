@@ -1,7 +1,7 @@
 //! An unreliable network: a proxy between agents and a controller that cuts connections in the middle of the data.
 //!
-//! Other ways to lose data in transit are not available here. Not every machine that runs the tests has a kernel that
-//! can delay and drop packets, and to an agent a lost packet looks like a connection that ended too early.
+//! The tests do not lose data in other ways. Not every machine that runs the tests has a kernel that can delay and drop
+//! packets. To an agent, a lost packet appears as a connection that ended too early.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,8 @@ use anyhow::Result;
 
 use crate::seed::SeededRng;
 
-/// Bytes in one direction before which a connection is cut. A handshake has about 3 KiB, a check-in about 1 KiB.
+/// Limit of the random number of bytes in one direction after which a connection is cut. A TLS handshake has about 3
+/// KiB, a check-in about 1 KiB.
 const MAX_BYTES_BEFORE_CUT: usize = 12 * 1024;
 
 /// A direction of a connection.
@@ -24,15 +25,15 @@ pub enum Direction {
     Down,
 }
 
-/// The state that all connections share.
+/// The state that all connections of a proxy share.
 struct ProxyShared {
     target: Mutex<SocketAddr>,
     should_cut: AtomicBool,
     cut_count: AtomicU64,
     rng: Mutex<SeededRng>,
-    /// Where to cut the next connection: the direction and the number of bytes.
+    /// The planned cut of the next connection: the direction, and the number of bytes after which it is cut.
     next_cut: Mutex<Option<(Direction, usize)>>,
-    /// Bytes transferred in the newest connection. Each connection has its own counts, because an older one may still
+    /// Byte counts of the newest connection. Each connection has its own counts, because an older connection may still
     /// transfer its last bytes.
     transferred: Mutex<TransferCounts>,
 }
@@ -40,32 +41,32 @@ struct ProxyShared {
 /// The number of bytes transferred in each direction of one connection.
 type TransferCounts = Arc<[AtomicUsize; 2]>;
 
-/// A proxy that listens until the test ends.
+/// A TCP proxy that listens until the test process ends.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<ProxyShared>,
 }
 
 impl Proxy {
-    /// Starts a proxy that forwards everything to this address.
+    /// Starts a proxy that forwards all connections to this address.
     ///
     /// # Errors
     /// When no port is free.
-    pub fn start(to: SocketAddr, rng: SeededRng) -> Result<Self> {
+    pub fn start(target: SocketAddr, rng: SeededRng) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(ProxyShared {
-            target: Mutex::new(to),
+            target: Mutex::new(target),
             should_cut: AtomicBool::new(false),
             cut_count: AtomicU64::new(0),
             rng: Mutex::new(rng),
             next_cut: Mutex::new(None),
             transferred: Mutex::default(),
         });
-        let acceptor = Arc::clone(&shared);
+        let forwarder = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                acceptor.forward(&client);
+                forwarder.forward(&client);
             }
         });
         Ok(Self { address, shared })
@@ -78,27 +79,27 @@ impl Proxy {
     }
 
     /// Sets the address to which new connections are forwarded.
-    pub fn set_target(&self, to: SocketAddr) {
-        *self.shared.target.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    pub fn set_target(&self, target: SocketAddr) {
+        *self.shared.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
-    /// Sets whether each new connection is cut at a random byte.
-    pub fn set_random_cuts(&self, cutting: bool) {
-        self.shared.should_cut.store(cutting, Ordering::Relaxed);
+    /// Turns random cuts on or off. While they are on, each new connection is cut after a random number of bytes.
+    pub fn set_random_cuts(&self, is_enabled: bool) {
+        self.shared.should_cut.store(is_enabled, Ordering::Relaxed);
     }
 
-    /// Cuts the next connection after this number of bytes in one direction. Connections after it are not cut.
-    pub fn cut_next(&self, way: Direction, after: usize) {
-        *self.shared.next_cut.lock().unwrap_or_else(PoisonError::into_inner) = Some((way, after));
+    /// Cuts the next connection after this number of bytes in one direction. Only that connection is cut.
+    pub fn cut_next(&self, direction: Direction, bytes: usize) {
+        *self.shared.next_cut.lock().unwrap_or_else(PoisonError::into_inner) = Some((direction, bytes));
     }
 
-    /// Returns the number of bytes transferred in this direction of the newest connection.
+    /// Returns the number of bytes that the newest connection has transferred in one direction.
     #[must_use]
-    pub fn transferred_bytes(&self, way: Direction) -> usize {
-        self.shared.transferred.lock().unwrap_or_else(PoisonError::into_inner)[way as usize].load(Ordering::Relaxed)
+    pub fn transferred_bytes(&self, direction: Direction) -> usize {
+        self.shared.transferred.lock().unwrap_or_else(PoisonError::into_inner)[direction as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns how many connections were cut so far.
+    /// Returns the number of connections that were cut so far.
     #[must_use]
     pub fn cuts(&self) -> u64 {
         self.shared.cut_count.load(Ordering::Relaxed)
@@ -106,46 +107,49 @@ impl Proxy {
 }
 
 impl ProxyShared {
-    /// Forwards both directions, each on a thread of its own.
+    /// Connects to the target and forwards both directions, each on its own thread. Returns without forwarding if the
+    /// target accepts no connection.
     fn forward(self: &Arc<Self>, client: &TcpStream) {
-        let to = *self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(server) = TcpStream::connect(to) else { return };
-        // Otherwise a small segment waits for the acknowledgement of the previous one, and each cut costs 40 ms.
-        let _as_fast_as_may_be = (client.set_nodelay(true), server.set_nodelay(true));
-        let next = self.next_cut.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let passed = TransferCounts::default();
-        *self.transferred.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&passed);
-        for (way, from, to) in [(Direction::Up, client, &server), (Direction::Down, &server, client)] {
-            let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { return };
-            let planned = next.and_then(|(planned, after)| (planned == way).then_some(after));
-            let (shared, left, passed) = (Arc::clone(self), planned.or_else(|| self.cut_after()), Arc::clone(&passed));
-            std::thread::spawn(move || shared.copy_bytes(&passed[way as usize], from, to, left));
+        let target = *self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(server) = TcpStream::connect(target) else { return };
+        // Without `TCP_NODELAY`, a small segment waits for the acknowledgement of the previous segment, and each cut
+        // costs 40 ms.
+        let _results = (client.set_nodelay(true), server.set_nodelay(true));
+        let next_cut = self.next_cut.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let counts = TransferCounts::default();
+        *self.transferred.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&counts);
+        for (direction, source, destination) in [(Direction::Up, client, &server), (Direction::Down, &server, client)] {
+            let (Ok(source), Ok(destination)) = (source.try_clone(), destination.try_clone()) else { return };
+            let planned_cut = next_cut.and_then(|(cut_direction, bytes)| (cut_direction == direction).then_some(bytes));
+            let (shared, bytes_left, counts) = (Arc::clone(self), planned_cut.or_else(|| self.cut_after()), Arc::clone(&counts));
+            std::thread::spawn(move || shared.copy_bytes(&counts[direction as usize], source, destination, bytes_left));
         }
     }
 
-    /// Returns the number of bytes after which a direction is cut, or `None` if it is not cut.
+    /// Draws the number of bytes after which a direction is cut. Returns `None` if random cuts are off.
     fn cut_after(&self) -> Option<usize> {
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         self.should_cut.load(Ordering::Relaxed).then(|| rng.next_below(MAX_BYTES_BEFORE_CUT))
     }
 
-    /// Copies bytes in one direction, until the connection ends or is cut after `left` bytes.
-    fn copy_bytes(&self, counted: &AtomicUsize, mut from: TcpStream, mut to: TcpStream, mut left: Option<usize>) {
+    /// Copies bytes in one direction until the connection ends. With `bytes_left`, cuts the connection after that many
+    /// bytes. Adds the copied bytes to `count`.
+    fn copy_bytes(&self, count: &AtomicUsize, mut source: TcpStream, mut destination: TcpStream, mut bytes_left: Option<usize>) {
         let mut buffer = [0; 4096];
-        while let Ok(read @ 1..) = from.read(&mut buffer) {
-            let passed = left.map_or(read, |left| left.min(read));
-            // Counted before it is sent, so that the counts are complete when the receiver has the data.
-            counted.fetch_add(passed, Ordering::Relaxed);
-            if to.write_all(&buffer[..passed]).is_err() {
+        while let Ok(bytes_read @ 1..) = source.read(&mut buffer) {
+            let length = bytes_left.map_or(bytes_read, |bytes_left| bytes_left.min(bytes_read));
+            // The bytes are counted before they are sent. So the counts are complete when the receiver has the data.
+            count.fetch_add(length, Ordering::Relaxed);
+            if destination.write_all(&buffer[..length]).is_err() {
                 break;
             }
-            left = left.map(|left| left - passed);
-            if left == Some(0) {
+            bytes_left = bytes_left.map(|bytes_left| bytes_left - length);
+            if bytes_left == Some(0) {
                 self.cut_count.fetch_add(1, Ordering::Relaxed);
                 break;
             }
         }
         // Both ends see that the connection has ended, whichever side closed it.
-        let _ended = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+        let _ended = (source.shutdown(Shutdown::Both), destination.shutdown(Shutdown::Both));
     }
 }

@@ -10,48 +10,49 @@ use anyhow::{Context as _, Result, ensure};
 use stemma_core::digest::{Hex, sha256};
 use tempfile::TempDir;
 
-/// Creates a virtual environment with these packages below a directory, unless it exists. A lock lets several processes
-/// request it at the same time. Its name contains a hash of the packages, so that two checkouts with different versions
-/// can share a target directory.
+/// Creates a virtual environment with these packages in the directory `parent`, unless it exists. Several processes may
+/// request the same environment, because a file lock serializes them. The directory name contains a hash of the
+/// packages. So two checkouts with different package versions can share a target directory.
 ///
 /// # Errors
-/// When it cannot be created, for example without Python or without access to a package registry.
-pub fn environment(below: &str, name: &str, packages: &[&str]) -> Result<PathBuf> {
-    let key = sha256(packages.join("\n").as_bytes());
-    let venv = Path::new(below).join(format!("{name}-{}", Hex(&key[..4])));
+/// When the environment cannot be created, for example without Python or without access to a package registry.
+pub fn environment(parent: &str, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let hash = sha256(packages.join("\n").as_bytes());
+    let venv = Path::new(parent).join(format!("{name}-{}", Hex(&hash[..4])));
     let marker = venv.join("installed");
     let lock = File::create(venv.with_extension("lock"))?;
     lock.lock()?;
     if marker.exists() {
         return Ok(venv);
     }
-    let created = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv).output()?;
-    ensure!(created.status.success(), "python3 -m venv: {}", String::from_utf8_lossy(&created.stderr));
+    let venv_output = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv).output()?;
+    ensure!(venv_output.status.success(), "python3 -m venv: {}", String::from_utf8_lossy(&venv_output.stderr));
     let mut pip = Command::new(venv.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
-    let installed = pip.output()?;
-    ensure!(installed.status.success(), "pip install: {}", String::from_utf8_lossy(&installed.stderr));
-    // Written last, so that an interrupted installation is repeated.
+    let pip_output = pip.output()?;
+    ensure!(pip_output.status.success(), "pip install: {}", String::from_utf8_lossy(&pip_output.stderr));
+    // The marker is written last, so that an interrupted installation is repeated.
     fs::write(marker, packages.join("\n"))?;
     Ok(venv)
 }
 
-/// The script that forks the commands. It imports a client once, and each command is a child process of it.
+/// Path of the script that imports a Python client once, and then runs each command in a forked child process.
 const FORK_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/forked.py");
 
-/// A directory that replaces the virtual environment in which a script looks for its programs. One client in it starts
-/// as a fork of a process that has already imported it, because a short command spends nearly all its time on imports.
+/// A directory that replaces the virtual environment in which a script finds its programs. The client in this directory
+/// runs as a fork of a process that has already imported the client's modules. This saves time, because a short command
+/// spends nearly all its time on imports.
 pub struct ForkServer {
     dir: TempDir,
     server: Child,
 }
 
 impl ForkServer {
-    /// Imports a client of a virtual environment. `program` is the name of its command, `main` the `module:function`
-    /// that takes the arguments, and `preload` the modules that it imports later.
+    /// Imports a client of a virtual environment. `program` is the name of its command. `main` is the `module:function`
+    /// that accepts the arguments. `preload` lists modules that the client would import later.
     ///
     /// # Errors
-    /// When it cannot be imported.
+    /// When the client cannot be imported.
     pub fn start(venv: &Path, program: &str, main: &str, preload: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let (bin, socket, python) = (dir.path().join("bin"), dir.path().join("socket"), venv.join("bin/python"));
@@ -60,12 +61,13 @@ impl ForkServer {
         command.arg(FORK_SERVER).args(["serve".as_ref(), socket.as_os_str()]).args([program, main]).args(preload);
         // The import may read personal settings. It must not read those of the user who runs the tests.
         command.env("HOME", dir.path());
-        // The server ends when its standard input closes, which happens when this process ends.
+        // The server ends when its standard input closes. That also happens when this process ends.
         let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(server.stdout.take().context("standard output is a pipe")?).read_line(&mut line)?;
         ensure!(line == "ready\n", "{program} can't be imported");
-        // Python finds its environment by the path of the program, so a symbolic link would not find it.
+        // Python finds its environment by the path of its program. A symbolic link has another path, so a script starts
+        // Python.
         let python = python.display();
         write_script(&bin.join("python"), &format!("exec '{python}' \"$@\""))?;
         let run = format!("exec '{python}' -I -S '{FORK_SERVER}' run '{}' \"$@\"", socket.display());
@@ -74,7 +76,7 @@ impl ForkServer {
         Ok(Self { dir, server })
     }
 
-    /// Returns the directory. Its programs are in `bin`.
+    /// Returns the directory. Its subdirectory `bin` contains the programs.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.path()
@@ -88,6 +90,7 @@ impl Drop for ForkServer {
     }
 }
 
+/// Writes an executable shell script of one line.
 fn write_script(path: &Path, line: &str) -> Result<()> {
     fs::write(path, format!("#!/bin/sh\n{line}\n"))?;
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)

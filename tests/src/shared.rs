@@ -1,12 +1,13 @@
-//! Material from the directory next to the checkout. It does not exist in a plain clone. A test that needs it then
-//! reports this and is skipped. In CI (`STEMMA_REQUIRE_SHARED`) the test fails instead.
+//! Shared test material from the directory next to the checkout. A plain clone does not have that directory. A test
+//! that needs the material then prints that it is skipped. In CI (`STEMMA_REQUIRE_SHARED`) the test fails instead.
 
 use std::path::PathBuf;
 
-/// Returns the path of a file of this material. Returns `None`, with a note on standard error, if it does not exist.
+/// Returns the path of a file in the shared material next to the checkout. If the file does not exist, prints that the
+/// test is skipped and returns `None`.
 ///
 /// # Panics
-/// When it does not exist and `STEMMA_REQUIRE_SHARED` is set.
+/// When the file does not exist and `STEMMA_REQUIRE_SHARED` is set.
 #[must_use]
 #[allow(clippy::print_stderr)] // The reader of a test's output must see that it was skipped.
 pub fn path(relative: &str) -> Option<PathBuf> {

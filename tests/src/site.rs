@@ -15,7 +15,7 @@ pub const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
 /// line.
 ///
 /// # Errors
-/// When a file is torn or missing.
+/// When a file is missing or partly written.
 pub fn check_files(web: &TestAgent) -> Result<()> {
     let labels = std::fs::read_to_string(web.path("run/stemma/labels.json"))?;
     let _parsed: Value = serde_json::from_str(&labels).with_context(|| format!("torn: {labels:?}"))?;
@@ -24,7 +24,7 @@ pub fn check_files(web: &TestAgent) -> Result<()> {
     Ok(())
 }
 
-/// Starts a controller with the demo's manifests, and a frontend. Waits until the frontend has converged.
+/// Starts a controller with the demo's manifests, and the agent of a frontend. Waits until the frontend has converged.
 ///
 /// # Errors
 /// When a program does not start, or the frontend does not converge in time.
@@ -36,7 +36,7 @@ pub fn converged_fleet() -> Result<(TempFleet, TestAgent)> {
     Ok((fleet, web))
 }
 
-/// Sets the label `tier` of the frontends, which a template reads.
+/// Sets the label `tier` of the frontends, which a template reads. Returns the output of the command.
 ///
 /// # Errors
 /// When the command fails.
@@ -44,12 +44,12 @@ pub fn set_tier(fleet: &TempFleet, tier: &str) -> Result<String> {
     fleet.stemma(&["label", "nodegroup", "prod/frontends", &format!("tier={tier}")])
 }
 
-/// Waits until a value of `tier` is on a frontend: in its label files, and in the file whose template reads it.
+/// Waits until a value of `tier` has reached a frontend: its label file, and the file whose template reads the label.
 ///
 /// # Errors
-/// When it does not arrive in time.
-pub fn wait_for_tier(deadline: Duration, web: &TestAgent, tier: &str) -> Result<()> {
-    eventually_within(deadline, "the edit on the host", || {
+/// When the value does not arrive within `max_wait`, or a file is partly written.
+pub fn wait_for_tier(max_wait: Duration, web: &TestAgent, tier: &str) -> Result<()> {
+    eventually_within(max_wait, "the edit on the host", || {
         check_file_contains(&web.path("run/stemma/labels.json"), &format!("\"tier\":\"{tier}\"")).with_context(|| web.log())?;
         check_file_contains(&web.path("etc/nginx/conf.d/site.conf"), &format!("tier {tier}")).with_context(|| web.log())
     })?;

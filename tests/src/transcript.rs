@@ -27,7 +27,8 @@ use crate::program;
 const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
 const SCRIPT_MARK: &str = "-- script --";
 
-/// Runs one script and compares the output.
+/// Runs one script and compares the output. With `STEMMA_WRITE_TRANSCRIPTS` set, writes the actual output into the file
+/// instead.
 ///
 /// # Errors
 /// When the output differs from the script. The error contains both, and the name of the file.
@@ -36,6 +37,7 @@ pub fn check(file: &Path) -> Result<()> {
     let (head, script) = text.split_once(SCRIPT_MARK).with_context(|| format!("{} has no {SCRIPT_MARK}", file.display()))?;
     let dir = tempfile::tempdir()?;
     write_files(head, dir.path())?;
+    // A line `$ COMMAND` of the script is a command. The other lines are the expected output.
     let mut actual = format!("{head}{SCRIPT_MARK}\n");
     for command in script.lines().filter_map(|line| line.strip_prefix("$ ")) {
         actual.push_str(&format!("$ {command}\n{}", run(command, dir.path())?));
@@ -49,7 +51,8 @@ pub fn check(file: &Path) -> Result<()> {
     bail!("{} says\n{text}\nand this is printed:\n{actual}", file.display())
 }
 
-/// Writes the files that precede the script. Each begins with `-- NAME --`.
+/// Writes the files that precede the script. A line `-- NAME --` begins a file. The lines before the first file are a
+/// description.
 fn write_files(head: &str, dir: &Path) -> Result<()> {
     let mut file = None;
     for line in head.lines() {
@@ -65,7 +68,8 @@ fn write_files(head: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs one command of a script. Returns its output, then its status if that is not 0.
+/// Runs one command of a script. Returns its output, and then its status if the status is not 0. Hashes and paths are
+/// replaced, because they differ between runs.
 fn run(command: &str, dir: &Path) -> Result<String> {
     let words = split_words(command);
     let Some((program, arguments)) = words.split_first() else { bail!("a command without a program") };
@@ -86,20 +90,20 @@ fn run(command: &str, dir: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Replaces hashes, because other tests check their values.
+/// Replaces each word of 64 hexadecimal digits with `SHA-256`. Other tests check the values of hashes.
 fn mask_hashes(text: &str) -> String {
     let is_hash = |word: &&str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let hashes: Vec<&str> = text.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(is_hash).collect();
     // YAML quotes a hash that begins with a digit, so the quotes are removed too.
-    let hide = |text: String, hash| text.replace(&format!("\"{hash}\""), "SHA-256").replace(hash, "SHA-256");
-    hashes.into_iter().fold(text.to_owned(), hide)
+    let mask = |text: String, hash| text.replace(&format!("\"{hash}\""), "SHA-256").replace(hash, "SHA-256");
+    hashes.into_iter().fold(text.to_owned(), mask)
 }
 
-/// Splits a command at spaces. A part in single quotes is one word.
+/// Splits a command at spaces. A part in single quotes is one word. `$SITE` is replaced outside quotes.
 fn split_words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
-    for (at, part) in command.split('\'').enumerate() {
-        match at % 2 {
+    for (index, part) in command.split('\'').enumerate() {
+        match index % 2 {
             0 => words.extend(part.split_whitespace().map(|word| word.replace("$SITE", SITE))),
             _ => words.push(part.to_owned()),
         }

@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: shows on one screen how a fleet gets its configuration.
 //!
-//! It uses the programs, protocol and store that users install, and the harness of the tests. Nothing is staged, and
-//! every figure is read from the running programs.
+//! The demo uses the programs, protocol and store that users install, and the harness of the tests. Every printed
+//! figure is read from the running programs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ pub(crate) struct DemoOptions {
     exit: bool,
 }
 
-/// Name and group of each host.
+/// The name and the node group of each host of the demo.
 const HOSTS: [(&str, &str); 3] = [("web-1", "prod/frontends"), ("web-2", "prod/frontends"), ("db-1", "prod/databases")];
 
 /// Runs the steps of the demo, then waits for Ctrl-C unless `--exit` is given.
 pub(crate) fn run(options: &DemoOptions) -> Result<()> {
-    let programs = ["build", "--quiet", "--package", "stemma-controller", "--package", "stemma-agent", "--package", "stemma"];
-    run_step("build the programs (minutes the first time, nothing later)", command("cargo", &programs))?;
+    let arguments = ["build", "--quiet", "--package", "stemma-controller", "--package", "stemma-agent", "--package", "stemma"];
+    run_step("build the programs (minutes the first time, nothing later)", command("cargo", &arguments))?;
     let fleet = TempFleet::start()?;
     println!("\nstemma demo  controller {}  store redb  data {}", fleet.addresses().admin, fleet.dir().display());
     apply_manifests(&fleet)?;
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &DemoOptions) -> Result<()> {
     wait_for_interrupt()
 }
 
-/// Applies the example manifests, and prints the tags and tasks of each role.
+/// Applies the example manifests, and prints the tags and tasks of each role in their release.
 fn apply_manifests(fleet: &TempFleet) -> Result<()> {
     let site = workspace_root().join("examples/site");
     let applied = fleet.stemma(&["apply", "-f", &site.to_string_lossy(), "-o", "json"])?;
@@ -76,13 +76,13 @@ fn apply_manifests(fleet: &TempFleet) -> Result<()> {
     Ok(())
 }
 
-/// Joins the hosts, and prints each of them once it has its tasks.
+/// Joins the hosts to the fleet. Prints a row for each host once the state of its node is final. Returns the agents.
 fn join_agents(fleet: &TempFleet) -> Result<Vec<TestAgent>> {
     println!("\n2 Three hosts join (mutual TLS 1.3, a token each)");
-    // A label that the host sets itself. It must not override the operator's.
-    let local = fleet.dir().join("web-1/etc/stemma/labels.d");
-    std::fs::create_dir_all(&local)?;
-    std::fs::write(local.join("local"), "tier=silver\n")?;
+    // A label that the host sets itself, in a file. It must not override the operator's label.
+    let label_dir = fleet.dir().join("web-1/etc/stemma/labels.d");
+    std::fs::create_dir_all(&label_dir)?;
+    std::fs::write(label_dir.join("local"), "tier=silver\n")?;
     let mut agents = Vec::new();
     let mut start_times = Vec::new();
     for (name, group) in HOSTS {
@@ -92,7 +92,7 @@ fn join_agents(fleet: &TempFleet) -> Result<Vec<TestAgent>> {
     }
     println!("  {:<7} {:<15} {:<6} {:<7} {:<34} STATE", "NODE", "GROUP", "MODE", "TRAITS", "TAGS");
     for ((name, _), start) in HOSTS.iter().zip(start_times) {
-        let node = eventually("a host that has taken its tasks", || {
+        let node = eventually("a host that has received its tasks", || {
             let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", name, "-o", "json"])?)?;
             let state = string_field(&node, "state");
             ensure!(state != "changing" && state != "waiting" && node["connected"] == true, "{name} is {state}");
@@ -111,7 +111,7 @@ fn join_agents(fleet: &TempFleet) -> Result<Vec<TestAgent>> {
     Ok(agents)
 }
 
-/// Explains where two labels of a host come from.
+/// Prints the levels from which a host inherits two of its labels.
 fn explain(fleet: &TempFleet) -> Result<()> {
     println!("\n3 Why has web-1 tier=gold?   $ stemma explain node web-1 label tier");
     print_indented(&fleet.stemma(&["explain", "node", "web-1", "label", "tier"])?);
@@ -120,20 +120,20 @@ fn explain(fleet: &TempFleet) -> Result<()> {
     Ok(())
 }
 
-/// Prints the files that the agent wrote on a host, once they have the label's value.
-fn print_host_files(web: &TestAgent) -> Result<()> {
+/// Prints files that the agent wrote on a host, once they contain `gold`, the value of the label `tier`.
+fn print_host_files(agent: &TestAgent) -> Result<()> {
     println!("\n4 Written on web-1");
     for path in ["run/stemma/labels.json", "etc/nginx/conf.d/site.conf"] {
-        let file = web.path(path);
+        let file = agent.path(path);
         eventually(path, || check_file_contains(&file, "gold"))?;
         println!("  $ cat {}", file.display());
         print_indented(&std::fs::read_to_string(&file)?);
     }
-    println!("  tags in /run/stemma/tags: {}", list_files(&web.path("run/stemma/tags"))?);
+    println!("  tags in /run/stemma/tags: {}", list_files(&agent.path("run/stemma/tags"))?);
     Ok(())
 }
 
-/// Edits a label of the template, and prints how soon each host has the new value.
+/// Edits a label of the cluster template, and prints after which time the label reaches the files of each host.
 fn edit_label(fleet: &TempFleet, agents: &[TestAgent]) -> Result<()> {
     println!("\n5 Edit a label of the template   $ stemma label clustertemplate base ntp=ntp2.example.net");
     let start = Instant::now();
@@ -158,25 +158,28 @@ fn edit_label(fleet: &TempFleet, agents: &[TestAgent]) -> Result<()> {
     Ok(())
 }
 
-/// Waits for Ctrl-C.
+/// Waits for Ctrl-C. Then the caller drops the fleet, which removes its directory.
 fn wait_for_interrupt() -> Result<()> {
-    // The programs are in this process group and end with it. Only the directory is left, and dropping the fleet
-    // removes it.
+    // The programs are in this process group, so Ctrl-C ends them too. Only the directory remains to be removed.
     let (sender, receiver) = std::sync::mpsc::channel();
     stemma_tests::program::on_interrupt(move || {
         let _is_received = sender.send(());
     })?;
-    receiver.recv().context("no signal can come any more")
+    receiver.recv().context("no signal can arrive any more")
 }
 
+/// Returns the path of the program `stemma`.
 fn display_path() -> String {
     stemma_tests::program::path("stemma").display().to_string()
 }
 
+/// Returns the text of a field, or `-` if the field is not a text.
 fn string_field(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or("-").to_owned()
 }
 
+/// Returns the names in a list, or the keys of a map, separated by spaces. An item of a list is a name or an object
+/// with the field `name`.
 fn joined_names(value: &Value) -> String {
     let name = |item: &Value| item.as_str().or_else(|| item["name"].as_str()).unwrap_or("?").to_owned();
     match value {
@@ -186,6 +189,7 @@ fn joined_names(value: &Value) -> String {
     }
 }
 
+/// Returns the names of the files in a directory, sorted and separated by spaces.
 fn list_files(dir: &Path) -> Result<String> {
     let mut names: Vec<String> =
         std::fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<Result<_>>()?;
@@ -199,6 +203,7 @@ fn print_indented(text: &str) {
     }
 }
 
+/// Formats a duration in milliseconds.
 fn format_ms(time: Duration) -> String {
     format!("{} ms", time.as_millis())
 }

@@ -1,4 +1,4 @@
-//! The project's own tasks, in Rust so that a machine with cargo needs nothing else to run them.
+//! The project's own tasks. They are written in Rust, so that a machine with cargo needs nothing else to run them.
 //!
 //! `cargo xtask test` is what CI runs, and `cargo xtask demo` is for newcomers. `cargo xtask bench` prints the figures
 //! of `docs/performance.md`, `cargo xtask packages` builds the packages, and `cargo xtask size` prints the amount of
@@ -32,17 +32,17 @@ enum XtaskCommand {
     Demo(demo::DemoOptions),
     /// Run everything that CI runs: format, lints, dependency policy, all tests.
     Test(test::TestOptions),
-    /// Run the benches for the figures of docs/performance.md, each with its baseline.
+    /// Run the benches that measure the figures of docs/performance.md, each with its baseline.
     Bench(bench::BenchOptions),
     /// Check names, comments and pages against the language rule of docs/contributing.md.
     Language,
-    /// Check that each crate's modules keep the order that its manifest declares, and form no cycle.
+    /// Check the modules of each crate: they use each other only in the declared order, and form no cycle.
     Modules,
     /// Build the packages of controller, agent and command line as .deb and .rpm, into target/packages.
     Packages(packages::PackagesOptions),
-    /// Make deliberate mistakes in the code that makes decisions, and check that a test catches each.
+    /// Check that a test catches each deliberate mistake in the code that makes decisions.
     Mutants(mutants::MutantsOptions),
-    /// Print lines, public items and longest functions of each crate, without tests.
+    /// Print the numbers of lines and public items, and the longest functions, of each crate without its tests.
     Size(size::SizeOptions),
 }
 

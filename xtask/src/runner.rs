@@ -1,5 +1,5 @@
-//! Chooses the program that runs the tests: cargo-nextest if it is installed, otherwise `cargo test`. A newcomer's
-//! machine need not build it.
+//! Chooses the program that runs the tests: cargo-nextest if it is installed, otherwise `cargo test`. So nobody has to
+//! build cargo-nextest to run the tests.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,16 +13,17 @@ use regex_lite::Regex;
 
 use crate::cargo::{command, parse_version, version_output, workspace_root};
 
-/// How many tests cargo-nextest runs at once per CPU. Tests that start programs wait for them about half of the time.
+/// The number of tests that cargo-nextest runs at once per CPU. Tests that start programs wait for these programs about
+/// half of the time.
 const TESTS_PER_CPU: usize = 2;
 
-/// The configuration of cargo-nextest.
+/// The text of the configuration of cargo-nextest.
 const NEXTEST_CONFIG: &str = include_str!("../../.config/nextest.toml");
 
 /// A program that runs tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
-    /// Each test in a process of its own, by the profiles of `.config/nextest.toml`.
+    /// cargo-nextest. It runs each test in a separate process, with a profile of `.config/nextest.toml`.
     Nextest,
     /// `cargo test`.
     CargoTest,
@@ -31,7 +32,7 @@ pub(crate) enum Runner {
 /// One test of a finished run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TestRun {
-    /// The names of the package, the binary and the test.
+    /// The package and binary of the test as cargo-nextest names them, a space, and the path of the test.
     pub(crate) name: String,
     /// The duration of the test's last attempt.
     pub(crate) duration: Duration,
@@ -40,7 +41,7 @@ pub(crate) struct TestRun {
 }
 
 impl Runner {
-    /// Returns the runner of this machine.
+    /// Returns the runner for this machine: cargo-nextest if the installed version supports `.config/nextest.toml`.
     pub(crate) fn detect() -> Self {
         if supports_config(&version_output("nextest")) { Self::Nextest } else { Self::CargoTest }
     }
@@ -53,7 +54,8 @@ impl Runner {
         }
     }
 
-    /// Returns the command that runs the tests of these packages. It does not stop at a failure.
+    /// Returns the command that runs the tests with a profile. `packages` are the arguments of cargo that select
+    /// packages. The command does not stop at a failed test.
     pub(crate) fn test_command(self, profile: &str, packages: &[&str]) -> Command {
         let mut command = match self {
             Self::Nextest => {
@@ -66,7 +68,8 @@ impl Runner {
         command
     }
 
-    /// Returns the command that runs the doctests of these packages, or `None` if [`Self::test_command`] includes them.
+    /// Returns the command that runs the doctests. cargo-nextest cannot run them. `None` for `cargo test`, because the
+    /// command of [`Self::test_command`] runs them too.
     pub(crate) fn doctest_command(self, packages: &[&str]) -> Option<Command> {
         let mut command = (self == Self::Nextest).then(|| command("cargo", &["test", "--quiet", "--doc"]))?;
         command.args(packages);
@@ -74,13 +77,13 @@ impl Runner {
     }
 }
 
-/// Returns whether the installed cargo-nextest is as new as its configuration requires. `output` is what its
-/// `--version` prints.
+/// Returns whether the installed cargo-nextest is as new as its configuration requires. `output` is the output of
+/// `cargo nextest --version`, or empty if it is not installed.
 fn supports_config(output: &str) -> bool {
     let (_, rest) = NEXTEST_CONFIG.split_once("nextest-version = \"").expect("the configuration asks for a version");
-    let oldest =
+    let required =
         rest.split_once('"').and_then(|(version, _)| parse_version_numbers(version)).expect("a version has three numbers");
-    parse_version(output).and_then(parse_version_numbers).is_some_and(|present| present >= oldest)
+    parse_version(output).and_then(parse_version_numbers).is_some_and(|installed| installed >= required)
 }
 
 /// Reads the three numbers of a version, such as `0.9.115` or `1.0.0-rc.1`.
@@ -89,10 +92,10 @@ fn parse_version_numbers(version: &str) -> Option<[u32; 3]> {
     Some([parts.next()??, parts.next()??, parts.next()??])
 }
 
-/// Removes the report of an earlier run with this profile, so that it is not taken for that of the next run.
+/// Removes the report of an earlier run with this profile, so that it is not mistaken for the report of the next run.
 ///
 /// # Errors
-/// If the report cannot be removed.
+/// Fails if the report exists and cannot be removed.
 pub(crate) fn remove_report(profile: &str) -> Result<()> {
     match fs::remove_file(report_path(profile)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("the report of an earlier run"),
@@ -100,11 +103,11 @@ pub(crate) fn remove_report(profile: &str) -> Result<()> {
     }
 }
 
-/// Reads the results of each test in the last run with this profile. Empty if the run ended without a report, or if the
-/// runner writes none.
+/// Returns the results of all tests in the last run with this profile. Empty if the run ended without a report, or if
+/// the runner writes no report.
 ///
 /// # Errors
-/// If the report cannot be read.
+/// Fails if the report exists and cannot be read.
 pub(crate) fn read_last_run(profile: &str) -> Result<Vec<TestRun>> {
     match fs::read_to_string(report_path(profile)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -112,12 +115,14 @@ pub(crate) fn read_last_run(profile: &str) -> Result<Vec<TestRun>> {
     }
 }
 
-/// Returns the path of cargo-nextest's report. It is in the workspace, even if the target directory is elsewhere.
+/// Returns the path of cargo-nextest's report. The report is in the workspace, even if the target directory is
+/// elsewhere.
 pub(crate) fn report_path(profile: &str) -> PathBuf {
     workspace_root().join("target/nextest").join(profile).join("junit.xml")
 }
 
-/// Parses a report in `JUnit` format, as cargo-nextest writes it.
+/// Parses a report in `JUnit` format, as cargo-nextest writes it. A test is flaky if a failed attempt is listed between
+/// its `<testcase>` and the next one.
 fn parse_report(text: &str) -> Vec<TestRun> {
     let case = Regex::new("<testcase ([^>]*)>").expect("a pattern that compiles");
     let attribute = |name: &str| Regex::new(&format!(" ?\\b{name}=\"([^\"]*)\"")).expect("a pattern that compiles");
@@ -127,12 +132,12 @@ fn parse_report(text: &str) -> Vec<TestRun> {
     let cases: Vec<_> = case.captures_iter(text).collect();
     let starts = cases.iter().map(|case| case.get(0).expect("the whole match").end());
     let ends = cases.iter().skip(1).map(|case| case.get(0).expect("the whole match").start()).chain([text.len()]);
-    let read = |(case, (start, end)): (&regex_lite::Captures<'_>, (usize, usize))| TestRun {
+    let parse_case = |(case, (start, end)): (&regex_lite::Captures<'_>, (usize, usize))| TestRun {
         name: format!("{} {}", value(&class, &case[1]), value(&name, &case[1])),
         duration: value(&time, &case[1]).parse().map_or(Duration::ZERO, Duration::from_secs_f64),
         is_flaky: text[start..end].contains("<flakyFailure") || text[start..end].contains("<flakyError"),
     };
-    cases.iter().zip(starts.zip(ends)).map(read).collect()
+    cases.iter().zip(starts.zip(ends)).map(parse_case).collect()
 }
 
 #[cfg(test)]
@@ -161,7 +166,7 @@ test flaky ... FAILED
 
     #[test]
     fn supports_config_rejects_older_cargo_nextest() {
-        for (said, reads) in [
+        for (output, expected) in [
             ("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143\n", true),
             ("cargo-nextest 0.9.115\n", true),
             ("cargo-nextest 0.9.114\n", false),
@@ -171,22 +176,22 @@ test flaky ... FAILED
             ("error: no such command: `nextest`\n", false),
             ("", false),
         ] {
-            assert_eq!(supports_config(said), reads, "{said:?}");
+            assert_eq!(supports_config(output), expected, "{output:?}");
         }
     }
 
     #[test]
     fn ci_profile_terminates_hung_tests_and_writes_report() {
-        let (_, of_ci) = NEXTEST_CONFIG.split_once("[profile.ci]\n").expect("the profile");
-        let of_ci = of_ci.split_once("[[profile.ci.overrides]]").expect("exceptions").0;
+        let (_, profile) = NEXTEST_CONFIG.split_once("[profile.ci]\n").expect("the profile");
+        let profile = profile.split_once("[[profile.ci.overrides]]").expect("exceptions").0;
         for line in [
             "fail-fast = false",
             "slow-timeout = { period = \"60s\", terminate-after = 5 }",
             "[profile.ci.junit]\npath = \"junit.xml\"",
         ] {
-            assert!(of_ci.contains(line), "{line}");
+            assert!(profile.contains(line), "{line}");
         }
-        assert!(!of_ci.contains("retries"), "only tests that start programs are run again");
+        assert!(!profile.contains("retries"), "only tests that start programs are run again");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: runs all checks, those that find a mistake at the least cost first.
+//! `cargo xtask test`: runs all checks. The fast checks run first.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::modules;
 use crate::packages;
 use crate::runner::{self, Runner};
 
-/// The release of cargo-deny that the policy file is for.
+/// The release of cargo-deny for which the policy file is written.
 const CARGO_DENY_VERSION: &str = "0.19";
 
-/// The number of cases of each property in a long run. A usual run has 256.
+/// The number of random cases for each property test in a long run. A usual run has 256.
 const LONG_RUN_CASES: &str = "10000";
 
-/// How many of the slowest tests `--times` lists.
+/// The number of slowest tests that `--times` lists.
 const MAX_LISTED_TESTS: usize = 20;
 
 #[derive(Args)]
@@ -26,7 +26,7 @@ pub(crate) struct TestOptions {
     /// Run only format, lints and the tests that start no program.
     #[arg(long)]
     quick: bool,
-    /// Run the randomised and fault tests with their full counts.
+    /// Run the randomised tests and the fault tests with their full numbers of cases.
     #[arg(long, conflicts_with = "quick")]
     long: bool,
     /// Print the time of each stage and, with cargo-nextest, the twenty slowest tests, at the end of the run.
@@ -35,7 +35,7 @@ pub(crate) struct TestOptions {
 }
 
 impl TestOptions {
-    /// Returns the profile in `.config/nextest.toml`.
+    /// Returns the name of the profile in `.config/nextest.toml` to use.
     fn profile(&self) -> &'static str {
         if self.long { "long" } else { "ci" }
     }
@@ -46,11 +46,12 @@ impl TestOptions {
     }
 }
 
-/// The stages of a run, with their times.
+/// The finished stages of a run: the name and the duration of each.
 #[derive(Default)]
 struct TestStages(Vec<(&'static str, Duration)>);
 
 impl TestStages {
+    /// Runs a function as a stage, and records the duration, even if the stage fails.
     fn run_stage(&mut self, name: &'static str, stage: impl FnOnce() -> Result<()>) -> Result<()> {
         let start = Instant::now();
         let result = stage();
@@ -58,12 +59,13 @@ impl TestStages {
         result
     }
 
+    /// Runs a command as a stage.
     fn run_command(&mut self, name: &'static str, command: Command) -> Result<()> {
         self.run_stage(name, || run_step(name, command))
     }
 }
 
-/// Runs the checks. With `--times`, prints the time of each stage, even after a failure.
+/// Runs the checks. With `--times`, prints the duration of each stage, even after a failure.
 pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let (runner, mut stages) = (Runner::detect(), TestStages::default());
     println!("== the tests are run by {}", runner.name());
@@ -88,12 +90,13 @@ fn run_all(options: &TestOptions, runner: Runner, stages: &mut TestStages) -> Re
     print_skipped();
     if !options.quick {
         stages.run_stage("programs of the system", check_programs)?;
-        stages.run_stage("cargo-deny", check_dependency_policy)?;
+        stages.run_stage("cargo-deny", install_cargo_deny)?;
         stages.run_command("dependency policy", command("cargo", &["deny", "check", "licenses", "bans", "sources"]))?;
         stages.run_stage("advisories", check_advisories)?;
         // Tests start the programs in the target directory, so these are built first.
         stages.run_command("programs", command("cargo", &["build", "--workspace", "--bins"]))?;
-        // Packages of the same programs in two revisions, so that machines can be upgraded from one to the other.
+        // Builds packages of the same programs in two revisions, so that tests can upgrade a machine from one to the
+        // other.
         for (revision, check) in [(1, true), (2, false)] {
             stages.run_stage("packages", || packages::run(&packages::PackagesOptions { dev: true, revision, check }))?;
         }
@@ -104,10 +107,10 @@ fn run_all(options: &TestOptions, runner: Runner, stages: &mut TestStages) -> Re
     }
     runner::remove_report(options.profile())?;
     let result = stages.run_command("tests", tests);
-    let printed = print_tests(options, runner);
-    result.and(printed)?;
+    let print_result = print_tests(options, runner);
+    result.and(print_result)?;
     match runner.doctest_command(options.packages()) {
-        Some(examples) => stages.run_command("examples of the documentation", examples),
+        Some(doctests) => stages.run_command("examples of the documentation", doctests),
         None => Ok(()),
     }
 }
@@ -115,7 +118,7 @@ fn run_all(options: &TestOptions, runner: Runner, stages: &mut TestStages) -> Re
 /// Prints the tests that passed only on a retry, and the slowest tests.
 ///
 /// # Errors
-/// If the runner writes a report and it is missing or unreadable, because then nobody knows which tests were retried.
+/// Fails if the report of cargo-nextest is missing or unreadable, because then nobody knows which tests were retried.
 fn print_tests(options: &TestOptions, runner: Runner) -> Result<()> {
     let mut tests = runner::read_last_run(options.profile())?;
     if tests.is_empty() && runner == Runner::Nextest {
@@ -134,12 +137,13 @@ fn print_tests(options: &TestOptions, runner: Runner) -> Result<()> {
     Ok(())
 }
 
-/// System programs that tests need, each with arguments that show that it is installed, and its packages. The real
-/// clients are Python programs, and a bare Debian has Python without venv. `strace` shows the agent's disk operations,
-/// and makes disks fail. `faketime` has the library with which a program's clock jumps. `curl` sends the examples of
-/// docs/api.md. `kill` stops and ends programs. `systemd-analyze` rates how exposed a unit is. `age` decrypts backups,
-/// and encrypts those that tests restore. `unshare` lets a host resolve a name to another address later. mmdebstrap
-/// creates the file tree of the machines that `systemd-nspawn` boots.
+/// System programs that tests need. Each has arguments with which it succeeds if it is installed, and the Debian
+/// packages that contain it. Tests use Python programs as real clients of the API. A bare Debian has Python without
+/// venv. `strace` shows the agent's disk operations, and makes disk operations fail. `faketime` has the library that
+/// changes the clock of a program. `curl` sends the examples of docs/api.md. `kill` stops and ends programs.
+/// `systemd-analyze` rates how exposed a unit is. `age` decrypts backups, and encrypts the backups that tests restore.
+/// `unshare` lets a host resolve a name to another address later. mmdebstrap creates the file tree of the machines that
+/// `systemd-nspawn` boots.
 const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
     ("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]),
     ("strace", &["-V"], &["strace"]),
@@ -154,7 +158,7 @@ const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
     ("ip", &["-V"], &["iproute2"]),
 ];
 
-/// Installs the missing system programs that tests need.
+/// Installs the missing system programs that tests need, with apt-get. Fails if apt-get does not exist.
 fn check_programs() -> Result<()> {
     for (program, probe, packages) in REQUIRED_PROGRAMS.into_iter().chain(packages::TOOLS) {
         if succeeds(program, probe) {
@@ -169,8 +173,9 @@ fn check_programs() -> Result<()> {
     Ok(())
 }
 
-/// Prints which tests will be skipped. Each skipped test reports this in its own output, which is not shown for a test
-/// that passes. If `STEMMA_REQUIRE_SHARED` is set, these tests fail instead.
+/// Prints which tests will be skipped on this machine. Each skipped test reports this in its own output, but that
+/// output is not shown for a test that passes. If `STEMMA_REQUIRE_SHARED` is set, these tests fail instead, so nothing
+/// is printed.
 fn print_skipped() {
     if std::env::var_os("STEMMA_REQUIRE_SHARED").is_some() {
         return;
@@ -183,11 +188,13 @@ fn print_skipped() {
     }
 }
 
-fn check_dependency_policy() -> Result<()> {
+/// Installs cargo-deny, which checks the dependency policy.
+fn install_cargo_deny() -> Result<()> {
     ensure_installed("deny", "cargo-deny", CARGO_DENY_VERSION)
 }
 
-/// Checks dependencies for known vulnerabilities. If the advisory database cannot be reached, prints that instead.
+/// Checks the dependencies for known vulnerabilities. If the advisory database cannot be reached, prints that nothing
+/// was checked, and does not fail.
 fn check_advisories() -> Result<()> {
     if succeeds("cargo", &["deny", "fetch", "db"]) {
         return run_step("advisories", command("cargo", &["deny", "check", "advisories"]));

@@ -16,7 +16,7 @@ use crate::host::command::log_excerpt;
 use crate::host::{Host, HostCommand, HostError, HostPath};
 use crate::{hook_files, paths};
 
-/// The change, as hooks read it on standard input.
+/// A change of a node's desired state, as hooks read it on standard input in JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HookInput {
     /// Name of the node.
@@ -27,7 +27,8 @@ pub struct HookInput {
     pub annotations: MapChange,
     /// The change of the traits.
     pub traits: SetChange,
-    /// The change of the tags, as `NAME` or `NAME:VALUE_CLASS`, and of the primaries, as `primary-NAME`.
+    /// The change of the tags and primaries. A tag is `NAME`, or `NAME:VALUE` if it has a value. A tag of which the
+    /// node is primary also adds `primary-NAME`.
     pub tags: SetChange,
 }
 
@@ -61,44 +62,46 @@ pub fn snapshot(desired: &Desired) -> HookSnapshot {
     }
 }
 
-/// Returns the change between two snapshots, or `None` if they are equal.
+/// Returns the change from the snapshot `old` to the snapshot `new`, or `None` if they are equal.
 #[must_use]
-pub fn change(node: &str, before: &HookSnapshot, now: &HookSnapshot) -> Option<HookInput> {
+pub fn change(node: &str, old: &HookSnapshot, new: &HookSnapshot) -> Option<HookInput> {
     let change = HookInput {
         node: node.to_owned(),
-        labels: map_change(&before.labels, &now.labels),
-        annotations: map_change(&before.annotations, &now.annotations),
-        traits: set_change(&before.traits, &now.traits),
-        tags: set_change(&before.tags, &now.tags),
+        labels: map_change(&old.labels, &new.labels),
+        annotations: map_change(&old.annotations, &new.annotations),
+        traits: set_change(&old.traits, &new.traits),
+        tags: set_change(&old.tags, &new.tags),
     };
-    (before != now).then_some(change)
+    (old != new).then_some(change)
 }
 
-fn map_change(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> MapChange {
-    let set = now.iter().filter(|&(key, value)| before.get(key) != Some(value));
+/// Returns the entries of `new` that differ from `old`, and the keys that only `old` has.
+fn map_change(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> MapChange {
+    let set = new.iter().filter(|&(key, value)| old.get(key) != Some(value));
     MapChange {
         set: set.map(|(key, value)| (key.clone(), value.clone())).collect(),
-        removed: before.keys().filter(|key| !now.contains_key(*key)).cloned().collect(),
+        removed: old.keys().filter(|key| !new.contains_key(*key)).cloned().collect(),
     }
 }
 
-fn set_change(before: &BTreeSet<String>, now: &BTreeSet<String>) -> SetChange {
-    SetChange { added: now.difference(before).cloned().collect(), removed: before.difference(now).cloned().collect() }
+fn set_change(old: &BTreeSet<String>, new: &BTreeSet<String>) -> SetChange {
+    SetChange { added: new.difference(old).cloned().collect(), removed: old.difference(new).cloned().collect() }
 }
 
-/// Failure messages by the name of the hook.
+/// The messages of hooks that failed, by the name of the hook.
 pub type HookFailures = BTreeMap<String, String>;
 
-/// Runs the hooks in the order of their names, one after the other, and returns the failures. Files in the directory of
-/// the hooks that cannot be run are not among them: `hook_files` reports those.
+/// Runs the hooks one after the other, in the order of their names, and returns the failures. `timeout` applies to each
+/// hook. Files in the directory of the hooks that cannot be run are not failures, because `hook_files` reports them.
 pub async fn run(host: Rc<dyn Host>, change: HookInput, timeout: Duration) -> HookFailures {
-    let input = serde_json::to_vec(&change).expect("a change is texts alone");
+    let input = serde_json::to_vec(&change).expect("a change contains only texts");
     let mut failures = HookFailures::new();
+    // The first part of the result contains the names of the hooks, the second the findings.
     for name in hook_files::list_hooks(&*host).unwrap_or_default().0 {
         let path = host.system_path(&HostPath::from_static(paths::HOOKS)).join(&name).display().to_string();
         let command = HostCommand { input: input.clone(), ..HostCommand::new(vec![path.clone()], timeout) };
         match host.run(&command).await {
-            Ok(finished) if finished.end.is_success() => info!(name = name.as_str(); "a hook was told of a change"),
+            Ok(finished) if finished.end.is_success() => info!(name = name.as_str(); "a hook has processed a change"),
             Ok(finished) => {
                 let (error, output) = (finished.end.sentence(), log_excerpt(&finished.output));
                 warn!(name = name.as_str(), error = error.as_str(), output; "a hook failed");
@@ -114,7 +117,8 @@ pub async fn run(host: Rc<dyn Host>, change: HookInput, timeout: Duration) -> Ho
     failures
 }
 
-/// Replaces the full path in an error by the path of the hook below the agent's `--root`, as other findings name it.
+/// Replaces the path of a hook in an error by its path below the agent's `--root`, because other findings name hooks in
+/// this form.
 fn with_hook_path(error: HostError, full_path: &str, name: &str) -> HostError {
     match error {
         HostError::Io { operation, path, source } if path == full_path => {
@@ -124,7 +128,7 @@ fn with_hook_path(error: HostError, full_path: &str, name: &str) -> HostError {
     }
 }
 
-/// Removes the failures of hooks that no longer exist.
+/// Removes the failures of hooks that no longer exist, or that may no longer be run.
 pub(super) fn prune_failures(host: &dyn Host, failures: &mut HookFailures) {
     if !failures.is_empty()
         && let Ok((names, _)) = hook_files::list_hooks(host)
@@ -152,10 +156,10 @@ mod tests {
 
     #[test]
     fn change_contains_only_differences() {
-        let before = test_snapshot(&[("a", "1"), ("b", "1"), ("c", "1")], &["x"]);
-        let now = test_snapshot(&[("a", "1"), ("b", "2"), ("d", "1")], &["y"]);
-        assert_eq!(change("n", &before, &before), None);
-        let json = serde_json::to_string(&change("n", &before, &now).unwrap()).unwrap();
+        let old = test_snapshot(&[("a", "1"), ("b", "1"), ("c", "1")], &["x"]);
+        let new = test_snapshot(&[("a", "1"), ("b", "2"), ("d", "1")], &["y"]);
+        assert_eq!(change("n", &old, &old), None);
+        let json = serde_json::to_string(&change("n", &old, &new).unwrap()).unwrap();
         assert_eq!(
             json,
             r#"{"node":"n","labels":{"set":{"b":"2","d":"1"},"removed":["c"]},"annotations":{"set":{},"removed":[]},"traits":{"added":[],"removed":[]},"tags":{"added":["y"],"removed":["x"]}}"#
@@ -178,20 +182,21 @@ mod tests {
         assert!(input.starts_with(b"{\"node\":\"\",\"labels\":{\"set\""));
     }
 
-    /// Earlier, the message contained the path with `--root` in front, and stated that this file did not exist.
+    /// Regression test: the message named the hook by its path with `--root` in front, and stated that the hook did not
+    /// exist. In fact only the interpreter of the hook is missing.
     #[tokio::test(flavor = "current_thread")]
     async fn y09_run_names_hook_path_when_interpreter_is_missing() {
         let root = tempfile::tempdir().unwrap();
-        // Another process writes the script. Other tests fork this process, and a script cannot be run while a child
-        // has it open for writing.
+        // A separate shell writes the script. Other tests fork this process, and such a child would hold the script
+        // open for writing. The system does not run a script that is open for writing.
         let script =
             "umask 022; mkdir -p etc/stemma/hooks.d && cd etc/stemma/hooks.d && echo '#!/no/such' > 50-i && chmod 755 50-i";
         let status = std::process::Command::new("sh").args(["-c", script]).current_dir(root.path()).status().unwrap();
         assert!(status.success());
         let host: Rc<dyn Host> = Rc::new(RealHost::new(root.path()).unwrap());
         let failures = run(host, HookInput::default(), Duration::from_mins(2)).await;
-        let expected = "hook 50-i: cannot run /etc/stemma/hooks.d/50-i: it is there, and the interpreter \"/no/such\" that its first line \
-                    names is not: install that, or name another one";
+        let expected = "hook 50-i: cannot run /etc/stemma/hooks.d/50-i: it exists, and the interpreter \"/no/such\" that its first line \
+                    names is missing: install that, or name another one";
         assert_eq!(failures.values().collect::<Vec<_>>(), [expected]);
     }
 
@@ -199,6 +204,7 @@ mod tests {
     async fn y08_run_ignores_editor_and_package_manager_files() {
         let host = MemoryHost::new();
         let skipped = ["#50-reload#", "50-reload.bak", "50-reload.dpkg-old", "50-reload.rpmsave", "50-reload.sh", "50-reload~"];
+        // A hidden file is ignored without a finding.
         for name in skipped.into_iter().chain(["50-reload", ".50-reload.swp"]) {
             host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
             host.chmod(&format!("/etc/stemma/hooks.d/{name}"), 0o755);
@@ -212,10 +218,12 @@ mod tests {
         assert_eq!(findings, [skipped_by_name(paths::HOOKS, &skipped.map(str::to_owned)).unwrap()]);
     }
 
-    /// `run-parts` follows a link. The agent does not, and earlier it skipped links without a finding.
+    /// The program `run-parts` runs hooks that are symbolic links. The agent skips links, and earlier did so without a
+    /// finding.
     #[tokio::test(flavor = "current_thread")]
     async fn y08_findings_name_links_and_special_files_with_advice() {
         let host = MemoryHost::new();
+        // The last two are ignored because of their names, and the hidden one without a finding.
         for name in ["10-link", "11-dangling", "12-link", "13-link", "14-link", "20-link~", ".30-link"] {
             host.put_link(&format!("/etc/stemma/hooks.d/{name}"));
         }
@@ -227,13 +235,14 @@ mod tests {
         let findings = findings(&host);
         assert_eq!(failures, HookFailures::new());
         assert_eq!(host.commands_run(), [["/etc/stemma/hooks.d/60-file"]]);
-        let by_name = skipped_by_name(paths::HOOKS, &["20-link~".to_owned()]).unwrap();
-        let links = r#"/etc/stemma/hooks.d: not run, since symbolic links are not followed: "10-link", "11-dangling", "12-link", "13-link" and 1 more: copy the file itself there, or put a script there that runs it"#;
-        let others = r#"/etc/stemma/hooks.d: not run, since they are not regular files: "40-fifo", "50-dir": move them away"#;
-        assert_eq!(findings, [by_name.as_str(), links, others]);
+        let name_finding = skipped_by_name(paths::HOOKS, &["20-link~".to_owned()]).unwrap();
+        let link_finding = r#"/etc/stemma/hooks.d: not run, since symbolic links are not followed: "10-link", "11-dangling", "12-link", "13-link" and 1 more: copy the file itself there, or put a script there that runs it"#;
+        let special_file_finding =
+            r#"/etc/stemma/hooks.d: not run, since they are not regular files: "40-fifo", "50-dir": move them away"#;
+        assert_eq!(findings, [name_finding.as_str(), link_finding, special_file_finding]);
     }
 
-    /// Earlier, a failure was reported until a label changed, even if the hook was deleted before.
+    /// Regression test: the failure of a hook was reported until the next change, even if the hook was deleted.
     #[tokio::test(flavor = "current_thread")]
     async fn y08_failure_is_reported_until_hook_is_deleted() {
         let host = MemoryHost::new();
@@ -248,7 +257,8 @@ mod tests {
         host.delete("/etc/stemma/hooks.d/10-a");
         prune_failures(&host, &mut failures);
         assert_eq!(messages(&failures), ["hook 20-b ended with status 3"]);
-        // The failure of a hook that may no longer be run is removed. A finding reports the hook instead.
+        // The failure of a hook that others can write is removed, because that hook is not run. A finding reports it
+        // instead.
         host.chmod("/etc/stemma/hooks.d/20-b", 0o777);
         prune_failures(&host, &mut failures);
         assert_eq!(failures, HookFailures::new());
@@ -258,17 +268,17 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn s71_run_executes_nothing_when_others_can_write_directory() {
         for dir in ["/etc", "/etc/stemma", "/etc/stemma/hooks.d"] {
-            for (mode, user) in [(0o777, 0), (0o775, 0), (0o755, 1000), (0o1777, 0)] {
+            for (mode, owner) in [(0o777, 0), (0o775, 0), (0o755, 1000), (0o1777, 0)] {
                 let host = MemoryHost::new();
                 host.put("/etc/stemma/hooks.d/10-a", "");
                 host.chmod("/etc/stemma/hooks.d/10-a", 0o755);
                 host.chmod(dir, mode);
-                host.chown(dir, user);
+                host.chown(dir, owner);
                 let failures = run(Rc::new(host.clone()), HookInput::default(), Duration::from_secs(1)).await;
                 let findings = findings(&host);
                 assert_eq!(failures, HookFailures::new());
                 let finding = format!("{dir} can be written by others, so no hook is run: chmod go-w, chown root");
-                assert_eq!((host.commands_run(), findings), (vec![], vec![finding]), "{mode:o} {user}");
+                assert_eq!((host.commands_run(), findings), (vec![], vec![finding]), "{mode:o} {owner}");
             }
         }
     }

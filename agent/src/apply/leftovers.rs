@@ -14,10 +14,11 @@ use super::task::Site;
 use crate::host::atomic::sweep_where;
 use crate::host::{HostError, HostPath};
 
-/// Directories in which unfinished files may be created, with the owners that tasks give to files in them.
+/// Directories in which tasks may create unfinished files. The key is the path of the directory. The value is the set
+/// of user ids to which tasks give files in that directory.
 pub type StagingDirs = BTreeMap<String, BTreeSet<u32>>;
 
-/// Returns the directory of a file, in the form of the keys of [`StagingDirs`].
+/// Returns the path of a file's directory, in the form of the keys of [`StagingDirs`].
 #[must_use]
 pub fn directory(path: &HostPath) -> String {
     path.parent().map_or_else(|| ROOT_DIR.to_owned(), |parent| parent.to_string())
@@ -26,25 +27,28 @@ pub fn directory(path: &HostPath) -> String {
 /// The root directory, which is not a valid [`HostPath`].
 const ROOT_DIR: &str = "/";
 
-/// Records the directories of a pass. They are durable when this returns. Directories that are recorded already stay
-/// unchanged.
+/// Adds to the record on disk the directories in which a run may write. A crash can then leave an unfinished file only
+/// in a recorded directory.
 ///
 /// # Errors
-/// [`HostError`] from the ledger. Then no file may be begun.
+/// [`HostError`] from the ledger. The caller must then write no file.
 pub fn record_dirs(site: &Site, task_dirs: &StagingDirs) -> Result<(), HostError> {
     let recorded = site.ledger.get(&STAGING_DIRS)?.unwrap_or_default();
     let dirs = merge(task_dirs, &recorded);
     if dirs == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &dirs) }
 }
 
-/// Removes leftovers from the directories of tasks and from the recorded directories. A recorded directory in which no
-/// task has a file any more leaves the record, unless a leftover in it could not be removed. Such a failure is logged.
+/// Removes leftovers (unfinished files of a killed agent) from the directories of tasks and from the recorded
+/// directories.
+///
+/// Then a recorded directory is removed from the record if no task has a file there any more. It remains recorded if a
+/// leftover in it could not be removed. Such a failure is only logged.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
 pub fn sweep(site: &Site, task_dirs: &StagingDirs) -> Result<(), HostError> {
     let recorded = site.ledger.get(&STAGING_DIRS)?.unwrap_or_default();
-    let mut remaining = StagingDirs::new();
+    let mut still_needed = StagingDirs::new();
     for (dir, owners) in merge(task_dirs, &recorded) {
         let result = sweep_dir(site, &dir, &owners);
         if let Err(error) = &result {
@@ -52,14 +56,14 @@ pub fn sweep(site: &Site, task_dirs: &StagingDirs) -> Result<(), HostError> {
             warn!(path = dir.as_str(), error = error.as_str(); "an unfinished file of a killed agent cannot be removed");
         }
         if result.is_err() || (task_dirs.contains_key(&dir) && recorded.contains_key(&dir)) {
-            remaining.insert(dir, owners);
+            still_needed.insert(dir, owners);
         }
     }
-    if remaining == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &remaining) }
+    if still_needed == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &still_needed) }
 }
 
-/// Removes leftovers from the recorded directories on a host that is paused, parked or held, because no pass removes
-/// them there. This is allowed on such a host, because it is not a task. The record stays unchanged.
+/// Removes leftovers (unfinished files of a killed agent) from the recorded directories of a host that is paused,
+/// parked or held. Such a host starts no run, which would otherwise remove them. The record stays unchanged.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -68,7 +72,7 @@ pub fn sweep_recorded(site: &Site) -> Result<(), HostError> {
     sweep(site, &recorded)
 }
 
-/// Returns the directories of both maps. A directory in both gets the owners of both.
+/// Returns the union of both maps. A directory that is in both maps gets the owners of both.
 fn merge(base: &StagingDirs, extra: &StagingDirs) -> StagingDirs {
     let mut merged = base.clone();
     for (dir, owners) in extra {
@@ -77,22 +81,25 @@ fn merge(base: &StagingDirs, extra: &StagingDirs) -> StagingDirs {
     merged
 }
 
-/// Removes the leftovers in one directory. If other users can write the directory, they may have created files with
-/// such names. Then only files of the agent, of root and of the `owners` that tasks set are removed.
+/// Removes the unfinished files of a killed agent from one directory.
+///
+/// If other users can write the directory, they may have created files with the names of unfinished files. So this then
+/// removes only files that belong to the agent, to root, or to the `owners` that tasks set.
 fn sweep_dir(site: &Site, dir: &str, owners: &BTreeSet<u32>) -> Result<(), HostError> {
     let host = &*site.host;
-    let (opened, is_safe) = if dir == ROOT_DIR {
+    let (handle, is_safe) = if dir == ROOT_DIR {
         (host.root()?, true)
     } else if let Ok(path) = HostPath::parse(dir) {
         match host.dir(&path) {
-            Ok(Some(opened)) => (opened, host.first_untrusted_dir(&path)?.is_none()),
-            // There is no such directory any more, or another object has its name. So the agent left no file there.
+            Ok(Some(handle)) => (handle, host.first_untrusted_dir(&path)?.is_none()),
+            // The directory no longer exists, or another kind of file has its name. So no file of the agent is there.
             Ok(None) | Err(HostError::Link { .. } | HostError::WrongKind { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }
     } else {
+        // A key that is not a valid path names no directory of a task.
         return Ok(());
     };
-    let (agent, _) = host.user_and_group();
-    sweep_where(host, &*opened, &|stat| is_safe || stat.user == agent || stat.user == 0 || owners.contains(&stat.user))
+    let (agent_user, _) = host.user_and_group();
+    sweep_where(host, &*handle, &|stat| is_safe || stat.user == agent_user || stat.user == 0 || owners.contains(&stat.user))
 }

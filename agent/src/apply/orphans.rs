@@ -18,38 +18,44 @@ use super::ledger::{Desired, PROGRESS, WRITTEN_FILES};
 use super::task::{HostTask, Site};
 use crate::host::{FileKind, HostError, HostPath};
 
-/// Maximum number of files that a report or `status` names.
-pub const MAX_NAMED: usize = 64;
+/// Maximum number of orphans (files of removed tasks) that a report or `stemma-agent status` lists.
+pub const MAX_LISTED_ORPHANS: usize = 64;
 
-/// Maximum size of the record, in paths and in bytes, so that the ledger can read it.
+/// Maximum number of paths in the record of written files.
 const MAX_RECORDED_FILES: usize = 8192;
+/// Maximum size of the record of written files, in bytes. The ledger can read a record of this size.
 const MAX_RECORDED_BYTES: usize = 4 * 1024 * 1024;
 
-/// The task that last wrote each file, by path.
+/// The id of the task that last wrote each file, by the path of the file.
 pub type WrittenFiles = BTreeMap<String, String>;
 
-/// Records the files that tasks have written, each with its task. If the record names another task for a file, this
-/// does not change while that task still writes the file, which `keeps(path, task)` tells.
+/// Adds the files that tasks have written to the record on disk, each with its task. A file beyond the size limits of
+/// the record is omitted.
+///
+/// If the record names another task for a file, that entry changes only if `still_writes(path, task)` is false for the
+/// recorded task.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
-pub fn record_written(site: &Site, written: &WrittenFiles, keeps: impl Fn(&str, &str) -> bool) -> Result<(), HostError> {
+pub fn record_written(site: &Site, written: &WrittenFiles, still_writes: impl Fn(&str, &str) -> bool) -> Result<(), HostError> {
     let recorded = site.ledger.get(&WRITTEN_FILES)?.unwrap_or_default();
     let mut updated = recorded.clone();
     let mut bytes: usize = updated.iter().map(|(path, task)| path.len() + task.len()).sum();
     for (path, task) in written {
         bytes += path.len() + task.len();
         let has_room = updated.contains_key(path) || (updated.len() < MAX_RECORDED_FILES && bytes <= MAX_RECORDED_BYTES);
-        if has_room && updated.get(path).is_none_or(|by| !keeps(path, by)) {
+        if has_room && updated.get(path).is_none_or(|recorded_task| !still_writes(path, recorded_task)) {
             updated.insert(path.clone(), task.clone());
         }
     }
     if updated == recorded { Ok(()) } else { site.ledger.put(&WRITTEN_FILES, &updated) }
 }
 
-/// Creates the record of written files if an older agent, which kept none, ran the tasks: it gets the files of the
-/// tasks that ended well. Call this before the task set is replaced. Until then the record is not needed, so an upgrade
-/// of the agent alone writes nothing.
+/// Creates the record of written files if it does not exist, because an older agent without such records ran the tasks.
+/// The new record contains the files of the tasks that succeeded.
+///
+/// The caller does this directly before it replaces the task set, because the record is not needed earlier. So an
+/// upgrade of the agent alone writes nothing.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -58,25 +64,27 @@ pub fn fill_record(site: &Site, desired: &Desired, profile: &Profile) -> Result<
         return Ok(());
     }
     let progress = site.ledger.get(&PROGRESS)?.unwrap_or_default();
-    let ended_well = |task: &&ProfileTask| {
-        progress.tasks.get(&task.id).is_some_and(|last| last.task_set == desired.digest && last.outcome.is_success())
+    let has_succeeded = |task: &&ProfileTask| {
+        progress.tasks.get(&task.id).is_some_and(|record| record.task_set == desired.digest && record.outcome.is_success())
     };
-    let files = profile.tasks.iter().filter(ended_well).filter_map(|task| {
-        let read = HostTask::new(task, &desired.task_set.inputs).ok()?;
-        let is_applied = read.task.mode.unwrap_or_default() == Mode::Apply;
-        let path = lasting_path(site, &read).filter(|_| is_applied)?;
+    let files = profile.tasks.iter().filter(has_succeeded).filter_map(|task| {
+        let host_task = HostTask::new(task, &desired.task_set.inputs).ok()?;
+        let is_applied = host_task.task.mode.unwrap_or_default() == Mode::Apply;
+        let path = lasting_path(site, &host_task).filter(|_| is_applied)?;
         Some((path.to_string(), task.id.clone()))
     });
+    // There is no record yet, so no entry of another task could be replaced.
     record_written(site, &files.collect(), |_, _| false)
 }
 
-/// Returns the file that a task writes and that stays on the host when the task is removed, if it writes one.
+/// Returns the path of the file that a task writes as a whole, or `None` if it writes none. Such a file stays on the
+/// host after the task is removed.
 #[must_use]
 pub fn lasting_path(site: &Site, task: &HostTask) -> Option<HostPath> {
     written_path(site, task).filter(|(_, content)| *content == PathContent::File).map(|(path, _)| path)
 }
 
-/// Returns the files that no task of a set manages and that still exist.
+/// Returns the recorded files that still exist and that no task of this desired state manages.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -85,8 +93,8 @@ pub fn orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<Vec<
     Ok(find_orphans(site, desired, profile, &written).0)
 }
 
-/// Like [`orphans`], and removes files that no longer exist from the record, because a file that appears at such a path
-/// later was not written by a task.
+/// Returns the same files as [`orphans`]. Also removes from the record the unmanaged files that no longer exist. If a
+/// file appears at such a path later, it is not from a task.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -100,8 +108,8 @@ pub fn prune_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Resul
     Ok(orphans)
 }
 
-/// Returns the unmanaged files that exist, and the paths of unmanaged files that do not exist. A path that cannot be
-/// checked is in neither result.
+/// Returns the recorded files that no task manages now: those that still exist, and the paths of those that no longer
+/// exist. A file whose existence cannot be checked is in neither result.
 fn find_orphans(
     site: &Site,
     desired: &Desired,
@@ -121,27 +129,30 @@ fn find_orphans(
     (orphans, missing_paths)
 }
 
-/// Returns the value of the fact that reports orphans, as JSON: as many files as fit, then the number of the others.
-/// Returns `None` if there are no orphans.
+/// Returns the fact that reports orphans, as a JSON list. It lists as many files as fit, and then the number of the
+/// omitted files. Returns `None` if there are no orphans.
 pub fn orphans_fact(orphans: &[OrphanedPath]) -> Option<String> {
-    let mut named = Vec::new();
-    // The initial value leaves room for the brackets and for the number of files that are not named.
+    let mut entries = Vec::new();
+    // The initial value reserves room for the brackets and for the number of omitted files.
     let mut bytes = 64;
-    for orphan in orphans.iter().take(MAX_NAMED) {
+    for orphan in orphans.iter().take(MAX_LISTED_ORPHANS) {
         let entry = json!(orphan);
+        // One more byte for the comma.
         bytes += entry.to_string().len() + 1;
         if bytes > MAX_FACT_VALUE_BYTES {
             break;
         }
-        named.push(entry);
+        entries.push(entry);
     }
-    let more = orphans.len() - named.len();
-    named.extend((more > 0).then(|| json!({"more": more})));
-    (!orphans.is_empty()).then(|| json!(named).to_string())
+    let omitted_count = orphans.len() - entries.len();
+    entries.extend((omitted_count > 0).then(|| json!({"more": omitted_count})));
+    (!orphans.is_empty()).then(|| json!(entries).to_string())
 }
 
-/// Returns the recorded files that no task of a set manages, each with the task that wrote it. If this agent cannot
-/// read a task, the files recorded for that task count as managed, because the task may still manage them.
+/// Returns the recorded files that no task of this desired state manages, each with the task that wrote it.
+///
+/// If this agent cannot read a task, the result omits the files that are recorded for that task. The task may still
+/// manage them.
 fn unmanaged_files<'a>(
     site: &Site,
     desired: &Desired,
@@ -151,33 +162,36 @@ fn unmanaged_files<'a>(
     if written.is_empty() {
         return Vec::new();
     }
-    let (mut paths, mut unreadable) = (BTreeSet::new(), BTreeSet::new());
+    let (mut managed_paths, mut unreadable_tasks) = (BTreeSet::new(), BTreeSet::new());
     for task in profile.tasks.iter().filter(|task| desired.task_set.runs_task(&task.id)) {
         match managed_file(site, desired, task) {
             ManagedFile::File(path) => {
-                paths.insert(path.to_string());
+                managed_paths.insert(path.to_string());
             }
             ManagedFile::Unknown => {
-                unreadable.insert(task.id.as_str());
+                unreadable_tasks.insert(task.id.as_str());
             }
             ManagedFile::Nothing => {}
         }
     }
-    written.iter().filter(|(path, task)| !paths.contains(*path) && !unreadable.contains(task.as_str())).collect()
+    written.iter().filter(|(path, task)| !managed_paths.contains(*path) && !unreadable_tasks.contains(task.as_str())).collect()
 }
 
 /// The file that a task manages.
 enum ManagedFile {
+    /// The path of the file.
     File(HostPath),
+    /// The task manages no file.
     Nothing,
-    /// The task cannot be read here.
+    /// This agent cannot read the task, so it does not know which file the task manages.
     Unknown,
 }
 
-/// Returns which file a task manages, if this agent can tell.
+/// Returns the file that a task manages. The result is `Unknown` if this agent cannot read the task or its type. It is
+/// also `Unknown` for a task of type `file` without a path, because the template of its path could not be rendered.
 fn managed_file(site: &Site, desired: &Desired, task: &ProfileTask) -> ManagedFile {
     let Ok(task) = HostTask::new(task, &desired.task_set.inputs) else { return ManagedFile::Unknown };
-    let Some(kind) = task_type(&task.task.kind).map(|known| known.kind) else { return ManagedFile::Unknown };
+    let Some(kind) = task_type(&task.task.kind).map(|task_type_def| task_type_def.kind) else { return ManagedFile::Unknown };
     match applier(kind).map(|applier| applier.managed_path(site, &task)) {
         Some(Some(path)) => ManagedFile::File(path),
         Some(None) if kind != TaskKind::File => ManagedFile::Nothing,
@@ -185,8 +199,8 @@ fn managed_file(site: &Site, desired: &Desired, task: &ProfileTask) -> ManagedFi
     }
 }
 
-/// Returns whether a regular file is at the path. If a link is part of the path, or another object has the name, the
-/// file of the task is gone.
+/// Returns whether a regular file is at the path. If a link is part of the path, or another kind of file has the name,
+/// the file that the task wrote no longer exists, and the result is `false`.
 fn is_file_present(site: &Site, path: &str) -> Result<bool, HostError> {
     let Ok(path) = HostPath::parse(path) else { return Ok(false) };
     let stat = site.host.parent_dir(&path).and_then(|dir| dir.map_or(Ok(None), |dir| dir.stat(path.name())));

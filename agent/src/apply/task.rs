@@ -14,14 +14,14 @@ use crate::config::HostLabelMapConfig;
 use crate::host::{Host, HostError, HostPath};
 use crate::paths::DEFAULT_HOST_LABEL_MAP;
 
-/// The host and ledger that appliers work on.
+/// The host and the ledger (the agent's records on disk) on which the code that applies tasks works.
 #[derive(Clone)]
 pub struct Site {
     /// The host.
     pub host: Rc<dyn Host>,
-    /// The state of the root half.
+    /// The records on disk of the agent's root half: the process that runs as root and applies tasks.
     pub ledger: Rc<Ledger>,
-    /// The path of the host label map, which the agent writes itself.
+    /// The path of the host label map (a file of labels). The agent writes this file itself, so no task may write it.
     pub label_map: HostPath,
 }
 
@@ -32,7 +32,7 @@ impl Site {
         Self { host, ledger, label_map: HostPath::from_static(DEFAULT_HOST_LABEL_MAP) }
     }
 
-    /// Sets the host label map of a configuration.
+    /// Sets the path of the host label map to the configured path.
     #[must_use]
     pub fn with_label_map(self, map: &HostLabelMapConfig) -> Self {
         let label_map = HostPath::parse(&map.path).expect("it was checked when it was read");
@@ -44,13 +44,14 @@ impl Site {
 pub struct HostTask {
     /// The definition of the task.
     pub task: Task,
-    /// The values that the templates and the condition of this task read, and no others.
+    /// The values that the templates and the condition of this task read. Other values are not included.
     pub inputs: Inputs,
-    /// The digest of definition and inputs. With another digest, the journal counts the task as a new step.
+    /// The digest of definition and inputs. If the digest changes, a command without guards is a new command, which has
+    /// not run yet.
     pub content: [u8; 32],
 }
 
-/// Why a task of a profile cannot be read.
+/// The reason why this agent cannot read a task of a profile (the list of tasks from the controller).
 #[derive(Debug, thiserror::Error)]
 pub enum TaskParseError {
     /// This agent cannot parse the definition.
@@ -64,13 +65,13 @@ pub enum TaskParseError {
         /// The reason.
         why: String,
     },
-    /// The task reads a value that the task set lacks, so the desired state and its profile do not belong together.
+    /// The task reads a value that the task set does not contain. So the task set does not match its profile.
     #[error("the input {0} was not sent")]
     MissingInput(String),
 }
 
 impl HostTask {
-    /// Parses a definition and its inputs.
+    /// Parses the definition of a task, and those of `values` (the inputs of the task set) that the task reads.
     ///
     /// # Errors
     /// [`TaskParseError`].
@@ -87,40 +88,40 @@ impl HostTask {
         Ok(Self { task, inputs, content: content_digest(profile, values) })
     }
 
-    /// Returns whether the inputs include a secret. Then everything that the task writes may contain the secret.
+    /// Returns whether the inputs include a secret. If so, all output of the task may contain the secret.
     #[must_use]
     pub fn reads_secrets(&self) -> bool {
         self.inputs.iter().any(|(_, input)| matches!(input, Input::Secret { .. }))
     }
 
-    /// Returns whether the task's output and diffs must be hidden, because its author says so or it reads a secret
-    /// (trust.md, rule 8).
+    /// Returns whether the task's output and diffs must be hidden. They must be hidden if the definition has
+    /// `sensitive` or if the task reads a secret (trust.md, rule 8).
     #[must_use]
     pub fn is_sensitive(&self) -> bool {
         self.task.sensitive || self.reads_secrets()
     }
 }
 
-/// Returns the digest of one task's definition and inputs, by which this host notices that the task changed. This is
-/// not the task digest of the task set, and never leaves the host.
+/// Returns the digest of one task's definition and inputs. If this digest changes, the host knows that the task
+/// changed. The digest stays on the host, and is unrelated to the task digest of the task set.
 pub fn content_digest(profile: &ProfileTask, values: &BTreeMap<String, InputValue>) -> [u8; 32] {
-    let inputs: Vec<_> = profile.references.iter().map(|text| (text, values.get(text))).collect();
-    let bytes = postcard::to_stdvec(&(&profile.definition, inputs)).expect("plain data, which postcard always takes");
+    let used_values: Vec<_> = profile.references.iter().map(|text| (text, values.get(text))).collect();
+    let bytes = postcard::to_stdvec(&(&profile.definition, used_values)).expect("plain data, which postcard can always encode");
     sha256(&bytes)
 }
 
 /// The result of a task's run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Execution {
-    /// How the task ended.
+    /// The outcome of the task.
     pub outcome: Outcome,
-    /// What happened, as one sentence, or empty.
+    /// One sentence about the run, or empty.
     pub message: String,
     /// The end of the output of the task's command.
     pub output: String,
-    /// A unified diff of what changed or would change.
+    /// A unified diff of the changes that the task made or would make.
     pub diff: String,
-    /// How long the task took, in milliseconds.
+    /// The duration of the run, in milliseconds.
     pub duration_ms: u64,
 }
 
@@ -138,23 +139,23 @@ impl Execution {
     }
 }
 
-/// The result of a check.
+/// The result of a check: whether the host is in the desired state of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckResult {
-    /// The host is as the task wants it.
+    /// The host is in the desired state of the task.
     Converged,
-    /// The host differs. The fields describe, for people, what would change.
+    /// The host is not in the desired state. The fields describe for people what the task would change.
     Drifted {
         /// A unified diff, or empty.
         diff: String,
         /// One sentence, or empty.
         message: String,
     },
-    /// The host differs, and the agent is not able or allowed to change it.
+    /// The host is not in the desired state, and something prevents the agent from changing it.
     Blocked {
         /// A unified diff, or empty.
         diff: String,
-        /// What blocks the change, and what to do.
+        /// One sentence about what prevents the change, and what a person can do.
         message: String,
     },
 }
@@ -162,39 +163,39 @@ pub enum CheckResult {
 /// The result of a successful apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplyResult {
-    /// What people should know about the change, as one sentence, or empty.
+    /// One sentence for people about the change, or empty.
     pub message: String,
     /// The end of the output of the task's command.
     pub output: String,
-    /// A unified diff of what changed.
+    /// A unified diff of the changes.
     pub diff: String,
 }
 
-/// The state that a failure leaves behind.
+/// The effect that a failed task had on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailureEffect {
-    /// Part of the change may have been made.
+    /// The task may have made a part of its changes.
     #[default]
     Partial,
-    /// What the task manages is unchanged.
+    /// The task has changed nothing.
     Unchanged,
     /// It is unknown whether the task ran (`Outcome::Unknown`).
     Unknown,
 }
 
-/// Why a task failed.
+/// The error of a failed task.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TaskError {
-    /// What is known about the changes that the task made before it failed.
+    /// The effect that the task had on the host before it failed.
     pub effect: FailureEffect,
-    /// What failed, for people.
+    /// One sentence for people about the failure.
     pub message: String,
     /// The end of the output of the task's command.
     pub output: String,
 }
 
 impl TaskError {
-    /// Creates an error with a message. Part of the change may have been made.
+    /// Creates an error with a message and the effect [`FailureEffect::Partial`].
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
     }

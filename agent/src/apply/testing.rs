@@ -15,7 +15,7 @@ use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, WireVersion, diges
 use stemma_wire::sign::{Leaf, Signer, SigningBatch};
 use uuid::Uuid;
 
-use super::ledger::{ACCEPTED, Accepted, Desired, Ledger};
+use super::ledger::{ACCEPTED, AcceptedState, Desired, Ledger};
 use crate::host::real::RealHost;
 use crate::identity::HostIdentity;
 use crate::sync::TlsCredentials;
@@ -23,10 +23,10 @@ use crate::sync::TlsCredentials;
 pub(crate) const NODE: Uuid = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0123_4567_89ab);
 pub(crate) const EPOCH: Epoch = Epoch([1; 16]);
 
-/// The only controller of a fleet.
+/// A controller that signs desired states and grants, with the certificate authorities of its fleet `prod`.
 pub(crate) struct TestController {
     signer: Signer,
-    /// The signer's key and chain, for messages that a test signs itself.
+    /// The signer's private key and certificate chain, for messages that a test signs without `signer`.
     key: KeyPair,
     chain: Vec<Vec<u8>>,
     root: Vec<u8>,
@@ -34,14 +34,15 @@ pub(crate) struct TestController {
 }
 
 impl TestController {
+    /// Creates a controller with a new root certificate, and with authorities for signers and agents below it.
     pub(crate) fn new() -> Self {
         let (root, root_key) = test_authority("root", vec![], 1);
         let root_der = root.self_signed(&root_key).unwrap().der().to_vec();
         let (signers, signers_key) = test_authority("signers", vec![ExtendedKeyUsagePurpose::CodeSigning], 0);
-        let above = Issuer::from_params(&root, &root_key);
-        let signers_der = signers.signed_by(&signers_key, &above).unwrap().der().to_vec();
+        let root_issuer = Issuer::from_params(&root, &root_key);
+        let signers_der = signers.signed_by(&signers_key, &root_issuer).unwrap().der().to_vec();
         let (agents, agents_key) = test_authority("agents", vec![ExtendedKeyUsagePurpose::ClientAuth], 0);
-        let agents_der = agents.signed_by(&agents_key, &above).unwrap().der().to_vec();
+        let agents_der = agents.signed_by(&agents_key, &root_issuer).unwrap().der().to_vec();
         let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
         let mut leaf = dated_params();
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
@@ -53,7 +54,7 @@ impl TestController {
         Self { signer, key, chain, root: root_der, agents: (agents, agents_key, agents_der) }
     }
 
-    /// Returns the chain of a certificate for this node and key, with the changes that a test wants.
+    /// Returns the certificate chain of [`NODE`] for this key. `change` edits the certificate before it is signed.
     pub(crate) fn node_chain(&self, key: &KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Vec<Vec<u8>> {
         let mut leaf = dated_params();
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -64,23 +65,26 @@ impl TestController {
         vec![leaf.der().to_vec(), agents_der.clone()]
     }
 
+    /// Returns the identity that a host of this fleet stores when it joins as [`NODE`].
     pub(crate) fn identity(&self) -> HostIdentity {
         HostIdentity { node: NODE, fleet: "prod".into(), root: self.root.clone() }
     }
 
+    /// Returns a signed desired state of a node, in the first wire version.
     pub(crate) fn desired_for(&self, node: Uuid, epoch: Epoch, revision: u64, desired: &Desired) -> SignedDesired {
         let (known, task_set) = encode_parts(desired);
         let digests = [&known, &task_set].map(|part| PartDigest(sha256(part)));
         self.signed_for((node, epoch, Revision(revision)), [known, task_set], digests)
     }
 
-    /// Signs parts for this node in a wire version.
+    /// Returns a signed desired state of [`NODE`] from encoded parts. The digests are those of this wire version.
     #[cfg(debug_assertions)]
     pub(crate) fn signed(&self, version: WireVersion, revision: u64, known: Vec<u8>, task_set: Vec<u8>) -> SignedDesired {
         let digests = [&known, &task_set].map(|part| digest_part(version, part));
         self.signed_for((NODE, EPOCH, Revision(revision)), [known, task_set], digests)
     }
 
+    /// Returns a signed desired state of a node from encoded parts and their digests.
     fn signed_for(
         &self,
         (node, epoch, revision): (Uuid, Epoch, Revision),
@@ -100,47 +104,56 @@ impl TestController {
         }
     }
 
+    /// Returns a signed desired state of [`NODE`] in [`EPOCH`].
     pub(crate) fn desired(&self, revision: u64, desired: &Desired) -> SignedDesired {
         self.desired_for(NODE, EPOCH, revision, desired)
     }
 
+    /// Returns a signed grant (open barriers, or a lease) for [`NODE`] in [`EPOCH`].
     pub(crate) fn grant(&self, revision: u64, grant: Grant) -> SignedGrant {
         self.grant_in_epoch(EPOCH, revision, grant)
     }
 
+    /// Returns a signed grant for [`NODE`] in an epoch.
     pub(crate) fn grant_in_epoch(&self, epoch: Epoch, revision: u64, grant: Grant) -> SignedGrant {
         let leaf = Leaf::for_grant(NODE, epoch, Revision(revision), &grant);
         SignedGrant { epoch, revision: Revision(revision), grant, proof: self.proof(leaf) }
     }
 
-    /// Signs a change of epoch. Its signed bytes are written by hand, as a check of the controller's signer.
-    pub(crate) fn epoch_change(&self, from: Epoch, to: Epoch, at: u64) -> EpochChange {
-        let parts: [&[u8]; 5] = [&from.0, &to.0, &at.to_be_bytes(), &[0, 0, 0, 6], b"a test"];
+    /// Returns a signed change of the epoch, valid from the revision `first_revision`. This builds the signed bytes
+    /// itself, so that tests notice a change of the format.
+    pub(crate) fn epoch_change(&self, from: Epoch, to: Epoch, first_revision: u64) -> EpochChange {
+        // The bytes before the reason are its length.
+        let parts: [&[u8]; 5] = [&from.0, &to.0, &first_revision.to_be_bytes(), &[0, 0, 0, 6], b"a test"];
         let statement = [&b"stemma/epoch-change/v1\0"[..], &parts.concat()].concat();
         let signature = Signature { bytes: self.key.sign(&statement).unwrap(), signer: self.chain.clone() };
-        EpochChange { from, to, at: Revision(at), reason: "a test".into(), signature }
+        EpochChange { from, to, at: Revision(first_revision), reason: "a test".into(), signature }
     }
 
-    /// Returns a proof among several leaves, so that it contains a path.
+    /// Signs a leaf together with two other leaves, and returns the proof of this leaf. With several leaves, the proof
+    /// contains a path of a Merkle tree.
     fn proof(&self, leaf: Leaf) -> stemma_wire::message::signed::Proof {
         let batch: SigningBatch = [Leaf([9; 32]), leaf, Leaf([8; 32])].into_iter().collect();
         self.signer.sign(&batch).proof(1).unwrap()
     }
 }
 
-/// Returns the URI of a node in its certificate.
+/// Returns the URI by which a certificate names a node of a fleet.
 pub(crate) fn node_uri(fleet: &str, node: Uuid) -> SanType {
     SanType::URI(format!("spiffe://{fleet}/node/{node}").as_str().try_into().unwrap())
 }
 
-fn test_authority(name: &str, usages: Vec<ExtendedKeyUsagePurpose>, below: u8) -> (CertificateParams, KeyPair) {
+/// Returns the parameters and a new key of a certificate authority. `path_length` is the maximum number of authorities
+/// below it.
+fn test_authority(name: &str, usages: Vec<ExtendedKeyUsagePurpose>, path_length: u8) -> (CertificateParams, KeyPair) {
     let mut params = dated_params();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(path_length));
     params.extended_key_usages = usages;
     (params, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap())
 }
 
+/// Returns parameters of a certificate that is valid from 2020 to 2040.
 fn dated_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.not_before = date_time_ymd(2020, 1, 1);
@@ -148,15 +161,15 @@ fn dated_params() -> CertificateParams {
     params
 }
 
-/// Encodes both parts as they are sent.
+/// Returns both parts (known and task set) as the bytes that a controller sends.
 pub(crate) fn encode_parts(desired: &Desired) -> (Vec<u8>, Vec<u8>) {
     (postcard::to_stdvec(&desired.known).unwrap(), postcard::to_stdvec(&desired.task_set).unwrap())
 }
 
-/// Returns a desired state as the ledger stores it.
-pub(crate) fn accepted_state(revision: u64, desired: &Desired) -> Accepted {
+/// Returns a desired state in the form in which the ledger stores it, at this revision in [`EPOCH`].
+pub(crate) fn accepted_state(revision: u64, desired: &Desired) -> AcceptedState {
     let (known, task_set) = encode_parts(desired);
-    Accepted { version: WireVersion::FIRST, epoch: EPOCH, revision: Revision(revision), known, task_set }
+    AcceptedState { version: WireVersion::FIRST, epoch: EPOCH, revision: Revision(revision), known, task_set }
 }
 
 /// Returns credentials that expired long ago and that no controller accepts.
@@ -164,19 +177,21 @@ pub(crate) fn expired_credentials(controller: String) -> TlsCredentials {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let certificate = CertificateParams::default().self_signed(&key).unwrap();
     let chain = vec![certificate.der().to_vec()];
+    // The last field has the first and the last second of the validity, since 1970.
     TlsCredentials { controllers: vec![controller], key: key.serialize_der(), chain, validity: (1, 2) }
 }
 
-/// Returns a host that has joined and holds this task set.
+/// Returns a host below the directory `root` that has joined a fleet and has accepted this task set.
 pub(crate) fn joined_host(root: &std::path::Path, set: &TestTaskSet) -> Rc<RealHost> {
     let host = Rc::new(RealHost::new(root).unwrap());
     TestController::new().identity().store(&*host).unwrap();
+    // No controller listens at this address.
     expired_credentials("https://127.0.0.1:1".to_owned()).store(&*host).unwrap();
     store_accepted(&host, 1, set);
     host
 }
 
-/// Stores this task set on a host as accepted at this revision.
+/// Stores a task set and its profile on a host, as a desired state that the host accepted at this revision.
 pub(crate) fn store_accepted(host: &Rc<RealHost>, revision: u64, set: &TestTaskSet) {
     let ledger = Ledger::open(host.clone()).unwrap();
     ledger.put(&ACCEPTED, &accepted_state(revision, &set.desired())).unwrap();
@@ -184,7 +199,7 @@ pub(crate) fn store_accepted(host: &Rc<RealHost>, revision: u64, set: &TestTaskS
     ledger.store_body(hash, &bytes).unwrap();
 }
 
-/// A builder of a profile and its task set.
+/// A builder of a profile (the list of tasks) and of the task set that names it.
 #[derive(Default)]
 pub(crate) struct TestTaskSet {
     profile: Profile,
@@ -196,7 +211,8 @@ pub(crate) struct TestTaskSet {
 }
 
 impl TestTaskSet {
-    /// Adds a task that requires the tasks with the indexes in `after`. `fields` are its fields other than id and type.
+    /// Adds a task that requires the tasks with the indexes in `after`. `kind` is the task type. `fields` are the other
+    /// fields of the definition, as a JSON object.
     pub(crate) fn task(mut self, id: &str, kind: &str, after: &[u16], fields: &Value) -> Self {
         let mut definition = json!({"id": id, "type": kind});
         definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -210,24 +226,24 @@ impl TestTaskSet {
         self
     }
 
-    /// Adds a file with this content.
+    /// Adds a task of type `file` that writes this content to a path.
     pub(crate) fn file(self, id: &str, after: &[u16], path: &str, content: &str) -> Self {
         self.task(id, "file", after, &json!({"parameters": {"path": path, "content": content}}))
     }
 
-    /// Adds a command without guards.
+    /// Adds a task of type `shell` with these words as its command. It has no guards (conditions on the run).
     pub(crate) fn command(self, id: &str, after: &[u16], words: &[&str]) -> Self {
         self.task(id, "shell", after, &json!({"parameters": {"command": words}}))
     }
 
-    /// Gives the last task this reference, with this value.
+    /// Lets the last task read a value. `reference` is the text by which templates name the value, such as `labels.a`.
     pub(crate) fn with_input(mut self, reference: &str, value: &str) -> Self {
         self.profile.tasks.last_mut().unwrap().references.push(reference.into());
         self.inputs.push((reference.into(), InputValue::Json(json!(value).to_string().into())));
         self
     }
 
-    /// Gives the last task a reference to a secret of this name.
+    /// Lets the last task read the secret with this name.
     pub(crate) fn with_secret(mut self, name: &str) -> Self {
         let reference = format!("secret('{name}')");
         self.profile.tasks.last_mut().unwrap().references.push(reference.clone());
@@ -235,39 +251,44 @@ impl TestTaskSet {
         self
     }
 
-    /// Adds a marker (`type: skipped`). It is listed as skipped, as a controller sends it.
+    /// Adds a marker (a task of type `skipped`, which only orders other tasks). The task set lists it as left out, as a
+    /// controller does.
     pub(crate) fn marker(mut self, id: &str, after: &[u16]) -> Self {
         self.skipped.push(id.into());
         self.task(id, "skipped", after, &json!({}))
     }
 
-    /// Makes the last task wait for a barrier.
+    /// Lets the last task wait for a barrier.
     pub(crate) fn with_barrier(mut self, barrier: stemma_wire::message::desired::Barrier) -> Self {
         self.profile.tasks.last_mut().unwrap().barriers.push(barrier);
         self
     }
 
+    /// Adds a label of the node.
     pub(crate) fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.push((key.into(), value.into()));
         self
     }
 
+    /// Sets the mode of the task set.
     pub(crate) fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Sets the group revision, as another release of the same tasks does.
+    /// Sets the group revision. So the same tasks form another task set, as after a new release.
     pub(crate) fn with_release(mut self, group_revision: u64) -> Self {
         self.revision = group_revision;
         self
     }
 
+    /// Returns the hash and the bytes of the profile.
     pub(crate) fn profile(&self) -> (Hash, Vec<u8>) {
         let bytes = postcard::to_stdvec(&self.profile).unwrap();
         (Hash(sha256(&bytes)), bytes)
     }
 
+    /// Returns the desired state of a node `web-1` with these labels and this task set.
     pub(crate) fn desired(&self) -> Desired {
         let label = |value: &str| KnownLabel { value: value.into(), to_host: false, origin: "node n".into() };
         let known = Known {

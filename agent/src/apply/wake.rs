@@ -14,20 +14,20 @@ use crate::host::real::RealHost;
 use crate::host::{Host, HostError, HostPath};
 use crate::paths;
 
-/// Waits for a command on this host to wake the agent. Without a FIFO it waits forever.
+/// The agent's end of the FIFO by which commands on this host wake it. Without a FIFO, no wake ever arrives.
 pub struct WakeListener(Option<pipe::Receiver>);
 
-/// The result of a wake: whether an agent runs on this host.
+/// The result of an attempt to wake the agent of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeResult {
-    /// An agent runs and was woken.
+    /// An agent runs on this host and receives the wake.
     Running,
-    /// No agent runs.
+    /// No agent runs on this host.
     NotRunning,
 }
 
 impl WakeListener {
-    /// Starts to listen on this host.
+    /// Creates the FIFO if it does not exist, and opens it.
     ///
     /// # Errors
     /// [`HostError`].
@@ -38,18 +38,20 @@ impl WakeListener {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(io_error("make")(errno.into())),
         }
-        // Opened for reading and writing, so that there is no end of file when a writer closes it.
+        // The agent also opens the FIFO for writing. So a read does not return the end of file when a writer closes the
+        // FIFO.
         let receiver = pipe::OpenOptions::new().read_write(true).open_receiver(&path).map_err(io_error("open"))?;
         Ok(Self(Some(receiver)))
     }
 
-    /// Returns a listener without a FIFO.
+    /// Returns a listener without a FIFO, which never receives a wake.
     #[must_use]
     pub const fn never() -> Self {
         Self(None)
     }
 
-    /// Waits until a command wakes the agent. Cancel safe.
+    /// Waits until a command wakes the agent. Waits forever if there is no FIFO or it cannot be read. If the future is
+    /// dropped before it is ready, no wake is lost.
     pub async fn next(&mut self) {
         let mut buffer = [0; 64];
         if let Some(pipe) = &mut self.0
@@ -61,7 +63,7 @@ impl WakeListener {
     }
 }
 
-/// Wakes the agent of this host, if one runs.
+/// Wakes the agent of this host, if an agent runs, by writing a byte into its FIFO.
 ///
 /// # Errors
 /// [`HostError`].
@@ -69,21 +71,24 @@ pub fn wake(host: &RealHost) -> Result<WakeResult, HostError> {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(host.system_path(&fifo_path()), flags, Mode::empty()) {
         Ok(pipe) => match rustix::io::write(pipe, &[0]) {
-            // A full FIFO wakes its reader too.
+            // AGAIN: the FIFO is full. The bytes in it wake the agent too.
             Ok(_) | Err(Errno::AGAIN) => Ok(WakeResult::Running),
-            // The agent ended just now.
+            // PIPE: the agent has ended since the FIFO was opened.
             Err(Errno::PIPE) => Ok(WakeResult::NotRunning),
             Err(errno) => Err(io_error("write to")(errno.into())),
         },
+        // NXIO: no process reads the FIFO. NOENT: no agent has created the FIFO.
         Err(Errno::NXIO | Errno::NOENT) => Ok(WakeResult::NotRunning),
         Err(errno) => Err(io_error("open")(errno.into())),
     }
 }
 
+/// Returns the path of the FIFO by which commands wake the agent.
 fn fifo_path() -> HostPath {
     HostPath::from_static("/var/lib/stemma-agent/apply/poke")
 }
 
+/// Returns a function that converts an error of this operation on the FIFO.
 fn io_error(operation: &'static str) -> impl FnOnce(std::io::Error) -> HostError {
     HostError::io(operation, fifo_path().to_string())
 }

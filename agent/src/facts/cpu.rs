@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::source::{HostRoot, table_value};
 use super::{HostFacts, clean_text};
 
-/// Maximum number of processors that are counted. Linux supports 8192 at most.
+/// Maximum number of processors that are counted. Linux supports at most 8192.
 const MAX_PROCESSORS: u64 = 8192;
 
 /// The properties of the processors. A property that cannot be read is absent.
@@ -16,7 +16,7 @@ const MAX_PROCESSORS: u64 = 8192;
 pub(super) struct Cpu {
     /// Number of logical processors that are online.
     pub(super) count: Option<u64>,
-    /// Number of physical cores.
+    /// Number of physical cores, or `None` if the kernel does not list the cores of all processors.
     pub(super) cores: Option<u64>,
     /// Name of the first processor.
     pub(super) model: Option<String>,
@@ -28,14 +28,14 @@ pub(super) struct Cpu {
     pub(super) has_threads: bool,
 }
 
-/// Reads the processors of a host.
+/// Reads the properties of a host's processors from `/proc/cpuinfo` and `/sys/devices/system/cpu`.
 pub(super) fn read(root: &HostRoot) -> Cpu {
-    let info = root.text("/proc/cpuinfo").unwrap_or_default();
+    let cpuinfo = root.text("/proc/cpuinfo").unwrap_or_default();
     let online = root.line("/sys/devices/system/cpu/online");
     let siblings = |number: u64| root.line(&format!("/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"));
     let siblings: Vec<Option<String>> =
         online.as_deref().map(parse_cpu_list).unwrap_or_default().into_iter().map(siblings).collect();
-    parse(&info, &siblings)
+    parse(&cpuinfo, &siblings)
 }
 
 impl Cpu {
@@ -48,65 +48,74 @@ impl Cpu {
     }
 }
 
-/// Parses `cpuinfo` (at least its beginning) and, for each online processor, the list of processors that share its
-/// core.
-fn parse(info: &str, siblings: &[Option<String>]) -> Cpu {
-    let cores: BTreeSet<&str> = siblings.iter().flatten().map(String::as_str).collect();
-    let is_known = !siblings.is_empty() && siblings.iter().all(Option::is_some);
-    let count = if siblings.is_empty() { count_processors(info) } else { siblings.len() as u64 };
+/// Returns the properties of the processors. `cpuinfo` is the beginning of `/proc/cpuinfo`. `siblings` has one item for
+/// each online processor: the list of processors that share its core, or `None` if it is unknown.
+///
+/// Processors of one core have the same list, so the number of different lists is the number of cores.
+fn parse(cpuinfo: &str, siblings: &[Option<String>]) -> Cpu {
+    let sibling_lists: BTreeSet<&str> = siblings.iter().flatten().map(String::as_str).collect();
+    let has_all_siblings = !siblings.is_empty() && siblings.iter().all(Option::is_some);
+    let count = if siblings.is_empty() { count_processors(cpuinfo) } else { siblings.len() as u64 };
     Cpu {
         count: (count > 0).then_some(count),
-        cores: is_known.then_some(cores.len() as u64),
-        model: parse_model(info),
-        vendor: parse_vendor(info),
-        flags: parse_flags(info),
-        has_threads: is_known && cores.len() < siblings.len(),
+        cores: has_all_siblings.then_some(sibling_lists.len() as u64),
+        model: parse_model(cpuinfo),
+        vendor: parse_vendor(cpuinfo),
+        flags: parse_flags(cpuinfo),
+        has_threads: has_all_siblings && sibling_lists.len() < siblings.len(),
     }
 }
 
-/// Counts the processors in `cpuinfo`: lines `processor : 0`, or on s390x `processor 0: version = …`.
-fn count_processors(info: &str) -> u64 {
+/// Returns the number of processors in `/proc/cpuinfo`. Each has a line `processor : 0`, or on s390x a line
+/// `processor 0: version = ...`.
+fn count_processors(cpuinfo: &str) -> u64 {
     let is_processor = |line: &&str| line.strip_prefix("processor").is_some_and(|rest| rest.starts_with([' ', '\t', ':']));
-    info.lines().filter(is_processor).count() as u64
+    cpuinfo.lines().filter(is_processor).count() as u64
 }
 
-fn parse_flags(info: &str) -> BTreeSet<String> {
-    let line = ["flags", "Features", "features"].into_iter().find_map(|key| table_value(info, key));
+/// Returns the names of the processor features. The key of their line depends on the architecture.
+fn parse_flags(cpuinfo: &str) -> BTreeSet<String> {
+    let line = ["flags", "Features", "features"].into_iter().find_map(|key| table_value(cpuinfo, key));
     line.unwrap_or_default().split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-/// Returns the model name. On x86 and 32-bit ARM it is the field `model name`, on POWER the field `cpu`. On 64-bit ARM
-/// there are two numbers, which are looked up in [`PARTS`].
-fn parse_model(info: &str) -> Option<String> {
-    if let Some(name) = table_value(info, "model name") {
+/// Returns the model name of the processor. It is the field `model name` on x86 and 32-bit ARM, and the field `cpu` on
+/// POWER. On 64-bit ARM, the table [`PARTS`] has the name for the numbers of the manufacturer and the part.
+fn parse_model(cpuinfo: &str) -> Option<String> {
+    if let Some(name) = table_value(cpuinfo, "model name") {
         return clean_text(name);
     }
-    if let Some(name) = table_value(info, "cpu") {
+    if let Some(name) = table_value(cpuinfo, "cpu") {
+        // On POWER, the name is followed by `(` or `,` and other properties.
         return clean_text(name.split(['(', ',']).next().unwrap_or(name));
     }
-    let part = parse_hex(table_value(info, "CPU part")?)?;
-    let name = PARTS.iter().find(|(maker, number, _)| Some(*maker) == parse_implementer(info) && *number == part);
+    let part = parse_hex(table_value(cpuinfo, "CPU part")?)?;
+    let name = PARTS.iter().find(|(maker, number, _)| Some(*maker) == parse_implementer(cpuinfo) && *number == part);
     name.map(|(_, _, name)| (*name).to_owned())
 }
 
-/// Returns the manufacturer: the field `vendor_id` on x86, and the name of the implementer's number on ARM.
-fn parse_vendor(info: &str) -> Option<String> {
-    if let Some(name) = table_value(info, "vendor_id") {
+/// Returns the name of the manufacturer. It is the field `vendor_id` on x86. On ARM, the table [`IMPLEMENTERS`] has the
+/// name for the manufacturer's number.
+fn parse_vendor(cpuinfo: &str) -> Option<String> {
+    if let Some(name) = table_value(cpuinfo, "vendor_id") {
         return clean_text(name);
     }
-    let maker = parse_implementer(info)?;
+    let maker = parse_implementer(cpuinfo)?;
     IMPLEMENTERS.iter().find(|(number, _)| *number == maker).map(|(_, name)| (*name).to_owned())
 }
 
-fn parse_implementer(info: &str) -> Option<u64> {
-    parse_hex(table_value(info, "CPU implementer")?)
+/// Returns the number of the manufacturer of an ARM processor.
+fn parse_implementer(cpuinfo: &str) -> Option<u64> {
+    parse_hex(table_value(cpuinfo, "CPU implementer")?)
 }
 
+/// Parses a hexadecimal number with the prefix `0x`.
 fn parse_hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-/// Parses a list in the kernel's form, `0-3,8`. Invalid items are ignored.
+/// Returns the numbers in a list of processors in the kernel's form, such as `0-3,8`. Ignores invalid items, and
+/// numbers beyond [`MAX_PROCESSORS`].
 fn parse_cpu_list(list: &str) -> Vec<u64> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -115,7 +124,7 @@ fn parse_cpu_list(list: &str) -> Vec<u64> {
     list.split(',').filter_map(range).flatten().take(usize::try_from(MAX_PROCESSORS).unwrap_or(0)).collect()
 }
 
-/// Manufacturers of ARM processors (`MIDR_EL1.Implementer`).
+/// Manufacturers of ARM processors, by their number in the register field `MIDR_EL1.Implementer`.
 const IMPLEMENTERS: &[(u64, &str)] = &[
     (0x41, "ARM"),
     (0x42, "Broadcom"),
@@ -131,7 +140,8 @@ const IMPLEMENTERS: &[(u64, &str)] = &[
     (0xc0, "Ampere"),
 ];
 
-/// Names of ARM processors in servers and boards (`MIDR_EL1.PartNum`).
+/// Names of ARM processors in servers and boards, by the manufacturer's number and the part number
+/// (`MIDR_EL1.PartNum`).
 const PARTS: &[(u64, u64, &str)] = &[
     (0x41, 0xd03, "Cortex-A53"),
     (0x41, 0xd04, "Cortex-A35"),
@@ -173,7 +183,8 @@ mod tests {
 
     #[test]
     fn parse_reads_cpuinfo_of_several_vendors() {
-        for (info, lists, count, cores, model, vendor, threads) in [
+        // `lists` has the processors that share a core with each processor, or an empty text if they are unknown.
+        for (info, lists, count, cores, model, vendor, has_threads) in [
             (XEON, &["0,32", "1,33", "0,32", "1,33"][..], 4, Some(2), "Intel(R) Xeon(R) Gold 6430", "GenuineIntel", true),
             (XEON, &["0", "1"], 2, Some(2), "Intel(R) Xeon(R) Gold 6430", "GenuineIntel", false),
             (XEON, &["0", ""], 2, None, "Intel(R) Xeon(R) Gold 6430", "GenuineIntel", false),
@@ -189,7 +200,7 @@ mod tests {
             assert_eq!(cpu.cores, cores, "{info}");
             assert_eq!(cpu.model.as_deref().unwrap_or(""), model, "{info}");
             assert_eq!(cpu.vendor.as_deref().unwrap_or(""), vendor, "{info}");
-            assert_eq!(cpu.has_threads, threads, "{info}");
+            assert_eq!(cpu.has_threads, has_threads, "{info}");
         }
         assert_eq!(parse(NEOVERSE, &[]).flags, ["aes", "asimd", "evtstrm", "fp"].map(str::to_owned).into());
     }

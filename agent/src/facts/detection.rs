@@ -3,7 +3,7 @@
 //! Each source may report at most fifty traits of a node ([`MAX_TRAITS`]), and a new server has more. So the table
 //! below is in order of significance: first the kind of machine, then traits that few machines have and that are used
 //! for placement, last what every machine of its architecture has. Traits over the limit are dropped from the end,
-//! always the same ones, and a finding says how many.
+//! always the same ones, and a finding contains their number.
 
 use stemma_core::traits::MAX_TRAITS;
 
@@ -13,7 +13,7 @@ use super::disk::BlockDevice;
 use super::firmware::Firmware;
 use super::network::Network;
 
-/// The properties of a host from which traits are detected.
+/// The properties of a host from which the agent detects its traits.
 pub(super) struct DetectionInputs<'a> {
     pub(super) architecture: &'a str,
     pub(super) cpu: &'a Cpu,
@@ -25,7 +25,7 @@ pub(super) struct DetectionInputs<'a> {
 /// The condition under which a host has a trait.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TraitRule {
-    /// `uname` returns one of these machines.
+    /// The machine name of `uname` is one of these.
     Machine(&'static [&'static str]),
     /// An x86 processor with all of these flags.
     X86(&'static [&'static str]),
@@ -33,7 +33,7 @@ pub(super) enum TraitRule {
     X86Vendor(&'static [&'static str], &'static str),
     /// A 64-bit ARM processor with this flag.
     Arm64(&'static str),
-    /// The name of the processor begins with this.
+    /// The model name of the processor begins with this text.
     Model(&'static str),
     /// A core has more than one logical processor.
     Threads,
@@ -41,15 +41,15 @@ pub(super) enum TraitRule {
     Firmware(&'static str),
     /// Secure boot is on.
     SecureBoot,
-    /// A TPM of this version.
+    /// The host has a TPM of this version.
     Tpm(u64),
-    /// A TPM with this driver.
+    /// The host has a TPM with this driver.
     TpmDriver(&'static str),
-    /// A network card with virtual functions.
+    /// The host has a network card that supports virtual functions.
     Sriov,
-    /// A network card with remote memory access.
+    /// The host has a network card that supports remote memory access (RDMA).
     Rdma,
-    /// A disk that is known to rotate, or known not to rotate.
+    /// The host has a disk that rotates, or one that does not rotate. A disk of which this is unknown does not match.
     Disk {
         /// True if the disk rotates.
         spins: bool,
@@ -62,7 +62,7 @@ const X86_MACHINES: &[&str] = &["x86_64", "i686"];
 const INTEL: &[&str] = &["GenuineIntel"];
 const AMD: &[&str] = &["AuthenticAMD", "HygonGenuine"];
 
-/// The traits that are detected, the most significant first.
+/// The traits that the agent can detect, each with its condition, the most significant first.
 pub(super) const TRAITS: &[(&str, TraitRule)] = &[
     ("HW_ARCH_X86_64", Machine(&["x86_64"])),
     ("HW_ARCH_AARCH64", Machine(&["aarch64"])),
@@ -88,7 +88,7 @@ pub(super) const TRAITS: &[(&str, TraitRule)] = &[
     ("HW_CPU_HYPERTHREADING", TraitRule::Threads),
     ("COMPUTE_SECURITY_TPM_2_0", TraitRule::Tpm(2)),
     ("COMPUTE_SECURITY_TPM_1_2", TraitRule::Tpm(1)),
-    // Virtualization and its protection.
+    // Virtualization, and the protection of virtual machines.
     ("HW_CPU_X86_VMX", X86(&["vmx"])),
     ("HW_CPU_X86_SVM", X86(&["svm"])),
     ("HW_CPU_X86_AMD_SEV", X86(&["sev"])),
@@ -98,7 +98,7 @@ pub(super) const TRAITS: &[(&str, TraitRule)] = &[
     ("HW_CPU_X86_SGX", X86(&["sgx"])),
     ("HW_CPU_PPC64LE_POWER9", Model("POWER9")),
     ("HW_CPU_PPC64LE_POWER8", Model("POWER8")),
-    // Instructions that programs are built for: wide vectors and cryptography.
+    // Instructions that programs require: wide vectors and cryptography.
     ("HW_CPU_X86_AVX2", X86(&["avx2"])),
     ("HW_CPU_X86_AVX512F", X86(&["avx512f"])),
     ("HW_CPU_X86_AESNI", X86(&["aes"])),
@@ -141,7 +141,7 @@ pub(super) const TRAITS: &[(&str, TraitRule)] = &[
     ("HW_CPU_X86_AMD_SSBD", X86Vendor(AMD, "ssbd")),
     ("HW_CPU_X86_AMD_VIRT_SSBD", X86Vendor(AMD, "virt_ssbd")),
     ("HW_CPU_X86_STIBP", X86(&["stibp"])),
-    // 64-bit ARM, complete: fewer than the limit.
+    // All traits of 64-bit ARM, which are fewer than the limit.
     ("HW_CPU_AARCH64_SVE", Arm64("sve")),
     ("HW_CPU_AARCH64_AES", Arm64("aes")),
     ("HW_CPU_AARCH64_PMULL", Arm64("pmull")),
@@ -165,7 +165,7 @@ pub(super) const TRAITS: &[(&str, TraitRule)] = &[
     ("HW_CPU_AARCH64_FP", Arm64("fp")),
     ("HW_CPU_AARCH64_CPUID", Arm64("cpuid")),
     ("HW_CPU_AARCH64_EVTSTRM", Arm64("evtstrm")),
-    // Flags that only old or few processors have, and flags that all have.
+    // Flags that only old or few processors have, and flags that all processors have.
     ("HW_CPU_X86_ABM", X86(&["abm"])),
     ("HW_CPU_X86_SSE4A", X86(&["sse4a"])),
     ("HW_CPU_X86_FMA4", X86(&["fma4"])),
@@ -177,14 +177,15 @@ pub(super) const TRAITS: &[(&str, TraitRule)] = &[
     ("HW_CPU_X86_SSE2", X86(&["sse2"])),
     ("HW_CPU_X86_SSE", X86(&["sse"])),
     ("HW_CPU_X86_MMX", X86(&["mmx"])),
-    // Other standard names for traits above, and the driver of a TPM.
+    // Second standard names of traits that are listed above, and the driver of a TPM.
     ("HW_CPU_X86_INTEL_VMX", X86Vendor(INTEL, "vmx")),
     ("HW_CPU_X86_AMD_SVM", X86Vendor(AMD, "svm")),
     ("COMPUTE_SECURITY_TPM_CRB", TraitRule::TpmDriver("tpm_crb")),
     ("COMPUTE_SECURITY_TPM_TIS", TraitRule::TpmDriver("tpm_tis")),
 ];
 
-/// Adds the detected traits, sorted. If there are too many, adds a finding with the number that is dropped.
+/// Detects the traits of the host, and adds at most [`MAX_TRAITS`] of them to the facts, sorted by name. If more are
+/// detected, omits the least significant, and adds a finding with their number.
 pub(super) fn add_traits(host: &DetectionInputs<'_>, facts: &mut HostFacts) {
     let mut names: Vec<&str> = TRAITS.iter().filter(|(_, rule)| host.matches(*rule)).map(|(name, _)| *name).collect();
     facts.add_limit_finding("traits", names.len().saturating_sub(MAX_TRAITS), MAX_TRAITS);
@@ -194,15 +195,16 @@ pub(super) fn add_traits(host: &DetectionInputs<'_>, facts: &mut HostFacts) {
 }
 
 impl DetectionInputs<'_> {
+    /// Returns whether the host meets the condition of a trait.
     fn matches(&self, rule: TraitRule) -> bool {
         let flags = &self.cpu.flags;
         let is_x86 = X86_MACHINES.contains(&self.architecture);
         match rule {
             Machine(names) => names.contains(&self.architecture),
-            X86(needed) => is_x86 && needed.iter().all(|flag| flags.contains(*flag)),
-            X86Vendor(makers, flag) => is_x86 && self.has_vendor(makers) && flags.contains(flag),
+            X86(required_flags) => is_x86 && required_flags.iter().all(|flag| flags.contains(*flag)),
+            X86Vendor(vendors, flag) => is_x86 && self.has_vendor(vendors) && flags.contains(flag),
             Arm64(flag) => self.architecture == "aarch64" && flags.contains(flag),
-            Model(start) => self.cpu.model.as_deref().is_some_and(|model| model.starts_with(start)),
+            Model(prefix) => self.cpu.model.as_deref().is_some_and(|model| model.starts_with(prefix)),
             TraitRule::Threads => self.cpu.has_threads,
             TraitRule::Firmware(kind) => self.firmware.kind == Some(kind),
             TraitRule::SecureBoot => self.firmware.has_secure_boot,
@@ -210,12 +212,14 @@ impl DetectionInputs<'_> {
             TraitRule::TpmDriver(driver) => self.firmware.tpm_driver.as_deref() == Some(driver),
             TraitRule::Sriov => self.network.has_sriov(),
             TraitRule::Rdma => self.network.has_rdma(),
+            // `DiskThat` is the local name of `TraitRule::Disk`.
             DiskThat { spins } => self.disks.iter().any(|disk| disk.rotational() == Some(spins)),
         }
     }
 
-    fn has_vendor(&self, makers: &[&str]) -> bool {
-        self.cpu.vendor.as_deref().is_some_and(|vendor| makers.contains(&vendor))
+    /// Returns whether the processor is from one of these vendors.
+    fn has_vendor(&self, vendors: &[&str]) -> bool {
+        self.cpu.vendor.as_deref().is_some_and(|vendor| vendors.contains(&vendor))
     }
 }
 
@@ -223,27 +227,31 @@ impl DetectionInputs<'_> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use stemma_core::traits::standard;
+    use stemma_core::traits::standard_names;
 
     use super::*;
 
+    /// Returns the facts of a host with this machine name, and with this vendor and these flags of its processor.
     fn detect(architecture: &str, vendor: &str, flags: &str) -> HostFacts {
         let cpu = Cpu { vendor: Some(vendor.to_owned()), flags: flags.split(' ').map(str::to_owned).collect(), ..Cpu::default() };
         let (firmware, network) = (Firmware::default(), Network::default());
-        let mut seen = HostFacts::default();
-        add_traits(&DetectionInputs { architecture, cpu: &cpu, firmware: &firmware, network: &network, disks: &[] }, &mut seen);
-        seen
+        let mut facts = HostFacts::default();
+        add_traits(&DetectionInputs { architecture, cpu: &cpu, firmware: &firmware, network: &network, disks: &[] }, &mut facts);
+        facts
     }
 
+    /// The standard names are those of the Python package `os-traits`.
     #[test]
     fn trait_rules_are_standard_and_unique() {
         let names: BTreeSet<&str> = TRAITS.iter().map(|(name, _)| *name).collect();
         assert_eq!(names.len(), TRAITS.len());
         for name in names {
-            assert!(standard().contains(&name), "{name}");
+            assert!(standard_names().contains(&name), "{name}");
         }
     }
 
+    /// Each case contains the machine name, vendor and flags of a processor, and the expected traits. For example, the
+    /// flag `aes` gives one trait on x86, another trait on 64-bit ARM, and no trait on RISC-V.
     #[test]
     fn cpu_flags_match_only_on_same_architecture() {
         for (architecture, vendor, flags, expected) in [
@@ -260,27 +268,31 @@ mod tests {
         }
     }
 
+    /// Detects the traits of an Intel processor that has every x86 flag of the rules. These are more than 50 traits. So
+    /// the last ones in the order of the rules, such as `HW_CPU_X86_MMX`, are omitted.
     #[test]
     fn add_traits_drops_last_when_over_limit() {
-        let all = TRAITS.iter().filter_map(|(_, sign)| match sign {
+        let flag_lists = TRAITS.iter().filter_map(|(_, rule)| match rule {
             X86(flags) => Some(flags.join(" ")),
             X86Vendor(_, flag) => Some((*flag).to_owned()),
             _ => None,
         });
-        let flags = all.collect::<Vec<_>>().join(" ");
-        let seen = detect("x86_64", "GenuineIntel", &flags);
-        assert_eq!(seen.traits.len(), 50);
-        assert!(seen.traits.is_sorted());
-        assert!(seen.traits.iter().any(|name| name == "HW_CPU_X86_AVX512VNNI"));
-        assert!(!seen.traits.iter().any(|name| name == "HW_CPU_X86_MMX"));
-        let shown = TRAITS.iter().filter(|(name, _)| {
+        let flags = flag_lists.collect::<Vec<_>>().join(" ");
+        let facts = detect("x86_64", "GenuineIntel", &flags);
+        assert_eq!(facts.traits.len(), 50);
+        assert!(facts.traits.is_sorted());
+        assert!(facts.traits.iter().any(|name| name == "HW_CPU_X86_AVX512VNNI"));
+        assert!(!facts.traits.iter().any(|name| name == "HW_CPU_X86_MMX"));
+        // The detected traits are all x86 traits except those of AMD. The three AMD traits below are detected
+        // nevertheless, because their rules do not check the vendor.
+        let matching_traits = TRAITS.iter().filter(|(name, _)| {
             name.ends_with("_X86_64") || name.starts_with("HW_CPU_X86_") && !name.starts_with("HW_CPU_X86_AMD_")
         });
-        let of_amd_by_flag = ["HW_CPU_X86_AMD_SEV", "HW_CPU_X86_AMD_SEV_ES", "HW_CPU_X86_AMD_SEV_SNP"].len();
-        let left_out = shown.count() + of_amd_by_flag - 50;
+        let amd_trait_count = ["HW_CPU_X86_AMD_SEV", "HW_CPU_X86_AMD_SEV_ES", "HW_CPU_X86_AMD_SEV_SNP"].len();
+        let omitted_count = matching_traits.count() + amd_trait_count - 50;
         assert_eq!(
-            seen.findings,
-            [format!("{left_out} traits are omitted from the facts: at most 50 are reported, the most significant first")]
+            facts.findings,
+            [format!("{omitted_count} traits are omitted from the facts: at most 50 are reported, the most significant first")]
         );
     }
 }

@@ -7,9 +7,9 @@
 use super::source::HostRoot;
 use super::{HostFacts, clean_text};
 
-/// Maximum number of disks that are reported. A finding says how many are omitted.
+/// Maximum number of disks in the facts. A finding contains the number of omitted disks.
 const MAX_DISKS: usize = 128;
-/// The unit in which the kernel reports sizes, whatever the sector size of the disk is.
+/// Unit of the disk sizes in `/sys/block`, in bytes. It does not depend on the sector size of the disk.
 const SECTOR_BYTES: u64 = 512;
 
 /// A block device in `/sys/block`.
@@ -24,14 +24,17 @@ pub(super) struct BlockDevice {
     rotational: Option<bool>,
 }
 
-/// Reads the block devices that are reported. In a virtual machine, "rotates" counts as unknown, because the kernel
-/// assumes it if the hypervisor reports nothing. "Does not rotate" is kept, because only the hypervisor reports it.
+/// Returns the block devices that are disks of this host.
+///
+/// If the host is a virtual machine, a disk that rotates according to the kernel gets the value unknown. The kernel
+/// assumes rotation if the hypervisor reports nothing. A disk that does not rotate is certain, because then the
+/// hypervisor reported it.
 pub(super) fn read(root: &HostRoot, is_virtual: bool) -> Vec<BlockDevice> {
     let devices = root.names("/sys/block").into_iter().map(|name| read_device(root, name));
     let mut disks: Vec<BlockDevice> = devices.filter(BlockDevice::is_reported).collect();
     if is_virtual {
         for disk in &mut disks {
-            disk.rotational = disk.rotational.filter(|spins| !spins);
+            disk.rotational = disk.rotational.filter(|rotates| !rotates);
         }
     }
     disks
@@ -48,33 +51,36 @@ pub(super) fn add_facts(disks: &[BlockDevice], facts: &mut HostFacts) {
 }
 
 impl BlockDevice {
-    /// Returns whether the disk rotates, if that is known.
+    /// Returns whether the disk rotates, or `None` if this is unknown.
     pub(super) fn rotational(&self) -> Option<bool> {
         self.rotational
     }
 
-    /// Returns whether the device is a disk in the sense of this module.
+    /// Returns whether the device is reported as a disk: it is backed by hardware, is not removable, not hidden and not
+    /// empty, and has a suitable name.
     fn is_reported(&self) -> bool {
-        self.has_device && !self.is_removable && !self.is_hidden && self.sectors > 0 && is_key(&self.name)
+        self.has_device && !self.is_removable && !self.is_hidden && self.sectors > 0 && is_disk_name(&self.name)
     }
 }
 
-/// Returns whether a name can be one key of a dotted path. The boot partitions of an eMMC are not disks of their own.
-fn is_key(name: &str) -> bool {
+/// Returns whether a device name is that of a whole disk and can be a key in the path of a fact. The boot and RPMB
+/// partitions of an eMMC appear in `/sys/block`, but are parts of another disk.
+fn is_disk_name(name: &str) -> bool {
     let is_part_of_mmc = name.starts_with("mmcblk") && (name.contains("boot") || name.ends_with("rpmb"));
     super::is_key(name) && !is_part_of_mmc
 }
 
-/// Reads one block device from `/sys/block`.
+/// Reads the block device with this name from `/sys/block`.
 fn read_device(root: &HostRoot, name: String) -> BlockDevice {
-    let at = |file: &str| format!("/sys/block/{name}/{file}");
-    let flag = |file: &str| root.number(&at(file)).map(|flag| flag != 0);
-    let model = root.line(&at("device/model")).or_else(|| root.line(&at("device/name")));
+    let path_of = |file: &str| format!("/sys/block/{name}/{file}");
+    let flag = |file: &str| root.number(&path_of(file)).map(|flag| flag != 0);
+    // The model of an eMMC is in the file `name`.
+    let model = root.line(&path_of("device/model")).or_else(|| root.line(&path_of("device/name")));
     BlockDevice {
-        has_device: root.exists(&at("device")),
+        has_device: root.exists(&path_of("device")),
         is_removable: flag("removable").unwrap_or(false),
         is_hidden: flag("hidden").unwrap_or(false),
-        sectors: root.number(&at("size")).unwrap_or(0),
+        sectors: root.number(&path_of("size")).unwrap_or(0),
         model: model.and_then(|model| clean_text(&model)),
         rotational: flag("queue/rotational"),
         name,
@@ -101,12 +107,13 @@ mod tests {
         }
     }
 
+    /// The 130 disks are two more than the limit. Their size in bytes exceeds 64 bits, so it is not a fact.
     #[test]
     fn add_facts_reports_finding_when_over_limit() {
         let disk = |number: usize| BlockDevice { name: format!("sd{number:04}"), sectors: u64::MAX, ..BlockDevice::default() };
-        let mut seen = HostFacts::default();
-        add_facts(&(0..130).map(disk).collect::<Vec<_>>(), &mut seen);
-        assert_eq!(seen.findings, ["2 disks are omitted from the facts: at most 128 are reported, the first in order"]);
-        assert!(seen.stable.is_empty(), "a size that no number holds is absent");
+        let mut facts = HostFacts::default();
+        add_facts(&(0..130).map(disk).collect::<Vec<_>>(), &mut facts);
+        assert_eq!(facts.findings, ["2 disks are omitted from the facts: at most 128 are reported, the first in order"]);
+        assert!(facts.stable.is_empty(), "a size that overflows is not a fact");
     }
 }

@@ -5,7 +5,7 @@
 use super::source::HostRoot;
 use super::{HostFacts, clean_text};
 
-/// Placeholder values of boards whose manufacturer set none: only letters and digits, in lower case.
+/// Values of boards whose manufacturer set no real value. Each is reduced to letters and digits in lower case.
 const PLACEHOLDERS: &[&str] = &[
     "assettag",
     "baseboardassettag",
@@ -61,7 +61,7 @@ const PLACEHOLDERS: &[&str] = &[
     "unspecified",
 ];
 
-/// Uuids that manufacturers leave on all of their boards, only the digits.
+/// Uuids that many boards share, because their manufacturer set no real uuid. Each is reduced to its 32 digits.
 const PLACEHOLDER_UUIDS: &[&str] = &[
     "00020003000400050006000700080009",
     "0102030405060708090a0b0c0d0e0f10",
@@ -71,7 +71,8 @@ const PLACEHOLDER_UUIDS: &[&str] = &[
     "123456781234567890abcddeefaabbcc",
 ];
 
-/// The DMI values. A value that is missing, unreadable or a placeholder is `None`.
+/// The values that the firmware stores about the machine (DMI). A value that is missing, unreadable or a placeholder is
+/// `None`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dmi {
     pub(super) board: Option<String>,
@@ -82,7 +83,7 @@ pub(super) struct Dmi {
     pub(super) uuid: Option<String>,
 }
 
-/// Reads the DMI values.
+/// Reads the values that the firmware stores about the machine from `/sys/class/dmi/id`.
 pub(super) fn read(root: &HostRoot) -> Dmi {
     let field = |name: &str| root.line(&format!("/sys/class/dmi/id/{name}")).and_then(|text| without_placeholder(&text));
     Dmi {
@@ -106,11 +107,12 @@ impl Dmi {
     }
 }
 
-/// Cleans a DMI value. Returns `None` for a placeholder of the manufacturer.
+/// Returns a DMI value without control characters and outer spaces. Returns `None` if the manufacturer set no real
+/// value: the value is empty, a known placeholder, one repeated character, or counts up.
 fn without_placeholder(text: &str) -> Option<String> {
     let text = clean_text(text)?;
-    let letters = alphanumeric(&text);
-    let is_real = !PLACEHOLDERS.contains(&&*letters) && !is_repeated_char(&letters) && !is_counting_up(&letters);
+    let key = alphanumeric(&text);
+    let is_real = !PLACEHOLDERS.contains(&&*key) && !is_repeated_char(&key) && !is_counting_up(&key);
     is_real.then_some(text)
 }
 
@@ -125,13 +127,13 @@ fn is_repeated_char(letters: &str) -> bool {
     chars.next().is_none_or(|first| chars.all(|letter| letter == first))
 }
 
-/// Returns whether a text of at least four characters counts up from 0 or 1 (`0123456789`, `123456`).
+/// Returns whether a text has at least four characters and counts up from 0 or 1 (`0123456789`, `123456`).
 fn is_counting_up(letters: &str) -> bool {
     letters.len() > 3
-        && ["01234567890", "1234567890", "0123456789abcdef", "123456789abcdef"].iter().any(|all| all.starts_with(letters))
+        && ["01234567890", "1234567890", "0123456789abcdef", "123456789abcdef"].iter().any(|digits| digits.starts_with(letters))
 }
 
-/// Returns a uuid in lower case. `None` if it is malformed, or is one that a manufacturer gave to many boards.
+/// Returns a uuid in lower case. Returns `None` if the text is not a uuid, or if many boards share this uuid.
 fn parse_uuid(text: &str) -> Option<String> {
     let uuid = uuid::Uuid::try_parse(text.trim()).ok()?;
     let digits = uuid.simple().to_string();
@@ -143,6 +145,7 @@ fn parse_uuid(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// A real value is trimmed, and its control characters become spaces. An empty value or a placeholder gives `None`.
     #[test]
     fn dmi_omits_empty_and_placeholder_values() {
         for (text, expected) in [

@@ -3,24 +3,27 @@
 use super::HostFacts;
 use super::source::HostRoot;
 
-/// The EFI variable for secure boot: four bytes of attributes, then one byte with the value.
+/// The file of the EFI variable for secure boot. It contains four bytes of attributes, and then one byte with the
+/// value.
 const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
 /// Facts about the firmware and the TPM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Firmware {
-    /// `uefi` or `bios`.
+    /// Kind of firmware: `uefi` or `bios`. `None` if it is unknown.
     pub(super) kind: Option<&'static str>,
-    /// True if the firmware starts only signed systems.
+    /// True if secure boot is on: the firmware starts only signed systems.
     pub(super) has_secure_boot: bool,
     /// Version of the TPM specification: 1 or 2.
     pub(super) tpm_version: Option<u64>,
-    /// Driver of the TPM: `tpm_crb`, `tpm_tis`.
+    /// Name of the TPM's driver, for example `tpm_crb` or `tpm_tis`.
     pub(super) tpm_driver: Option<String>,
 }
 
-/// Reads the firmware and the TPM from `/sys`. An x86 machine without UEFI has a BIOS if there are DMI tables, because
-/// every BIOS provides them. Small virtual machines have neither UEFI nor these tables, and containers do not see them.
+/// Reads the properties of the firmware and the TPM from `/sys`.
+///
+/// An x86 machine without UEFI has a BIOS if DMI tables exist, because every BIOS provides DMI tables. Small virtual
+/// machines have neither UEFI nor DMI tables, and containers see neither. Their firmware is unknown.
 pub(super) fn read(root: &HostRoot, architecture: &str) -> Firmware {
     let is_x86 = matches!(architecture, "x86_64" | "i686");
     let kind = if root.exists("/sys/firmware/efi") {
@@ -31,6 +34,7 @@ pub(super) fn read(root: &HostRoot, architecture: &str) -> Firmware {
     let driver = root.read_link("/sys/class/tpm/tpm0/device/driver");
     Firmware {
         kind,
+        // The file contains four bytes of attributes, and then the value: 1 if secure boot is on.
         has_secure_boot: root.bytes(SECURE_BOOT).is_some_and(|bytes| bytes.len() == 5 && bytes[4] == 1),
         tpm_version: root.number("/sys/class/tpm/tpm0/tpm_version_major"),
         tpm_driver: driver.and_then(|link| Some(link.rsplit_once('/')?.1.to_owned())),

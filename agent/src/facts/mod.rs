@@ -37,31 +37,36 @@ use virtualization::Virtualization;
 
 /// Maximum length of a text fact, in characters.
 const MAX_TEXT_CHARS: usize = 256;
-/// The largest integer that all JSON readers parse exactly.
+/// Maximum number in a fact. All JSON parsers read integers up to this value exactly.
 const MAX_NUMBER: u64 = 1 << 53;
 
-/// The collected facts of a host. Each is canonical JSON text, by its dotted path.
+/// The collected facts and traits of a host. The value of a fact is canonical JSON text. Its key is a path of names
+/// with dots, such as `cpu.count`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
-    /// The stable facts that this host has. All of them are in the registry of the core crate (`STABLE_FACTS`).
+    /// The facts that do not change by themselves, so tasks may read them. Each is in the registry `STABLE_FACTS`.
     pub stable: BTreeMap<String, String>,
-    /// Facts that change by themselves.
+    /// The facts that change by themselves, such as the load. Tasks cannot read them.
     pub volatile: BTreeMap<String, String>,
     /// Standard names of the detected traits: sorted, at most fifty.
     pub traits: Vec<String>,
-    /// Sentences about what was omitted, and why.
+    /// Sentences about facts and traits that were omitted because of a limit.
     pub findings: Vec<String>,
 }
 
-/// Values that come from the kernel, not from a file. Tests pass their own.
+/// Values that come from the kernel and the processor, not from files. Tests pass their own values.
 struct KernelFacts {
+    /// The names that the system call `uname` returns.
     uname: Uname,
+    /// The IPv4 addresses of all interfaces.
     ipv4: Vec<InterfaceAddress>,
+    /// The source address of the default route.
     source: Option<IpAddr>,
+    /// A function that reads the twelve letters of the hypervisor's name with the instruction CPUID.
     signature: fn() -> [u8; 12],
 }
 
-/// Collects the facts of this host. This reads files for some milliseconds and blocks.
+/// Collects the facts and traits of this host. This reads files, which blocks the thread for some milliseconds.
 pub fn observe() -> HostFacts {
     let kernel = KernelFacts {
         uname: os::read_uname(),
@@ -72,7 +77,7 @@ pub fn observe() -> HostFacts {
     collect(&HostRoot::new("/"), &kernel)
 }
 
-/// Returns the kernel's id of this boot, or zeros if it cannot be read.
+/// Returns the random id that the kernel creates at each boot, or zeros if the id cannot be read.
 pub fn boot_id() -> [u8; 16] {
     parse_boot_id(&HostRoot::new("/").line("/proc/sys/kernel/random/boot_id").unwrap_or_default())
 }
@@ -81,7 +86,8 @@ fn parse_boot_id(text: &str) -> [u8; 16] {
     uuid::Uuid::try_parse(text).map_or([0; 16], uuid::Uuid::into_bytes)
 }
 
-/// Collects the facts and traits of the host below a root. A container gets no facts about disks and DMI.
+/// Collects the facts and traits of the host whose files are below `root`. A container gets no facts about disks and
+/// DMI, because these are properties of the machine that it runs on.
 fn collect(root: &HostRoot, kernel: &KernelFacts) -> HostFacts {
     let architecture = &*kernel.uname.machine;
     let cpu = cpu::read(root);
@@ -90,6 +96,7 @@ fn collect(root: &HostRoot, kernel: &KernelFacts) -> HostFacts {
     let is_container = matches!(virtualization, Virtualization::Container(_));
     let firmware = firmware::read(root, architecture);
     let network = network::read(root, &kernel.ipv4, kernel.source);
+    // The second argument is true if the host is a virtual machine.
     let disks = if is_container { Vec::new() } else { disk::read(root, matches!(virtualization, Virtualization::Machine(_))) };
 
     let mut facts = HostFacts::default();
@@ -117,18 +124,20 @@ impl HostFacts {
         }
     }
 
+    /// Adds a stable fact with a text, if there is one.
     fn add_text(&mut self, path: &str, text: Option<&str>) {
         self.add_value(path, text.map(Value::from));
     }
 
-    /// Adds a fact whose values the registry restricts (a fixed list, or a host name). A value that the registry does
-    /// not accept is omitted.
+    /// Adds a stable fact whose values the registry `STABLE_FACTS` restricts, for example to a list of names. Omits a
+    /// value that the registry does not accept.
     fn add_name(&mut self, path: &str, name: Option<&str>) {
         let fact = stemma_core::input::facts::STABLE_FACTS.iter().find(|fact| fact.path == path);
-        let is_admitted = |name: &Value| fact.is_some_and(|fact| fact.accepts(name));
-        self.add_value(path, name.map(Value::from).filter(is_admitted));
+        let is_accepted = |name: &Value| fact.is_some_and(|fact| fact.accepts(name));
+        self.add_value(path, name.map(Value::from).filter(is_accepted));
     }
 
+    /// Adds a stable fact with a number, if there is one. Omits a number above [`MAX_NUMBER`].
     fn add_number(&mut self, path: &str, number: Option<u64>) {
         self.add_value(path, number.filter(|number| *number <= MAX_NUMBER).map(Value::from));
     }
@@ -137,38 +146,43 @@ impl HostFacts {
         self.add_value(path, boolean.map(Value::from));
     }
 
+    /// Adds a volatile fact with a number, if there is one. Omits a number above [`MAX_NUMBER`].
     fn add_volatile_number(&mut self, path: &str, number: Option<u64>) {
         if let Some(number) = number.filter(|number| *number <= MAX_NUMBER) {
             self.volatile.insert(path.to_owned(), canonical_json(&number.into()));
         }
     }
 
+    /// Adds a volatile fact with a decimal number, if there is one. Omits infinity and NaN, which JSON cannot
+    /// represent.
     fn add_volatile_decimal(&mut self, path: &str, decimal: Option<f64>) {
         if let Some(number) = decimal.and_then(Number::from_f64) {
             self.volatile.insert(path.to_owned(), canonical_json(&number.into()));
         }
     }
 
-    /// Adds a finding if `count` of something are omitted because of a limit.
-    fn add_limit_finding(&mut self, what: &str, count: usize, limit: usize) {
-        let order = if what == "traits" { "the most significant first" } else { "the first in order" };
+    /// Adds a finding if `count` items are omitted from the facts because of `limit`. `plural` names the items, for
+    /// example `disks`. Does nothing if `count` is zero.
+    fn add_limit_finding(&mut self, plural: &str, count: usize, limit: usize) {
+        // Traits are in the order of their significance. All other items are sorted.
+        let order = if plural == "traits" { "the most significant first" } else { "the first in order" };
         if count > 0 {
-            let sentence = format!("{count} {what} are omitted from the facts: at most {limit} are reported, {order}");
+            let sentence = format!("{count} {plural} are omitted from the facts: at most {limit} are reported, {order}");
             self.findings.push(sentence);
         }
     }
 }
 
-/// Cleans free text for a fact: replaces control characters by spaces, trims it, and truncates it to
-/// [`MAX_TEXT_CHARS`]. `None` if nothing is left.
+/// Returns a text in the form for a fact: with spaces in place of control characters, trimmed, and truncated to
+/// [`MAX_TEXT_CHARS`]. Returns `None` if the result is empty.
 fn clean_text(text: &str) -> Option<String> {
-    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let cut: String = plain.trim().chars().take(MAX_TEXT_CHARS).collect();
-    let cut = cut.trim_end();
-    (!cut.is_empty()).then(|| cut.to_owned())
+    let printable: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let truncated: String = printable.trim().chars().take(MAX_TEXT_CHARS).collect();
+    let truncated = truncated.trim_end();
+    (!truncated.is_empty()).then(|| truncated.to_owned())
 }
 
-/// Returns whether a name from the kernel can be one key of a dotted path.
+/// Returns whether a name from the kernel can be one part of the path of a fact. So it must not contain a dot.
 fn is_key(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'@' | b':');
     (1..=64).contains(&name.len()) && name.bytes().all(is_plain)

@@ -11,7 +11,7 @@ use super::{HostFacts, clean_text};
 /// Directories of the time zone database, in order of precedence.
 const ZONEINFO_DIRS: [&str; 2] = ["/usr/share/zoneinfo", "/etc/zoneinfo"];
 
-/// The names that the system call `uname` returns.
+/// The names that the system call `uname` returns: of the kernel, the host, the kernel's release and the architecture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uname {
     pub(super) system: String,
@@ -20,7 +20,7 @@ pub(super) struct Uname {
     pub(super) machine: String,
 }
 
-/// Calls `uname`. Bytes that are not UTF-8 are replaced.
+/// Returns the result of the system call `uname`. Replaces bytes that are not UTF-8.
 pub(super) fn read_uname() -> Uname {
     let names = rustix::system::uname();
     Uname {
@@ -42,82 +42,91 @@ pub(super) fn add_facts(root: &HostRoot, uname: &Uname, facts: &mut HostFacts) {
     {
         facts.add_text(path, shell_value(&release, key).and_then(|text| clean_text(&text)).as_deref());
     }
-    let short = uname.node.split('.').next().unwrap_or_default();
-    facts.add_name("hostname", Some(short).filter(|name| is_host_name(name)));
+    let host_name = uname.node.split('.').next().unwrap_or_default();
+    facts.add_name("hostname", Some(host_name).filter(|name| is_host_name(name)));
     facts.add_name("fqdn", qualified_name(&uname.node, &root.text("/etc/hosts").unwrap_or_default()));
     facts.add_text("timezone", time_zone(root).as_deref());
 }
 
-/// Returns the time zone that programs use. Its name comes from the link `/etc/localtime` or from `/etc/timezone`, and
-/// counts only if the rules of that zone equal `/etc/localtime`: another zone may be mounted or copied over that file,
-/// and `/etc/timezone` may be out of date. If `/etc/localtime`, or the target of its link, does not exist, programs use
-/// UTC.
+/// Returns the name of the time zone that programs use, or `None` if it is not certain.
+///
+/// Programs use the rules in the file `/etc/localtime`. The name of the zone is in the target of this link, or in
+/// `/etc/timezone`. But another file may be mounted or copied over `/etc/localtime`, and `/etc/timezone` may be out of
+/// date. So a name is valid only if the database has the same rules for it. If `/etc/localtime` or the target of the
+/// link does not exist, programs use UTC.
 fn time_zone(root: &HostRoot) -> Option<String> {
     if !root.exists("/etc/localtime") {
         return Some("UTC".to_owned());
     }
     let rules = root.bytes("/etc/localtime")?;
-    let linked = root.read_link("/etc/localtime").and_then(|link| zone_from_link(&link).map(str::to_owned));
-    let mut named = linked.into_iter().chain(root.line("/etc/timezone")).filter(|zone| is_zone_name(zone));
-    named.find(|zone| has_rules(root, zone, &rules))
+    let linked_zone = root.read_link("/etc/localtime").and_then(|link| zone_from_link(&link).map(str::to_owned));
+    let mut candidates = linked_zone.into_iter().chain(root.line("/etc/timezone")).filter(|zone| is_zone_name(zone));
+    candidates.find(|zone| has_rules(root, zone, &rules))
 }
 
-/// Returns whether a named zone has these rules (the content of `/etc/localtime`). Only the first database that has the
-/// name is compared. If `/etc/localtime` links into the second database, a comparison with the second would compare the
-/// file with itself. A zone file with a mount over it does not count.
+/// Returns whether the time zone database has these rules (the content of `/etc/localtime`) for a zone name.
+///
+/// Compares only with the first database that has the name. If `/etc/localtime` is a link into the second database, a
+/// comparison with the second would compare the file with itself. Returns `false` if another file is mounted over the
+/// zone file, because its content may then be of another zone.
 fn has_rules(root: &HostRoot, zone: &str, rules: &[u8]) -> bool {
     let path = ZONEINFO_DIRS.iter().map(|database| format!("{database}/{zone}")).find(|path| root.exists(path));
-    path.is_some_and(|path| !root.is_mounted_over(&path) && root.bytes(&path).is_some_and(|named| named == rules))
+    path.is_some_and(|path| !root.is_mounted_over(&path) && root.bytes(&path).is_some_and(|zone_rules| zone_rules == rules))
 }
 
-/// Returns the last value of a key in a file of `KEY=VALUE` lines, unquoted as a shell would.
+/// Returns the last value of a key in a text of lines `KEY=VALUE`, without its quotes. A shell that reads such a file
+/// also uses the last value.
 fn shell_value(text: &str, key: &str) -> Option<String> {
     let value = |line: &str| Some(unquote(line.trim().strip_prefix(key)?.strip_prefix('=')?));
     text.lines().filter_map(value).next_back()
 }
 
-/// Removes the quotes and backslashes of a value, as a shell would.
+/// Returns a value without its quotes and backslashes, as a shell reads it. Between single quotes, a backslash is an
+/// ordinary character.
 fn unquote(value: &str) -> String {
-    let inner = |quote: char| value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
-    if let Some(plain) = inner('\'') {
-        return plain.to_owned();
+    let between_quotes = |quote: char| value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
+    if let Some(literal) = between_quotes('\'') {
+        return literal.to_owned();
     }
     let mut text = String::new();
-    let mut letters = inner('"').unwrap_or(value).chars();
+    let mut letters = between_quotes('"').unwrap_or(value).chars();
     while let Some(letter) = letters.next() {
         text.extend(if letter == '\\' { letters.next() } else { Some(letter) });
     }
     text
 }
 
-/// Returns the host's name if it has a domain, else the first name of its line in `/etc/hosts`, as `hostname -f` does.
-/// DNS is not queried, because it takes time and its answers vary.
+/// Returns the host's name with its domain. If the name `node` from `uname` has no domain, this is the first name in
+/// the line of `/etc/hosts` that contains `node`, as for `hostname -f`.
+///
+/// This does not query DNS, because a query needs time and its answers vary.
 fn qualified_name<'a>(node: &'a str, hosts: &'a str) -> Option<&'a str> {
-    let is_full = |name: &&str| name.contains('.') && is_host_name(name);
+    let is_qualified = |name: &&str| name.contains('.') && is_host_name(name);
     if node.contains('.') {
-        return Some(node).filter(is_full);
+        return Some(node).filter(is_qualified);
     }
-    let named = |line: &'a str| {
+    let first_name = |line: &'a str| {
         let mut names = line.split('#').next()?.split_ascii_whitespace().skip(1);
         let first = names.next()?;
         (first == node || names.any(|name| name == node)).then_some(first)
     };
-    hosts.lines().filter_map(named).find(is_full)
+    hosts.lines().filter_map(first_name).find(is_qualified)
 }
 
-/// Returns the zone name in the target of the link `/etc/localtime`.
+/// Returns the name of the time zone in the target of the link `/etc/localtime`. Removes the directory of the time zone
+/// database. Removes also `posix/` or `right/`, the directories of its variants without and with leap seconds.
 fn zone_from_link(link: &str) -> Option<&str> {
     let (_, zone) = link.split_once("zoneinfo/")?;
     Some(zone.strip_prefix("posix/").or_else(|| zone.strip_prefix("right/")).unwrap_or(zone))
 }
 
-/// Returns whether the IANA database has a zone of this name. Not each file of the directory is a zone: `posixrules`
-/// and `localtime` are there too.
+/// Returns whether the IANA time zone database has a zone with this name. Some files in the directory of the database
+/// are not zones, for example `posixrules` and `localtime`.
 fn is_zone_name(zone: &str) -> bool {
     time_zone_name(zone).is_ok()
 }
 
-/// Adds uptime and load, which are volatile.
+/// Adds the volatile facts about uptime and load.
 pub(super) fn add_volatile_facts(root: &HostRoot, facts: &mut HostFacts) {
     let uptime = root.line("/proc/uptime").unwrap_or_default();
     facts.add_volatile_number("uptime_seconds", uptime.split('.').next().and_then(|seconds| seconds.parse().ok()));
@@ -131,6 +140,7 @@ pub(super) fn add_volatile_facts(root: &HostRoot, facts: &mut HostFacts) {
 mod tests {
     use super::*;
 
+    /// Quotes and escapes are removed. The quote in `A`, which no second quote closes, remains.
     #[test]
     fn shell_value_reads_os_release_like_shell() {
         let text = "NAME=x\nID=debian\n# ID=comment\nPRETTY_NAME=\"Debian \\\"12\\\"\"\nVERSION_ID='12'\nID_LIKE=y\nA=\"\nB=\\\n";
@@ -146,6 +156,8 @@ mod tests {
         }
     }
 
+    /// Each case contains a host name from `uname`, and the full name that `/etc/hosts` or the name itself gives. In
+    /// `hosts`, `web-2` is only in a comment, and the first name in the line of `web-3` is not valid.
     #[test]
     fn qualified_name_requires_domain() {
         let hosts = "127.0.0.1 localhost\n127.0.1.1 web-1.example.net web-1 # web-2\n::1 a_b.c web-3\n10.0.0.1\n";
@@ -177,7 +189,7 @@ mod tests {
             ("etc/zoneinfo/Asia/Tokyo", "TZif-Tokyo"),
             ("etc/zoneinfo/Asia/office", "TZif-office"),
         ];
-        let stands = |link: Option<&str>, copy: Option<&str>, named: &str, expected: Option<&str>| {
+        let check = |link: Option<&str>, copy: Option<&str>, timezone_text: &str, expected: Option<&str>| {
             let dir = tempfile::tempdir().unwrap();
             let etc = dir.path().join("etc");
             std::fs::create_dir_all(&etc).unwrap();
@@ -192,39 +204,40 @@ mod tests {
             if let Some(copy) = copy {
                 std::fs::write(etc.join("localtime"), copy).unwrap();
             }
-            if !named.is_empty() {
-                std::fs::write(etc.join("timezone"), format!("{named}\n")).unwrap();
+            if !timezone_text.is_empty() {
+                std::fs::write(etc.join("timezone"), format!("{timezone_text}\n")).unwrap();
             }
-            assert_eq!(time_zone(&HostRoot::new(dir.path())).as_deref(), expected, "{link:?} {copy:?} {named:?}");
+            assert_eq!(time_zone(&HostRoot::new(dir.path())).as_deref(), expected, "{link:?} {copy:?} {timezone_text:?}");
         };
-        stands(Some("../usr/share/zoneinfo/Europe/Rome"), None, "", Some("Europe/Rome"));
-        stands(Some("../usr/share/zoneinfo/Europe/Rome"), None, "Europe/Berlin", Some("Europe/Rome"));
-        stands(Some("../usr/share/zoneinfo/posix/Europe/Rome"), None, "", Some("Europe/Rome"));
+        check(Some("../usr/share/zoneinfo/Europe/Rome"), None, "", Some("Europe/Rome"));
+        check(Some("../usr/share/zoneinfo/Europe/Rome"), None, "Europe/Berlin", Some("Europe/Rome"));
+        check(Some("../usr/share/zoneinfo/posix/Europe/Rome"), None, "", Some("Europe/Rome"));
         // This zone counts leap seconds. The zone with the plain name does not.
-        stands(Some("../usr/share/zoneinfo/right/Europe/Rome"), None, "", None);
-        stands(Some("../usr/share/zoneinfo/Europe/Atlantis"), None, "Europe/Berlin", Some("UTC"));
-        stands(None, Some("TZif-Berlin"), "Europe/Berlin", Some("Europe/Berlin"));
-        stands(None, Some("TZif-Berlin"), "Europe/Rome", None);
-        stands(None, Some("TZif-Berlin"), "../../../etc/localtime", None);
-        stands(None, Some("TZif-Berlin"), "", None);
-        stands(None, None, "Europe/Berlin", Some("UTC"));
-        stands(None, None, "", Some("UTC"));
+        check(Some("../usr/share/zoneinfo/right/Europe/Rome"), None, "", None);
+        check(Some("../usr/share/zoneinfo/Europe/Atlantis"), None, "Europe/Berlin", Some("UTC"));
+        check(None, Some("TZif-Berlin"), "Europe/Berlin", Some("Europe/Berlin"));
+        check(None, Some("TZif-Berlin"), "Europe/Rome", None);
+        check(None, Some("TZif-Berlin"), "../../../etc/localtime", None);
+        check(None, Some("TZif-Berlin"), "", None);
+        check(None, None, "Europe/Berlin", Some("UTC"));
+        check(None, None, "", Some("UTC"));
         // Files in the database directory that are not zones.
-        stands(Some("../usr/share/zoneinfo/posixrules"), None, "", None);
-        stands(Some("../usr/share/zoneinfo/posixrules"), None, "America/New_York", Some("America/New_York"));
-        stands(Some("../usr/share/zoneinfo/Factory"), None, "", None);
-        stands(None, Some("TZif-York"), "posixrules", None);
-        stands(None, Some("TZif-Rome"), "posix/Europe/Rome", None);
+        check(Some("../usr/share/zoneinfo/posixrules"), None, "", None);
+        check(Some("../usr/share/zoneinfo/posixrules"), None, "America/New_York", Some("America/New_York"));
+        check(Some("../usr/share/zoneinfo/Factory"), None, "", None);
+        check(None, Some("TZif-York"), "posixrules", None);
+        check(None, Some("TZif-Rome"), "posix/Europe/Rome", None);
         // In the second database: a name that the first lacks, one with the same rules, one with other rules, and a
         // zone of the host's own.
-        stands(Some("zoneinfo/Asia/Tokyo"), None, "", Some("Asia/Tokyo"));
-        stands(None, Some("TZif-Tokyo"), "Asia/Tokyo", Some("Asia/Tokyo"));
-        stands(Some("zoneinfo/Europe/Rome"), None, "", Some("Europe/Rome"));
-        stands(Some("zoneinfo/Europe/Berlin"), None, "", None);
-        stands(Some("zoneinfo/Europe/Berlin"), None, "Europe/Rome", Some("Europe/Rome"));
-        stands(Some("zoneinfo/Asia/office"), None, "", None);
+        check(Some("zoneinfo/Asia/Tokyo"), None, "", Some("Asia/Tokyo"));
+        check(None, Some("TZif-Tokyo"), "Asia/Tokyo", Some("Asia/Tokyo"));
+        check(Some("zoneinfo/Europe/Rome"), None, "", Some("Europe/Rome"));
+        check(Some("zoneinfo/Europe/Berlin"), None, "", None);
+        check(Some("zoneinfo/Europe/Berlin"), None, "Europe/Rome", Some("Europe/Rome"));
+        check(Some("zoneinfo/Asia/office"), None, "", None);
     }
 
+    /// Each case contains the target of the link `/etc/localtime`, and the name in it if a zone has that name.
     #[test]
     fn is_zone_name_requires_database_entry() {
         for (link, expected) in [

@@ -10,28 +10,29 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags, StatxAttributes, StatxFlags};
 
-/// Maximum number of bytes that are read of a file. Only `/proc/cpuinfo` is longer, and only its first processor is
-/// needed.
+/// Maximum number of bytes that are read from a file. Only `/proc/cpuinfo` can be longer, and the agent needs only the
+/// first processor in it.
 const MAX_BYTES: u64 = 64 * 1024;
-/// Maximum number of entries that are read of a directory.
+/// Maximum number of entries that are read from a directory.
 const MAX_NAMES: usize = 1024;
 
-/// The directory below which the files of a host are: `/`, except in tests.
+/// The directory that contains `/proc`, `/sys` and `/etc` of a host. It is `/`, except in tests.
 pub(super) struct HostRoot(PathBuf);
 
 impl HostRoot {
-    /// Creates a root at a path.
+    /// Creates the root of a host whose files are below this path.
     pub(super) fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Returns the first 64 KiB of a file as text. Bytes that are not UTF-8 are replaced. Never blocks, for example on
-    /// a FIFO.
+    /// Returns the first 64 KiB of a file as text, or `None` if it cannot be read or is not a regular file. Replaces
+    /// bytes that are not UTF-8.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         String::from_utf8(self.bytes(path)?).map_or_else(|error| Some(to_text(error.as_bytes())), Some)
     }
 
-    /// Returns the first 64 KiB of a file.
+    /// Returns the first 64 KiB of a file, or `None` if it cannot be read or is not a regular file. Never blocks,
+    /// because a FIFO is opened without waiting.
     pub(super) fn bytes(&self, path: &str) -> Option<Vec<u8>> {
         let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).ok()?;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.full_path(path)).ok()?;
@@ -43,19 +44,21 @@ impl HostRoot {
         Some(bytes)
     }
 
-    /// Returns the trimmed content of a file with one value, or `None` if it is empty.
+    /// Returns the content of a file that contains one value, without outer spaces and zero bytes. Returns `None` if
+    /// the value is empty or the file cannot be read.
     pub(super) fn line(&self, path: &str) -> Option<String> {
         let text = self.text(path)?;
         let line = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
         (!line.is_empty()).then(|| line.to_owned())
     }
 
-    /// Returns the content of a file with one number.
+    /// Returns the number in a file that contains only a number, or `None` if there is no valid number.
     pub(super) fn number(&self, path: &str) -> Option<u64> {
         self.line(path)?.parse().ok()
     }
 
-    /// Returns the names in a directory, sorted: at most 1024, and only those that are UTF-8.
+    /// Returns the names of the entries in a directory, sorted. Returns at most 1024 names, and omits names that are
+    /// not UTF-8. Returns an empty list if the directory cannot be read.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.full_path(path)) else { return Vec::new() };
         let mut names: Vec<String> =
@@ -69,27 +72,30 @@ impl HostRoot {
         self.full_path(path).exists()
     }
 
-    /// Returns whether something is mounted on this very file, as far as the kernel reports it.
+    /// Returns whether another file is mounted over this file. Returns `false` if the kernel cannot report this.
     pub(super) fn is_mounted_over(&self, path: &str) -> bool {
         rustix::fs::statx(rustix::fs::CWD, self.full_path(path), AtFlags::empty(), StatxFlags::empty())
-            .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+            .is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
 
-    /// Returns the target of a symbolic link.
+    /// Returns the target of a symbolic link, or `None` if the path is not a link.
     pub(super) fn read_link(&self, path: &str) -> Option<String> {
         fs::read_link(self.full_path(path)).ok()?.into_os_string().into_string().ok()
     }
 
+    /// Returns the path on this system of a path of the host, by putting the root in front of it.
     fn full_path(&self, path: &str) -> PathBuf {
         self.0.join(Path::new(path).strip_prefix("/").unwrap_or(Path::new(path)))
     }
 }
 
+/// Returns bytes as text. Replaces bytes that are not UTF-8.
 fn to_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns the value of the first line `KEY: VALUE` of a text, the form of the tables in `/proc`.
+/// Returns the value of the first line `KEY: VALUE` with this key, or `None` if there is none or the value is empty.
+/// The tables in `/proc` have this form.
 pub(super) fn table_value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
@@ -102,6 +108,7 @@ pub(super) fn table_value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
+    /// Reads a file with a byte that is not UTF-8, an empty and a long one, a missing file and a directory.
     #[test]
     fn text_is_none_when_file_is_unreadable() {
         let dir = tempfile::tempdir().unwrap();

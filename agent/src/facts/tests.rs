@@ -1,5 +1,5 @@
-//! Tests with the files of whole hosts: a server, a board, a virtual machine, a container, and one with malformed
-//! content.
+//! Tests with the files of whole hosts: a server, a board, a virtual machine, a container, and a host with
+//! malformed files.
 
 use std::fs;
 use std::net::IpAddr;
@@ -12,9 +12,11 @@ use stemma_core::input::facts::{Fact, FactType, STABLE_FACTS};
 
 use super::*;
 
-/// The files of a host: `path -> target` is a link, and a path that ends in `/` is a directory.
+/// The files of a host, as pairs of path and content. A path of the form `path -> target` is a symbolic link. A path
+/// that ends in `/` is a directory.
 type TestFiles<'a> = &'a [(&'a str, &'a str)];
 
+/// Creates the files, links and directories of a host below `dir`.
 fn create_files(dir: &Path, files: TestFiles<'_>) {
     for (path, content) in files {
         if let Some((path, target)) = path.split_once(" -> ") {
@@ -31,6 +33,8 @@ fn create_files(dir: &Path, files: TestFiles<'_>) {
     }
 }
 
+/// Returns the facts that the kernel of a test host reports. `source` is the source address of outgoing traffic, or an
+/// empty text.
 fn kernel_facts(machine: &str, node: &str, ipv4: &[(&str, &str)], source: &str) -> KernelFacts {
     KernelFacts {
         uname: Uname { system: "Linux".into(), node: node.into(), release: "6.1.0-18".into(), machine: machine.into() },
@@ -40,6 +44,7 @@ fn kernel_facts(machine: &str, node: &str, ipv4: &[(&str, &str)], source: &str) 
     }
 }
 
+/// Collects the facts of a host with these files, and checks their form. Panics if a second collection differs.
 fn collect_from(files: TestFiles<'_>, kernel: &KernelFacts) -> HostFacts {
     let dir = tempfile::tempdir().unwrap();
     create_files(dir.path(), files);
@@ -56,6 +61,7 @@ fn registry_fact(path: &str) -> &'static Fact {
     STABLE_FACTS.iter().find(|fact| fact.matches_path(&path)).unwrap_or_else(|| panic!("facts{path} is not in the registry"))
 }
 
+/// Panics if a fact is not in the form of the registry, or if the traits are not sorted or too many.
 fn check_facts(facts: &HostFacts) {
     for (path, text) in &facts.stable {
         let value: Value = serde_json::from_str(text).unwrap();
@@ -65,13 +71,13 @@ fn check_facts(facts: &HostFacts) {
     for (path, text) in &facts.volatile {
         assert!(serde_json::from_str::<Value>(text).unwrap().is_number(), "{path} {text}");
         let path = input::Path::new(path.split('.')).unwrap();
-        assert!(!STABLE_FACTS.iter().any(|fact| fact.matches_path(&path)), "{path} is both");
+        assert!(!STABLE_FACTS.iter().any(|fact| fact.matches_path(&path)), "{path} is both stable and volatile");
     }
     assert!(facts.traits.is_sorted() && facts.traits.len() <= 50);
 }
 
-fn stable_text(seen: &HostFacts) -> String {
-    seen.stable.iter().map(|(path, text)| format!("{path} = {text}\n")).collect()
+fn stable_text(facts: &HostFacts) -> String {
+    facts.stable.iter().map(|(path, text)| format!("{path} = {text}\n")).collect()
 }
 
 const CPUINFO: &str = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Gold 6430\n\
@@ -169,7 +175,7 @@ timezone = "Europe/Berlin"
 virtualization = "none"
 "#;
 
-/// The paths of its volatile facts.
+/// The volatile facts of the server, each as `path=value`.
 const SERVER_VOLATILE: &[&str] = &[
     "load.15m=1.59",
     "load.1m=0.52",
@@ -205,12 +211,12 @@ const SERVER_TRAITS: &[&str] = &[
 #[test]
 fn collect_reads_server() {
     let addresses = [("lo", "127.0.0.1"), ("bond0", "10.0.0.10"), ("docker0", "172.17.0.1")];
-    let seen = collect_from(SERVER, &kernel_facts("x86_64", "db-1", &addresses, "10.0.0.10"));
-    assert_eq!(stable_text(&seen), SERVER_STABLE);
-    let passing: Vec<String> = seen.volatile.iter().map(|(path, text)| format!("{path}={text}")).collect();
-    assert_eq!(passing, SERVER_VOLATILE);
-    assert_eq!(seen.traits, SERVER_TRAITS);
-    assert!(seen.findings.is_empty());
+    let facts = collect_from(SERVER, &kernel_facts("x86_64", "db-1", &addresses, "10.0.0.10"));
+    assert_eq!(stable_text(&facts), SERVER_STABLE);
+    let volatile_facts: Vec<String> = facts.volatile.iter().map(|(path, text)| format!("{path}={text}")).collect();
+    assert_eq!(volatile_facts, SERVER_VOLATILE);
+    assert_eq!(facts.traits, SERVER_TRAITS);
+    assert!(facts.findings.is_empty());
 }
 
 #[test]
@@ -236,9 +242,9 @@ fn collect_reads_arm_board() {
         ("etc/timezone", "Asia/Tokyo\n"),
         ("usr/share/zoneinfo/Asia/Tokyo", "TZif2"),
     ];
-    let seen = collect_from(files, &kernel_facts("aarch64", "pi.example.net", &[("eth0.7", "192.168.7.2")], ""));
+    let facts = collect_from(files, &kernel_facts("aarch64", "pi.example.net", &[("eth0.7", "192.168.7.2")], ""));
     assert_eq!(
-        stable_text(&seen),
+        stable_text(&facts),
         r#"architecture = "aarch64"
 cpu.count = 2
 cpu.model = "Cortex-A72"
@@ -259,7 +265,7 @@ virtualization = "none"
 "#
     );
     assert_eq!(
-        seen.traits,
+        facts.traits,
         [
             "COMPUTE_ARCH_AARCH64",
             "HW_ARCH_AARCH64",
@@ -273,6 +279,8 @@ virtualization = "none"
     );
 }
 
+/// The disk has no fact `rotational`, because the kernel of a virtual machine assumes rotation. The firmware is a BIOS,
+/// because DMI tables exist and UEFI does not.
 #[test]
 fn collect_reads_virtual_machine() {
     let files: TestFiles<'_> = &[
@@ -289,9 +297,9 @@ fn collect_reads_virtual_machine() {
         ("etc/localtime -> ../usr/share/zoneinfo/Etc/UTC", ""),
         ("usr/share/zoneinfo/Etc/UTC", "TZif2"),
     ];
-    let seen = collect_from(files, &kernel_facts("x86_64", "vm", &[], ""));
+    let facts = collect_from(files, &kernel_facts("x86_64", "vm", &[], ""));
     assert_eq!(
-        stable_text(&seen),
+        stable_text(&facts),
         r#"architecture = "x86_64"
 cpu.cores = 1
 cpu.count = 1
@@ -309,9 +317,11 @@ timezone = "Etc/UTC"
 virtualization = "kvm"
 "#
     );
-    assert_eq!(seen.traits, ["COMPUTE_ARCH_X86_64", "COMPUTE_FIRMWARE_BIOS", "HW_ARCH_X86_64", "HW_CPU_X86_SSE2"]);
+    assert_eq!(facts.traits, ["COMPUTE_ARCH_X86_64", "COMPUTE_FIRMWARE_BIOS", "HW_ARCH_X86_64", "HW_CPU_X86_SSE2"]);
 }
 
+/// The files about DMI and the disk describe the machine that the container runs on, so they give no facts. The
+/// hardware address of `host0` is random (`addr_assign_type` is 1), so it is not a fact.
 #[test]
 fn collect_omits_hardware_in_container() {
     let files: TestFiles<'_> = &[
@@ -328,9 +338,9 @@ fn collect_omits_hardware_in_container() {
         ("sys/block/sda/size", "15628053168\n"),
         ("etc/os-release", "ID=fedora\nVERSION_ID=41\n"),
     ];
-    let seen = collect_from(files, &kernel_facts("x86_64", "box", &[("host0", "10.0.0.20")], "10.0.0.20"));
+    let facts = collect_from(files, &kernel_facts("x86_64", "box", &[("host0", "10.0.0.20")], "10.0.0.20"));
     assert_eq!(
-        stable_text(&seen),
+        stable_text(&facts),
         r#"architecture = "x86_64"
 cpu.count = 1
 cpu.model = "Intel(R) Xeon(R) Gold 6430"
@@ -350,9 +360,11 @@ virtualization = "systemd-nspawn"
     );
 }
 
+/// A host whose files are all malformed has only the facts that need no valid file. A host without files has the time
+/// zone UTC.
 #[test]
 fn collect_ignores_malformed_content() {
-    let odd = "\u{0}: \u{fffd}=\"\n:::\n0-\n-\n0x\n\\\n9999999999999999999999 kB\n";
+    let malformed_text = "\u{0}: \u{fffd}=\"\n:::\n0-\n-\n0x\n\\\n9999999999999999999999 kB\n";
     let paths = [
         "proc/cpuinfo",
         "proc/meminfo",
@@ -377,10 +389,10 @@ fn collect_ignores_malformed_content() {
         "etc/localtime",
         "etc/timezone",
     ];
-    let files: Vec<(&str, &str)> = paths.iter().map(|path| (*path, odd)).collect();
-    let seen = collect_from(&files, &kernel_facts("pdp\n11", "a_b\n", &[], ""));
-    assert_eq!(seen.traits, Vec::<String>::new());
-    assert_eq!(seen.stable.keys().collect::<Vec<_>>(), ["kernel.name", "kernel.release", "virtualization"]);
+    let files: Vec<(&str, &str)> = paths.iter().map(|path| (*path, malformed_text)).collect();
+    let facts = collect_from(&files, &kernel_facts("pdp\n11", "a_b\n", &[], ""));
+    assert_eq!(facts.traits, Vec::<String>::new());
+    assert_eq!(facts.stable.keys().collect::<Vec<_>>(), ["kernel.name", "kernel.release", "virtualization"]);
     assert_eq!(collect_from(&[], &kernel_facts("", "", &[], "")).stable["timezone"], r#""UTC""#);
 }
 
@@ -396,6 +408,7 @@ fn observe_returns_same_stable_facts_twice() {
     }
 }
 
+/// The boot id of this host is valid, and two calls of `boot_id` return the same id.
 #[test]
 fn parse_boot_id_returns_zeros_when_malformed() {
     for (text, expected) in [
@@ -417,7 +430,7 @@ fn clean_text_truncates_and_replaces_control_characters() {
     assert_eq!(clean_text("\n\0"), None);
 }
 
-/// Returns the rows of the table below a heading of docs/facts.md, each as its cells without backticks.
+/// Returns the rows of the table below a heading of docs/facts.md. Each row is a list of cells without backticks.
 fn documented_rows(heading: &str) -> Vec<Vec<String>> {
     let text = include_str!("../../../docs/facts.md");
     let (_, section) = text.split_once(&format!("## {heading}\n")).unwrap();
@@ -426,6 +439,7 @@ fn documented_rows(heading: &str) -> Vec<Vec<String>> {
     rows.map(|row| row.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()).collect()
 }
 
+/// Returns the name of a fact's type in docs/facts.md.
 fn type_name(fact: &Fact) -> &'static str {
     match fact.fact_type {
         FactType::Address => "address",
@@ -445,6 +459,7 @@ fn documentation_lists_all_facts_and_traits() {
     assert_eq!(stable, registry);
     let traits: Vec<_> = documented_rows("Detected traits").into_iter().map(|row| row[0].clone()).collect();
     assert_eq!(traits, detection::TRAITS.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>());
-    let passing: Vec<_> = documented_rows("Passing facts").into_iter().map(|row| row[0].clone()).collect();
-    assert_eq!(passing, observe().volatile.into_keys().collect::<Vec<_>>());
+    // The page calls the volatile facts passing facts.
+    let volatile: Vec<_> = documented_rows("Passing facts").into_iter().map(|row| row[0].clone()).collect();
+    assert_eq!(volatile, observe().volatile.into_keys().collect::<Vec<_>>());
 }

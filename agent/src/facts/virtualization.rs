@@ -8,12 +8,13 @@ use super::dmi::Dmi;
 use super::source::{HostRoot, table_value};
 use super::{HostFacts, clean_text};
 
-/// Files that container managers create, each with the name of the manager.
+/// Files that container managers create in their containers, each with the name of the manager.
 const CONTAINER_MARKS: &[(&str, &str)] = &[("/run/.containerenv", "podman"), ("/.dockerenv", "docker")];
-/// Container names that systemd uses.
+/// The names of container managers that `systemd-detect-virt` prints.
 const CONTAINER_NAMES: &[&str] =
     &["docker", "lxc", "lxc-libvirt", "openvz", "podman", "pouch", "proot", "rkt", "systemd-nspawn", "wsl"];
-/// Hypervisor signatures of the CPUID instruction (leaf 0x40000000).
+/// Signatures that hypervisors return for the CPUID instruction (leaf 0x40000000), each with the name of the
+/// hypervisor.
 const SIGNATURES: &[(&[u8; 12], &str)] = &[
     (b"KVMKVMKVM\0\0\0", "kvm"),
     (b"Linux KVM Hv", "kvm"),
@@ -29,7 +30,7 @@ const SIGNATURES: &[(&[u8; 12], &str)] = &[
     (b"VBoxVBoxVBox", "oracle"),
     (b" lrpepyh  vr", "parallels"),
 ];
-/// Prefixes of DMI values, each with the virtual machine that has such values.
+/// Prefixes of DMI values (of the firmware), each with the name of the hypervisor whose machines have such values.
 const DMI_MACHINES: &[(&str, &str)] = &[
     ("KVM", "kvm"),
     ("OpenStack", "kvm"),
@@ -53,47 +54,54 @@ const DMI_MACHINES: &[(&str, &str)] = &[
 /// The virtual machine or container that this host is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Virtualization {
-    /// The host is a machine of its own (bare metal).
+    /// The host is bare metal.
     None,
-    /// A virtual machine, by its name.
+    /// The host is a virtual machine. The value is the name of the hypervisor.
     Machine(&'static str),
-    /// A container, by its name.
+    /// The host is a container. The value is the name of the container manager.
     Container(&'static str),
 }
 
-/// The evidence from which a virtual machine is detected.
+/// The values from which the agent detects a virtual machine.
 #[derive(Clone, Debug, Default)]
 struct MachineClues<'a> {
     architecture: &'a str,
+    /// The content of `/proc/cpuinfo`.
     cpuinfo: &'a str,
+    /// True if the processor has the flag `hypervisor`.
     has_hypervisor_flag: bool,
+    /// The signature that the hypervisor returns for the CPUID instruction.
     signature: Option<[u8; 12]>,
     dmi: Dmi,
-    /// `/sys/hypervisor/type` and `/proc/xen/capabilities`.
+    /// The content of `/sys/hypervisor/type`.
     hypervisor: Option<String>,
+    /// The content of `/proc/xen/capabilities`.
     xen_capabilities: Option<String>,
-    /// `/proc/device-tree/hypervisor/compatible`.
+    /// The content of `/proc/device-tree/hypervisor/compatible`.
     device_tree_hypervisor: Option<String>,
+    /// True if the device tree contains a device that only QEMU has.
     has_qemu_device_tree: bool,
-    /// `/proc/sysinfo` of s390x.
+    /// The content of `/proc/sysinfo` of s390x.
     sysinfo: Option<String>,
 }
 
-/// Returns the hypervisor signature of CPUID, or zeros if the processor is not x86. Call this only if the processor has
-/// the flag `hypervisor`. Without it, the leaf is undefined.
+/// Returns the signature that the hypervisor returns for the CPUID instruction, or zeros if the processor is not 64-bit
+/// x86. The caller checks first that the processor has the flag `hypervisor`, because the result is undefined
+/// otherwise.
 pub(super) fn read_signature() -> [u8; 12] {
-    let mut name = [0; 12];
+    let mut signature = [0; 12];
     #[cfg(target_arch = "x86_64")]
     {
         let leaf = std::arch::x86_64::__cpuid(0x4000_0000);
-        for (four, register) in name.chunks_exact_mut(4).zip([leaf.ebx, leaf.ecx, leaf.edx]) {
-            four.copy_from_slice(&register.to_le_bytes());
+        for (part, register) in signature.chunks_exact_mut(4).zip([leaf.ebx, leaf.ecx, leaf.edx]) {
+            part.copy_from_slice(&register.to_le_bytes());
         }
     }
-    name
+    signature
 }
 
-/// Reads the evidence and detects the virtualization. `signature` is [`read_signature`], except in tests.
+/// Detects the virtualization of the host from its files. `signature` is the function [`read_signature`], except in
+/// tests.
 pub(super) fn read(root: &HostRoot, architecture: &str, cpu: &Cpu, dmi: &Dmi, signature: fn() -> [u8; 12]) -> Virtualization {
     if let Some(name) = detect_container(root) {
         return Virtualization::Container(name);
@@ -129,12 +137,17 @@ impl Virtualization {
     }
 }
 
-/// Returns the name of the container that this host is, or `None` if it is none.
+/// Returns the name of the container manager if this host is a container, or else `None`. The name is `container-other`
+/// for an unknown manager.
+///
+/// `oci` is a format of containers and not a manager. So for `oci`, the files of [`CONTAINER_MARKS`] decide.
 fn detect_container(root: &HostRoot) -> Option<&'static str> {
+    // A host of OpenVZ has both directories, and its containers have only `/proc/vz`.
     if root.exists("/proc/vz") && !root.exists("/proc/bc") {
         return Some("openvz");
     }
     let release = root.line("/proc/sys/kernel/osrelease").unwrap_or_default();
+    // The Windows Subsystem for Linux counts as a container, as for `systemd-detect-virt`.
     if release.contains("Microsoft") || release.contains("WSL") {
         return Some("wsl");
     }
@@ -142,21 +155,23 @@ fn detect_container(root: &HostRoot) -> Option<&'static str> {
     let manager = manager.or_else(|| container_variable(&root.text("/proc/1/environ")?));
     match manager.as_deref() {
         Some("oci") | None => container_by_mark(root).or(manager.map(|_| "container-other")),
-        Some(name) => Some(CONTAINER_NAMES.iter().find(|known| **known == name).copied().unwrap_or("container-other")),
+        Some(name) => Some(CONTAINER_NAMES.iter().find(|entry| **entry == name).copied().unwrap_or("container-other")),
     }
 }
 
+/// Returns the name of the container manager whose file exists on this host ([`CONTAINER_MARKS`]).
 fn container_by_mark(root: &HostRoot) -> Option<&'static str> {
     CONTAINER_MARKS.iter().find(|(mark, _)| root.exists(mark)).map(|(_, name)| *name)
 }
 
-/// Returns `container=` from the environment of process 1.
+/// Returns the value of the variable `container` in the environment of process 1. `text` is the content of
+/// `/proc/1/environ`.
 fn container_variable(text: &str) -> Option<String> {
-    clean_text(text.split('\0').find_map(|one| one.strip_prefix("container="))?)
+    clean_text(text.split('\0').find_map(|variable| variable.strip_prefix("container="))?)
 }
 
-/// Returns the name of the virtual machine that this host is, or `None` on bare metal. The first domain of Xen counts
-/// as bare metal.
+/// Returns the name of the hypervisor if this host is a virtual machine, or `None` if it is bare metal. The name is
+/// `vm-other` for an unknown hypervisor. The first domain of Xen, which controls the machine, is bare metal.
 fn detect_machine(clues: &MachineClues<'_>) -> Option<&'static str> {
     if table_value(clues.cpuinfo, "vendor_id") == Some("User Mode Linux") {
         return Some("uml");
@@ -166,15 +181,16 @@ fn detect_machine(clues: &MachineClues<'_>) -> Option<&'static str> {
         return None;
     }
     let is_x86 = matches!(clues.architecture, "x86_64" | "i686");
+    // An x86 machine without this flag is bare metal, unless it is a guest of Xen, which has the file of `hypervisor`.
     if is_x86 && !clues.has_hypervisor_flag && clues.hypervisor.is_none() {
         return None;
     }
     let (by_dmi, by_cpu) = (by_dmi_text(&clues.dmi), clues.signature.and_then(|id| by_signature(&id)));
-    // QEMU's tables contain QEMU even if KVM runs the machine. KVM also runs Amazon's and Google's machines, which DMI
-    // distinguishes.
-    let known = by_dmi.filter(|name| *name != "qemu").or(by_cpu).or(by_dmi);
-    if known.is_some() {
-        return known;
+    // The DMI tables of QEMU contain the name QEMU even if KVM runs the machine, so the processor's signature comes
+    // before them. KVM also runs Amazon's and Google's machines. Only DMI shows this, so other DMI names come first.
+    let detected = by_dmi.filter(|name| *name != "qemu").or(by_cpu).or(by_dmi);
+    if detected.is_some() {
+        return detected;
     }
     if clues.hypervisor.as_deref() == Some("xen") {
         return Some("xen");
@@ -184,26 +200,27 @@ fn detect_machine(clues: &MachineClues<'_>) -> Option<&'static str> {
         .or(clues.has_hypervisor_flag.then_some("vm-other"))
 }
 
+/// Returns the name of the hypervisor with this signature of the CPUID instruction.
 fn by_signature(id: &[u8; 12]) -> Option<&'static str> {
     SIGNATURES.iter().find(|(signature, _)| *signature == id).map(|(_, name)| *name)
 }
 
-/// Detects a virtual machine by the prefixes of its DMI values.
+/// Returns the name of the hypervisor whose prefix a DMI value has ([`DMI_MACHINES`]).
 fn by_dmi_text(dmi: &Dmi) -> Option<&'static str> {
     let product = dmi.product.as_deref().unwrap_or_default();
-    // Amazon's bare-metal machines contain its name too.
+    // The DMI values of Amazon's bare-metal machines contain the name Amazon too. Their product name contains `.metal`.
     let is_metal = product.contains(".metal");
     let values = [Some(product), dmi.vendor.as_deref(), dmi.board.as_deref(), dmi.bios_vendor.as_deref()];
-    let detect = |word: &str| {
-        // Microsoft and Oracle also build machines, so only their product names count.
-        let is_hyper_v = dmi.vendor.as_deref() == Some("Microsoft Corporation") && word == "Virtual Machine";
-        let found = DMI_MACHINES.iter().find(|(start, _)| word.starts_with(start)).map(|(_, name)| *name);
-        if is_hyper_v { Some("microsoft") } else { found.filter(|name| *name != "amazon" || !is_metal) }
+    let detect = |value: &str| {
+        // Microsoft also builds physical machines, so its vendor name alone does not identify a virtual machine.
+        let is_hyper_v = dmi.vendor.as_deref() == Some("Microsoft Corporation") && value == "Virtual Machine";
+        let hypervisor = DMI_MACHINES.iter().find(|(prefix, _)| value.starts_with(prefix)).map(|(_, name)| *name);
+        if is_hyper_v { Some("microsoft") } else { hypervisor.filter(|name| *name != "amazon" || !is_metal) }
     };
     values.into_iter().flatten().find_map(detect)
 }
 
-/// Detects a hypervisor by the device tree of ARM, POWER and RISC-V.
+/// Returns the name of the hypervisor according to the device tree, which machines with ARM, POWER and RISC-V have.
 fn by_device_tree(clues: &MachineClues<'_>) -> Option<&'static str> {
     match clues.device_tree_hypervisor.as_deref() {
         Some("linux,kvm") => Some("kvm"),
@@ -214,6 +231,7 @@ fn by_device_tree(clues: &MachineClues<'_>) -> Option<&'static str> {
     }
 }
 
+/// Returns the name of the hypervisor of an s390x machine. `text` is the content of `/proc/sysinfo`.
 fn by_sysinfo(text: &str) -> Option<&'static str> {
     let program = text.lines().find(|line| line.starts_with("VM00 Control Program"))?;
     Some(if program.contains("z/VM") { "zvm" } else { "kvm" })
@@ -229,6 +247,8 @@ mod tests {
         Dmi { vendor: Some(vendor.to_owned()), product: Some(product.to_owned()), ..Dmi::default() }
     }
 
+    /// Each case contains the values that a machine reports, and the name of its hypervisor, or `None` for bare metal.
+    /// `signed` returns the values of a virtual machine whose processor reports this signature.
     #[test]
     fn detect_machine_recognizes_hypervisors() {
         let pc = MachineClues { architecture: "x86_64", ..MachineClues::default() };
@@ -265,6 +285,8 @@ mod tests {
         }
     }
 
+    /// Each case contains a file of the host with its content, and the name of the container manager, or `None` if the
+    /// host is not a container.
     #[test]
     fn detect_container_recognizes_marks() {
         for (path, content, expected) in [

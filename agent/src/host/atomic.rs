@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Dir, Extras, FileKind, Host, HostError, HostPath, NewFile, ReplaceBlocker, Stat};
 
-/// Prefix of the names of unfinished files. After a crash, files with such names are removed.
+/// Prefix of the names of unfinished files. After a crash, the agent removes the files with such names.
 pub const TEMPORARY_PREFIX: &str = ".stemma-";
 
-/// The metadata of a file to write.
+/// The metadata that a file gets when the agent writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Owner of the file. `None` for the agent's user.
@@ -25,8 +25,8 @@ pub struct Attributes {
     pub extras: Option<Extras>,
 }
 
-/// A file that is being written under a temporary name.
-pub struct Staging {
+/// A file that the agent is writing under a temporary name.
+pub struct UnfinishedFile {
     name: TemporaryName,
     /// The name of the file that the new file will replace.
     target: String,
@@ -34,24 +34,25 @@ pub struct Staging {
     attributes: Attributes,
 }
 
-/// A complete and durable file under a temporary name.
-pub struct Staged {
+/// A complete and durable file under a temporary name, which [`StagedFile::commit`] renames to its final name.
+pub struct StagedFile {
     name: TemporaryName,
 }
 
-/// The name of an unfinished file. While this value lives, this process does not sweep the file.
+/// The name of an unfinished file. While this value exists, [`sweep`] in this process does not remove the file.
 struct TemporaryName(String);
 
-/// The names of this process's unfinished files.
+/// The names of the unfinished files that this process is writing.
 static TEMPORARY_NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Locks and returns the names of this process's unfinished files.
+/// Locks and returns the names of the unfinished files that this process is writing.
 fn temporary_names() -> MutexGuard<'static, BTreeSet<String>> {
     TEMPORARY_NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl TemporaryName {
-    /// Creates a new unpredictable name. It begins with the session id, by which this process recognizes its own files.
+    /// Creates a new unpredictable name, and registers it as a file of this process. After the prefix, the name
+    /// contains the session id of this process and a random number.
     fn new(host: &dyn Host) -> Self {
         let name = format!("{TEMPORARY_PREFIX}{:08x}{:08x}", host.session_id(), host.random() & 0xFFFF_FFFF);
         temporary_names().insert(name.clone());
@@ -66,20 +67,21 @@ impl Drop for TemporaryName {
 }
 
 impl Attributes {
-    /// Creates attributes with this mode, and the agent's own user and group.
+    /// Creates attributes with this mode. The file gets the agent's user, and the group of a new file in its directory.
     #[must_use]
     pub const fn with_mode(mode: u32) -> Self {
         Self { user: None, group: None, mode, extras: None }
     }
 
-    /// Creates the attributes of an existing file, for its replacement.
+    /// Creates the attributes of a file that replaces an existing file with this owner, group, mode and `extras`.
+    /// Attributes that belong to the old content are omitted.
     #[must_use]
     pub fn from_stat(stat: &Stat, extras: Option<Extras>) -> Self {
         let extras = extras.map(Extras::for_new_content);
         Self { user: Some(stat.user), group: Some(stat.group), mode: stat.mode, extras }
     }
 
-    /// Returns whether a file has this owner, group and mode already.
+    /// Returns whether a file already has the mode of these attributes, and also their owner and group if they are set.
     #[must_use]
     pub fn matches(&self, stat: &Stat) -> bool {
         self.mode == stat.mode
@@ -88,20 +90,21 @@ impl Attributes {
     }
 }
 
-impl Staging {
-    /// Creates an empty file with a temporary name in the directory of the file that it will replace.
+impl UnfinishedFile {
+    /// Creates an empty file with a temporary name in `dir`. The file will later replace the file `target` there.
     ///
     /// # Errors
-    /// The error of the machine, about the target. The unfinished file is removed.
+    /// [`HostError`] of a system call, with the path of the target. The unfinished file is removed.
     pub fn begin(host: &dyn Host, dir: &dyn Dir, target: &str, attributes: &Attributes) -> Result<Self, HostError> {
         let name = TemporaryName::new(host);
         let file = dir.create(&name.0).map_err(|error| match error {
-            // The directory accepts no new file. A reader knows the target, not the temporary name, so the error names
-            // the target.
+            // The directory accepts no new file. The error names the target, because a person does not know the
+            // temporary name.
             HostError::NotReplaceable { .. } => dir.check_replaceable(target).err().unwrap_or(error),
             error => error.for_target(&name.0, target),
         })?;
         let mut staging = Self { file, name, target: target.to_owned(), attributes: attributes.clone() };
+        // Some flags can be set only on an empty file, so they are set first.
         match attributes.extras.as_ref().map_or(Ok(()), |extras| staging.file.set_initial_flags(extras)) {
             Ok(()) => Ok(staging),
             Err(error) => {
@@ -112,7 +115,7 @@ impl Staging {
         }
     }
 
-    /// Makes an error name the target instead of the temporary file.
+    /// Replaces the path of the temporary file in an error by the path of the target.
     fn for_target(&self, error: HostError) -> HostError {
         error.for_target(&self.name.0, &self.target)
     }
@@ -120,48 +123,49 @@ impl Staging {
     /// Appends bytes to the content of the file.
     ///
     /// # Errors
-    /// The error of the machine. The caller must then discard the file.
+    /// [`HostError`] of a system call. The caller must then discard the file.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), HostError> {
         self.file.write(bytes).map_err(|error| self.for_target(error))
     }
 
-    /// Sets the file's attributes and makes it durable.
+    /// Sets the attributes of the file and makes the file durable (fsync).
     ///
     /// # Errors
-    /// The error of the machine. The unfinished file is removed.
-    pub fn finish(mut self, dir: &dyn Dir) -> Result<Staged, HostError> {
+    /// [`HostError`] of a system call. The unfinished file is removed.
+    pub fn finish(mut self, dir: &dyn Dir) -> Result<StagedFile, HostError> {
         let (file, attributes) = (&mut self.file, &self.attributes);
-        let finished = (|| {
+        let result = (|| {
             if attributes.user.is_some() || attributes.group.is_some() {
                 file.set_owner(attributes.user, attributes.group)?;
             }
             if let Some(extras) = &attributes.extras {
                 file.set_extras(extras)?;
             }
+            // A new owner or access control list can change the mode, so the mode is set last.
             file.set_mode(attributes.mode)?;
             file.sync()
         })();
-        if let Err(error) = finished {
+        if let Err(error) = result {
             let error = self.for_target(error);
             self.discard(dir);
             return Err(error);
         }
-        Ok(Staged { name: self.name })
+        Ok(StagedFile { name: self.name })
     }
 
-    /// Removes the file. If that fails, a later sweep removes it.
+    /// Removes the unfinished file. Ignores an error, because a later [`sweep`] removes the file.
     pub fn discard(self, dir: &dyn Dir) {
         let _ = dir.remove(&self.name.0);
     }
 }
 
-impl Staged {
-    /// Writes a complete file under a temporary name in the directory of the file that it will replace.
+impl StagedFile {
+    /// Writes a complete file under a temporary name in `dir`. The file will later replace the file `target` there.
     ///
     /// # Errors
-    /// The error of the machine, about the target. The unfinished file is removed.
+    /// [`HostError`] of a system call, with the path of the target. The unfinished file is removed.
     pub fn write(host: &dyn Host, dir: &dyn Dir, target: &str, bytes: &[u8], attributes: &Attributes) -> Result<Self, HostError> {
-        let mut staging = Staging::begin(host, dir, target, attributes)?;
+        let mut staging = UnfinishedFile::begin(host, dir, target, attributes)?;
         if let Err(error) = staging.write(bytes) {
             staging.discard(dir);
             return Err(error);
@@ -175,10 +179,11 @@ impl Staged {
         &self.name.0
     }
 
-    /// Renames the file to `name` and makes this durable. A file that cannot be renamed is removed.
+    /// Renames the file to `name`, and makes the new name durable (fsync of the directory). If the file cannot be
+    /// renamed, removes it.
     ///
     /// # Errors
-    /// The error of the machine.
+    /// [`HostError`] of a system call.
     pub fn commit(self, dir: &dyn Dir, name: &str) -> Result<(), HostError> {
         if let Err(error) = dir.rename(&self.name.0, name) {
             let _ = dir.remove(&self.name.0);
@@ -187,54 +192,58 @@ impl Staged {
         dir.sync()
     }
 
-    /// Removes the file.
+    /// Removes the file under its temporary name.
     ///
     /// # Errors
-    /// The error of the machine.
+    /// [`HostError`] of a system call.
     pub fn discard(self, dir: &dyn Dir) -> Result<(), HostError> {
         dir.remove(&self.name.0)
     }
 }
 
-/// Maximum number of times that a file is written again after another process swept it.
+/// Maximum number of times that the agent writes a file again after another process removed the unfinished file.
 const MAX_REPLACE_ATTEMPTS: usize = 16;
 
-/// Replaces or creates a file. An agent that starts at the same time sweeps unfinished files, also those of a command
-/// that holds no lock (`once`, `pause`). If this removes the new file before it is renamed, the file is written again.
+/// Replaces or creates a file atomically.
+///
+/// An agent that starts at the same time removes unfinished files ([`sweep`]), also those of a command without a lock
+/// (such as `pause`). If the new file is removed before it is renamed, this writes the file again.
 ///
 /// # Errors
-/// The error of the machine. The old file is then unchanged.
+/// [`HostError`] of a system call. The old file is then unchanged.
 pub fn replace(host: &dyn Host, dir: &dyn Dir, name: &str, bytes: &[u8], attributes: &Attributes) -> Result<(), HostError> {
-    let mut swept = 0;
+    let mut attempts = 0;
     loop {
-        match Staged::write(host, dir, name, bytes, attributes)?.commit(dir, name) {
-            Err(error) if error.has_kind(ErrorKind::NotFound) && swept < MAX_REPLACE_ATTEMPTS => swept += 1,
+        match StagedFile::write(host, dir, name, bytes, attributes)?.commit(dir, name) {
+            Err(error) if error.has_kind(ErrorKind::NotFound) && attempts < MAX_REPLACE_ATTEMPTS => attempts += 1,
             result => return result,
         }
     }
 }
 
-/// Removes unfinished files from a directory of the agent: those that a killed agent left, and those that this process
-/// could not remove at once. Files that this process is still writing stay. Two agents never sweep one directory at
-/// once, because tasks are applied under a lock. A command without this lock writes a file that was swept again
-/// ([`replace`]).
+/// Removes unfinished files from a directory of the agent. They are from a killed agent, or this process could not
+/// remove them earlier. Files that this process is writing stay.
+///
+/// This also removes a file that another command of the agent is writing at the same time. That command then writes the
+/// file again ([`replace`]). Two agents that apply tasks never run at the same time, because they use a lock.
 ///
 /// # Errors
-/// The error of the machine for the first file that could not be removed.
+/// [`HostError`] for the first file that could not be removed. The others are removed nevertheless.
 pub fn sweep(host: &dyn Host, dir: &dyn Dir) -> Result<(), HostError> {
     sweep_where(host, dir, &|_| true)
 }
 
-/// Removes unfinished files from a directory in which other users may have files with such names. Removes only files
-/// that `may_be_own` accepts.
+/// Removes unfinished files from a directory, like [`sweep`], but only regular files for which `may_be_own` returns
+/// true. In a directory that other users can write, a file of another user can have a name of this form too.
 ///
 /// # Errors
 /// As [`sweep`].
 pub fn sweep_where(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) -> bool) -> Result<(), HostError> {
     let session = format!("{:08x}", host.session_id());
-    let (mut has_swept, mut failed) = (false, Ok(()));
+    let (mut has_swept, mut result) = (false, Ok(()));
     for name in dir.names()? {
         let is_unfinished = name.strip_prefix(TEMPORARY_PREFIX).is_some_and(|rest| {
+            // The session id and a random number, each with eight digits. A file that this process is writing stays.
             rest.len() == 16
                 && !(rest.starts_with(&session) && temporary_names().contains(&name))
                 && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -242,33 +251,33 @@ pub fn sweep_where(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) ->
         if is_unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == FileKind::File && may_be_own(&stat)) {
             match dir.remove(&name) {
                 Ok(()) => has_swept = true,
-                // The process that wrote the file has renamed it in the meantime.
+                // The process that wrote the file has renamed it since the directory was read.
                 Err(error) if error.has_kind(ErrorKind::NotFound) => {}
-                Err(error) => failed = failed.and(Err(error)),
+                Err(error) => result = result.and(Err(error)),
             }
         }
     }
     if has_swept {
         dir.sync()?;
     }
-    failed
+    result
 }
 
-/// Checks that an entry can be created at a path where nothing exists, as far as this can be known before. Directories
-/// of the path may be missing too.
+/// Checks, without a change, that an entry can be created at a path where no entry exists. Directories of the path may
+/// be missing too. The check finds flags of the existing directory that prevent a new entry.
 ///
 /// # Errors
 /// As [`Dir::check_replaceable`], for the first missing name.
 pub fn check_creatable(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
     let (dir, missing) = host.nearest_existing(path)?;
     match missing.map_or(Ok(()), |name| dir.check_replaceable(name)) {
-        // An append-only directory accepts new entries, so it prevents a replacement but no creation.
+        // An append-only directory accepts new entries. So it prevents a replacement, but not a new entry.
         Err(HostError::NotReplaceable { by: ReplaceBlocker::AppendOnlyDirectory, .. }) => Ok(()),
-        checked => checked,
+        result => result,
     }
 }
 
-/// Opens a directory. Directories of its path that are missing are created durably, belong to the agent and get `mode`.
+/// Opens a directory. Durably creates each missing directory of the path, with `mode` and the agent as its owner.
 ///
 /// # Errors
 /// As [`Host::dir`].
@@ -278,13 +287,13 @@ pub fn ensure_dir(host: &dyn Host, path: &HostPath, mode: u32) -> Result<Box<dyn
     }
     let mut dir = host.root()?;
     for name in path.names() {
-        dir = if let Some(below) = dir.dir(name)? {
-            below
+        dir = if let Some(subdir) = dir.dir(name)? {
+            subdir
         } else {
             match dir.make_dir(name, mode) {
                 // Another command of the agent created it.
                 Err(error) if error.has_kind(ErrorKind::AlreadyExists) => {}
-                made => made?,
+                result => result?,
             }
             dir.sync()?;
             dir.dir(name)?.ok_or_else(|| HostError::Io {

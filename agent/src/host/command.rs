@@ -6,55 +6,56 @@ use std::time::Duration;
 
 use stemma_wire::message::observed::TRUNCATION_MARK;
 
-/// Maximum size of a command's output that is kept, in bytes, as in the protocol. Of a longer output the end is kept.
+/// Maximum size of the stored output of a command, in bytes. The protocol has the same limit. If the output is longer,
+/// its end is stored.
 pub const MAX_OUTPUT_BYTES: usize = 4096;
 
-/// Maximum size of the output of a failed command in a log entry, in bytes.
+/// Maximum size of the output in the log entry of a failed command, in bytes.
 const MAX_LOGGED_BYTES: usize = 1024;
 
-/// A command that runs without a shell. Its environment is `env` and `PATH`, `HOME`, `LANG`, `STEMMA_ROOT`. It inherits
-/// neither environment, limits nor umask from the process that started the agent.
+/// A command that runs without a shell. Its environment contains `PATH`, `HOME`, `LANG`, `STEMMA_ROOT` and the
+/// variables in `env`. It does not inherit the environment, the limits or the umask of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCommand {
-    /// The program and its arguments; at least one.
+    /// The program, followed by its arguments. Never empty.
     pub argv: Vec<String>,
     /// The working directory, below the agent's root. `None` for the root itself.
     pub cwd: Option<super::HostPath>,
-    /// Variables in addition to the fixed ones.
+    /// Environment variables in addition to `PATH`, `HOME`, `LANG` and `STEMMA_ROOT`.
     pub env: BTreeMap<String, String>,
     /// The user that the command runs as. `None` for the agent's own user.
     pub user: Option<String>,
-    /// A script that the command reads from standard input. The script is a complete file without a name, which nobody
-    /// else can open.
+    /// A script that the command reads from standard input. The agent passes the script as a file without a name, so
+    /// that no other user can open it.
     pub script: Option<String>,
-    /// The standard input of the command, if there is no script.
+    /// The bytes that the command reads from standard input, if `script` is `None`.
     pub input: Vec<u8>,
-    /// Time after which the command is killed with its whole process group.
+    /// Time after which the agent kills the whole process group of the command.
     pub timeout: Duration,
 }
 
 /// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandResult {
-    /// How the command ended.
+    /// The kind of the command's end.
     pub end: ExitKind,
-    /// The end of the command's standard output and standard error, in the order in which they were written.
+    /// The last bytes of standard output and standard error together, in the order in which the command wrote them.
     pub output: String,
 }
 
-/// How a command ended.
+/// The kind of a command's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitKind {
     /// The command exited with this status.
     Status(i32),
-    /// This signal killed the command.
+    /// The signal with this number killed the command.
     Signal(i32),
-    /// The command exceeded its time limit and was killed.
+    /// The command exceeded its timeout, and the agent killed it.
     TimedOut,
 }
 
 impl HostCommand {
-    /// Creates a command from its arguments, with defaults for everything else.
+    /// Creates a command that runs in the root directory as the agent's user, without input or further variables.
     #[must_use]
     pub const fn new(argv: Vec<String>, timeout: Duration) -> Self {
         Self { argv, cwd: None, env: BTreeMap::new(), user: None, script: None, input: Vec::new(), timeout }
@@ -68,7 +69,7 @@ impl ExitKind {
         matches!(self, Self::Status(0))
     }
 
-    /// Returns the end as words for a message: `ended with status 1`.
+    /// Returns the end of a sentence whose subject is the command, such as `ended with status 1`.
     #[must_use]
     pub fn sentence(self) -> String {
         match self {
@@ -79,29 +80,29 @@ impl ExitKind {
     }
 }
 
-/// Returns the end of an output, at most `max_bytes` bytes, in whole lines if possible. [`TRUNCATION_MARK`] marks that the
-/// beginning was cut off.
+/// Returns an output of at most `max_bytes` bytes unchanged. From a longer output, returns [`TRUNCATION_MARK`] and the
+/// end of the output, together at most `max_bytes` bytes. The end begins with a whole line if possible.
 #[must_use]
 pub fn truncate_front(output: &str, max_bytes: usize) -> Cow<'_, str> {
     if output.len() <= max_bytes {
         return output.into();
     }
-    let from = output.ceil_char_boundary(output.len() - max_bytes.saturating_sub(TRUNCATION_MARK.len()));
-    let end = &output[from..];
-    let is_whole = output[..from].ends_with('\n');
-    let lines = end.split_once('\n').map(|(_, lines)| lines).filter(|lines| !is_whole && !lines.trim().is_empty());
-    // If the last line alone exceeds the limit, the end of this line is returned, which is better than nothing.
+    let start = output.ceil_char_boundary(output.len() - max_bytes.saturating_sub(TRUNCATION_MARK.len()));
+    let end = &output[start..];
+    let starts_with_whole_line = output[..start].ends_with('\n');
+    let lines = end.split_once('\n').map(|(_, lines)| lines).filter(|lines| !starts_with_whole_line && !lines.trim().is_empty());
+    // If the last line alone exceeds the limit, `lines` is `None`. The result is then the end of that line.
     format!("{TRUNCATION_MARK}{}", lines.unwrap_or(end)).into()
 }
 
 /// Returns the last lines of a failed command's output for a log entry, or `None` if there is no output.
 #[must_use]
 pub fn log_excerpt(output: &str) -> Option<Cow<'_, str>> {
-    let written = output.trim_end();
-    (!written.is_empty()).then(|| truncate_front(written, MAX_LOGGED_BYTES))
+    let trimmed = output.trim_end();
+    (!trimmed.is_empty()).then(|| truncate_front(trimmed, MAX_LOGGED_BYTES))
 }
 
-/// Escapes each control character except line ends and tabs, because a terminal would obey it (S60).
+/// Escapes each control character except line ends and tabs, so that a terminal does not interpret it.
 #[must_use]
 pub fn escape_controls(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -115,7 +116,7 @@ pub fn escape_controls(text: &str) -> String {
     escaped
 }
 
-/// The last [`MAX_OUTPUT_BYTES`] bytes of a stream, as text.
+/// The last [`MAX_OUTPUT_BYTES`] bytes of a command's output stream.
 #[derive(Debug, Default)]
 pub struct OutputTail {
     bytes: Vec<u8>,
@@ -123,7 +124,7 @@ pub struct OutputTail {
 }
 
 impl OutputTail {
-    /// Appends bytes of the stream, and drops bytes from the front above the limit.
+    /// Appends bytes of the stream. Then removes bytes from the front, so that at most [`MAX_OUTPUT_BYTES`] remain.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() > MAX_OUTPUT_BYTES {
@@ -132,17 +133,20 @@ impl OutputTail {
         }
     }
 
-    /// Returns the end of the stream as text, from the first whole line if there is one. Control characters except line
-    /// ends and tabs are escaped, so that the text can be printed on a terminal (S60). A carriage return before a line
-    /// end is removed.
+    /// Returns the end of the stream as text of at most [`MAX_OUTPUT_BYTES`] bytes. If the beginning is missing, the
+    /// text begins with [`TRUNCATION_MARK`] and a whole line, if there is one.
+    ///
+    /// Escapes control characters except line ends and tabs, so that a terminal does not interpret them. Removes
+    /// a carriage return before a line end.
     pub fn into_text(self) -> String {
+        // The stream may be cut in the middle of a character. Bytes of the form 10xxxxxx are the rest of a character.
         let start = if self.is_truncated { self.bytes.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(0) } else { 0 };
         let text = String::from_utf8_lossy(&self.bytes[start..]);
         let text = escape_controls(&text.replace("\r\n", "\n"));
-        // Without the carriage returns the text may be below the limit. If the stream was cut, the text is marked as
-        // cut nevertheless.
+        // Without the carriage returns, a cut stream may be shorter than the limit. Then `truncate_front` returns it
+        // unchanged, and the mark is added here.
         match truncate_front(&text, if self.is_truncated { MAX_OUTPUT_BYTES - TRUNCATION_MARK.len() } else { MAX_OUTPUT_BYTES }) {
-            Cow::Borrowed(whole) if self.is_truncated => format!("{TRUNCATION_MARK}{whole}"),
+            Cow::Borrowed(short_text) if self.is_truncated => format!("{TRUNCATION_MARK}{short_text}"),
             end => end.into_owned(),
         }
     }
@@ -162,6 +166,7 @@ mod tests {
         assert!(text.len() <= MAX_OUTPUT_BYTES && text.ends_with("ä\\u{1b}[2Jend\n") && has_mark, "{}", text.len());
     }
 
+    /// Returns the text of an output that a command writes in these pieces.
     fn text(pieces: &[&[u8]]) -> String {
         let mut tail = OutputTail::default();
         for piece in pieces {
@@ -170,23 +175,25 @@ mod tests {
         tail.into_text()
     }
 
-    /// Before the fix, they were removed: two states of a progress bar became one word, and a diff showed what an
-    /// output did not.
+    /// Control characters are escaped and not removed. Without a carriage return, two states of a progress bar would be
+    /// one word.
     #[test]
     fn y09_output_tail_escapes_control_characters() {
-        for (output, shown) in [
+        for (output, expected) in [
             (&b"10%\r20%\n"[..], "10%\\r20%\n"),
             (b"\x1b[31mred\x1b[0m\n", "\\u{1b}[31mred\\u{1b}[0m\n"),
             (b"one\r\n\ttwo\r\n", "one\n\ttwo\n"),
             (b"a\0b", "a\\u{0}b"),
         ] {
-            assert_eq!(text(&[output]), shown);
+            assert_eq!(text(&[output]), expected);
         }
     }
 
+    /// Output of the maximum size stays whole. The text of an output can be longer than its bytes, so it can be cut
+    /// too.
     #[test]
     fn y09_truncate_front_marks_cut_and_keeps_end() {
-        assert_eq!(text(&[b"one\n", &[b'x'; MAX_OUTPUT_BYTES - 4]]).len(), MAX_OUTPUT_BYTES, "all of it");
+        assert_eq!(text(&[b"one\n", &[b'x'; MAX_OUTPUT_BYTES - 4]]).len(), MAX_OUTPUT_BYTES, "the output is complete");
         // Each byte that is not text becomes three bytes of text.
         let binary = text(&[&[0xFF; MAX_OUTPUT_BYTES], b"the end"]);
         assert!(
@@ -194,27 +201,32 @@ mod tests {
             "{}",
             binary.len()
         );
-        let few = text(&[&[7; MAX_OUTPUT_BYTES], b"few\n"]);
-        assert!(few.starts_with(TRUNCATION_MARK) && few.ends_with("few\n"), "{few:?}");
+        let short_text = text(&[&[7; MAX_OUTPUT_BYTES], b"few\n"]);
+        assert!(short_text.starts_with(TRUNCATION_MARK) && short_text.ends_with("few\n"), "{short_text:?}");
         let lines = text(&["line of output\n".repeat(1000).as_bytes()]);
-        assert!(lines.starts_with(&format!("{TRUNCATION_MARK}line of output\n")), "whole lines");
+        assert!(lines.starts_with(&format!("{TRUNCATION_MARK}line of output\n")), "the text begins with a whole line");
     }
 
     #[test]
     fn y09_log_excerpt_contains_last_lines() {
-        for (output, shown) in [("", None), (" \n\n", None), ("no such user\n", Some("no such user")), ("a\nb\n", Some("a\nb"))] {
-            assert_eq!(log_excerpt(output).as_deref(), shown, "{output:?}");
+        for (output, excerpt) in [("", None), (" \n\n", None), ("no such user\n", Some("no such user")), ("a\nb\n", Some("a\nb"))]
+        {
+            assert_eq!(log_excerpt(output).as_deref(), excerpt, "{output:?}");
         }
         let long = "0123456789abcde\n".repeat(1000);
-        let shown = log_excerpt(&long).unwrap();
-        assert!(shown.len() <= 1024 && shown.starts_with(TRUNCATION_MARK) && shown.ends_with("0123456789abcde"), "{shown}");
-        assert!(shown.lines().skip(1).all(|line| line == "0123456789abcde"), "{shown}");
+        let excerpt = log_excerpt(&long).unwrap();
+        assert!(
+            excerpt.len() <= 1024 && excerpt.starts_with(TRUNCATION_MARK) && excerpt.ends_with("0123456789abcde"),
+            "{excerpt}"
+        );
+        assert!(excerpt.lines().skip(1).all(|line| line == "0123456789abcde"), "{excerpt}");
     }
 
+    /// Returns the last lines that fit into 1024 bytes. If the last line alone does not fit, returns its end.
     #[test]
     fn y09_truncate_front_keeps_text_after_cut() {
         let long = "x".repeat(5000);
-        for (output, last) in [
+        for (output, expected_end) in [
             (format!("{long}\n"), "xxx\n"),
             (format!("a\n{long}\n\n"), "xxx\n\n"),
             (format!("{long}\nlast\n"), "\nlast\n"),
@@ -222,7 +234,7 @@ mod tests {
             ("ä".repeat(3000), "ää"),
         ] {
             let end = truncate_front(&output, 1024);
-            assert!(end.len() <= 1024 && end.starts_with(TRUNCATION_MARK) && end.ends_with(last), "{end}");
+            assert!(end.len() <= 1024 && end.starts_with(TRUNCATION_MARK) && end.ends_with(expected_end), "{end}");
             assert!(end[TRUNCATION_MARK.len()..].trim().len() > 3, "{end}");
         }
         assert_eq!(truncate_front("short\n", 1024), "short\n");

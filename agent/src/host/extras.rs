@@ -10,25 +10,25 @@ use stemma_core::finding::join_first;
 /// The extended attribute with the access control list of a file.
 pub(crate) const ACL: &CStr = c"system.posix_acl_access";
 
-/// The extended attribute with the list that new files in a directory inherit.
+/// The extended attribute of a directory with its default access control list, which new files in it inherit.
 pub(crate) const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
 
-/// Prefix of other names under which a file system lists the same access control list.
+/// Prefix of the attributes under which the file system XFS lists the access control list a second time.
 pub(crate) const ACL_ALIAS: &[u8] = b"trusted.SGI_ACL_";
 
-/// Prefix of the attributes with other kinds of access control lists, such as those of NFS. Setting the mode of a file
-/// changes such a list too.
+/// Prefix of the extended attributes that contain access control lists. They include lists of other kinds than POSIX,
+/// such as those of NFS. A change of the mode of a file changes such a list too.
 const SYSTEM_PREFIX: &[u8] = b"system.";
 
-/// Attributes that belong to the content of a file, not to its name: capabilities of a program, and integrity
-/// measurements. New content does not get them.
+/// Extended attributes that belong to the content of a file: capabilities of a program, and integrity measurements. A
+/// file with new content does not get them.
 const CONTENT_ATTRIBUTES: [&CStr; 3] = [c"security.capability", c"security.ima", c"security.evm"];
 
-/// The flags that can be set only on an empty file.
+/// The inode flags that can be set only on an empty file.
 pub(crate) const EMPTY_FILE_FLAGS: IFlags = IFlags::NOCOW.union(IFlags::COMPRESSED).union(IFlags::from_bits_retain(FS_NOCOMP_FL));
 
-/// The flags that a replacement preserves, of those that `chattr` can set. Flags that prevent a replacement are not
-/// among them.
+/// The inode flags that a new file gets from the file that it replaces. `chattr` can set each of them. Flags that
+/// prevent a replacement are not included.
 pub(crate) const PRESERVED_FLAGS: IFlags = EMPTY_FILE_FLAGS
     .union(IFlags::SYNC)
     .union(IFlags::NODUMP)
@@ -39,31 +39,31 @@ pub(crate) const PRESERVED_FLAGS: IFlags = EMPTY_FILE_FLAGS
     .union(IFlags::UNRM)
     .union(IFlags::from_bits_retain(FS_DAX_FL));
 
-/// `linux/fs.h`: do not compress.
+/// The inode flag of `linux/fs.h` for a file that is not compressed.
 const FS_NOCOMP_FL: u32 = 0x0400;
-/// `linux/fs.h`: read and written without the page cache.
+/// The inode flag of `linux/fs.h` for a file that is read and written without the page cache.
 const FS_DAX_FL: u32 = 0x0200_0000;
 
-/// `linux/fs.h`: the content is measured and can no longer be changed.
+/// The inode flag of `linux/fs.h` for a file whose content is protected by fs-verity and can no longer change.
 const FS_VERITY_FL: u32 = 0x0010_0000;
 
-/// Flags about the layout of a file, or about how the file system treats each file of a directory. The kernel sets
-/// these flags for each new file, and `chattr` cannot, so they are neither preserved nor reported. In `linux/fs.h`
-/// these are `DIRTY`, `COMPRBLK`, `ENCRYPT` (`ECOMPR`), `INDEX`, `HUGE_FILE`, `EXTENT`, `EA_INODE`, `EOFBLOCKS`,
-/// `INLINE_DATA` and `RESERVED`.
+/// Inode flags about the layout of a file, or about the directory of the file. The kernel sets them for each new file,
+/// and `chattr` cannot set them. So a replacement neither preserves them nor reports their loss.
+///
+/// In `linux/fs.h` they are `DIRTY`, `COMPRBLK`, `ENCRYPT` (`ECOMPR`), `INDEX`, `HUGE_FILE`, `EXTENT`, `EA_INODE`,
+/// `EOFBLOCKS`, `INLINE_DATA` and `RESERVED`.
 const LAYOUT_FLAGS: IFlags = IFlags::from_bits_retain(
     0x0100 | 0x0200 | 0x0800 | 0x1000 | 0x4_0000 | 0x8_0000 | 0x20_0000 | 0x40_0000 | 0x1000_0000 | 0x8000_0000,
 );
 
-/// Flags that prevent a file from being replaced. A task that would replace such a file fails, so these flags are never
-/// lost.
+/// Inode flags that prevent the replacement of a file. A task that would replace such a file fails, so a replacement
+/// never loses these flags.
 const BLOCKING_FLAGS: IFlags = IFlags::IMMUTABLE.union(IFlags::APPEND);
 
-/// The flags that are reported if a replacement loses them: all except those of the layout and those that prevent a
-/// replacement.
+/// The inode flags whose loss by a replacement is reported: all except [`LAYOUT_FLAGS`] and [`BLOCKING_FLAGS`].
 pub(crate) const REPORTED_FLAGS: IFlags = IFlags::from_bits_retain(!LAYOUT_FLAGS.union(BLOCKING_FLAGS).bits());
 
-/// Names of the flags, as in `chattr` and `lsattr`.
+/// Names of inode flags for messages: the letter in `chattr` and `lsattr`, and the meaning.
 const FLAG_NAMES: [(IFlags, &str); 16] = [
     (IFlags::SECURE_REMOVAL, "s (secure deletion)"),
     (IFlags::UNRM, "u (undeletable)"),
@@ -83,16 +83,16 @@ const FLAG_NAMES: [(IFlags, &str); 16] = [
     (IFlags::from_bits_retain(0x4000_0000), "F (case folding)"),
 ];
 
-/// Maximum number of lost attributes that a message names.
-const MAX_NAMED: usize = 10;
+/// Maximum number of lost attributes and flags that a message lists.
+const MAX_LISTED_EXTRAS: usize = 10;
 
-/// The extended attributes and flags of a file.
+/// The extended attributes and inode flags of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
-    /// Extended attributes, by name.
+    /// Values of the extended attributes, by name.
     pub attributes: BTreeMap<CString, Vec<u8>>,
-    /// Flags of the inode, except those of its layout. A file that replaces this one gets only `PRESERVED_FLAGS` of
-    /// them. `None` for the flags that the file system gives to a new file.
+    /// Inode flags, except `LAYOUT_FLAGS`. A file that replaces this file gets only those that are in
+    /// `PRESERVED_FLAGS`. `None` for the flags that the file system gives to a new file.
     pub flags: Option<IFlags>,
 }
 
@@ -102,7 +102,7 @@ const ACL_ENTRY_BYTES: usize = 8;
 /// Size of the version number at the start of an access control list, in front of its entries.
 const ACL_VERSION_BYTES: usize = 4;
 
-/// The tags of the entries of an access control list. A tag names the receiver of the rights.
+/// The tags of the entries of an access control list. A tag is the kind of users to which the entry gives rights.
 mod tag {
     pub(super) const USER: u16 = 0x01;
     pub(super) const NAMED_USER: u16 = 0x02;
@@ -113,7 +113,8 @@ mod tag {
 }
 
 impl Extras {
-    /// Returns the attributes and flags that a file with new content gets from the old file.
+    /// Returns those attributes and flags of a file that a replacement with new content gets: without
+    /// `CONTENT_ATTRIBUTES`, and only with `PRESERVED_FLAGS`.
     #[must_use]
     pub fn for_new_content(mut self) -> Self {
         self.attributes.retain(|name, _| !CONTENT_ATTRIBUTES.contains(&name.as_c_str()));
@@ -121,55 +122,58 @@ impl Extras {
         self
     }
 
-    /// Returns the attributes and flags for a file whose mode changes from `before` to `mode`. The access control list
-    /// gets the rights of the new mode. A list of another kind is removed if the mode changes, because it would restore
-    /// the old rights.
+    /// Returns the attributes and flags for a file whose mode changes from `old_mode` to `mode`. The POSIX access
+    /// control list gets the rights of the new mode. If the mode changes, an access control list of another kind is
+    /// removed, because it would restore the old rights.
     #[must_use]
-    pub fn with_mode(mut self, before: u32, mode: u32) -> Self {
+    pub fn with_mode(mut self, old_mode: u32, mode: u32) -> Self {
         if let Some(acl) = self.attributes.get_mut(ACL) {
             set_acl_mode(acl, mode);
         }
-        let is_kept = |name: &CStr| name == ACL || before == mode || !name.to_bytes().starts_with(SYSTEM_PREFIX);
-        self.attributes.retain(|name, _| is_kept(name));
+        let should_stay = |name: &CStr| name == ACL || old_mode == mode || !name.to_bytes().starts_with(SYSTEM_PREFIX);
+        self.attributes.retain(|name, _| should_stay(name));
         self
     }
 
-    /// Returns the names of the attributes and flags that `other` lacks, for a message, or `None` if `other` has all.
+    /// Returns the names of the attributes and reported flags that `self` has and `other` does not have, as a text for
+    /// a message. Returns `None` if `other` has all of them.
     pub fn missing_in(&self, other: &Self) -> Option<String> {
         let names = self.attributes.keys().filter(|name| !other.attributes.contains_key(*name));
-        let mut lost: Vec<_> = names.map(|name| name.to_string_lossy().escape_debug().to_string()).collect();
+        let mut missing_names: Vec<_> = names.map(|name| name.to_string_lossy().escape_debug().to_string()).collect();
         let flags = |extras: &Self| extras.flags.unwrap_or(IFlags::empty());
-        let missing = flags(self).difference(flags(other)) & REPORTED_FLAGS;
-        lost.extend(
-            (0..u32::BITS).map(|bit| IFlags::from_bits_retain(1 << bit)).filter(|flag| missing.contains(*flag)).map(flag_name),
+        let lost_flags = flags(self).difference(flags(other)) & REPORTED_FLAGS;
+        missing_names.extend(
+            (0..u32::BITS).map(|bit| IFlags::from_bits_retain(1 << bit)).filter(|flag| lost_flags.contains(*flag)).map(flag_name),
         );
-        (!lost.is_empty()).then(|| join_first(lost.iter().map(String::as_str), MAX_NAMED))
+        (!missing_names.is_empty()).then(|| join_first(missing_names.iter().map(String::as_str), MAX_LISTED_EXTRAS))
     }
 
-    /// Returns the mode that the file would have without its access control list. With such a list, the group bits of
-    /// the mode show the mask of the list. The returned mode has the rights of the owning group there.
+    /// Returns the mode that the file would have without its access control list. `mode` is its current mode.
+    ///
+    /// If a file has such a list, the group bits of its mode are the mask of the list. In the result, they are the
+    /// rights of the owning group.
     #[must_use]
     pub fn without_acl(&self, mode: u32) -> u32 {
-        let group = self.attributes.get(ACL).and_then(|acl| acl_entries(acl).find(|entry| entry.0 == tag::GROUP));
-        group.map_or(mode, |(_, rights)| mode & !0o070 | mode & u32::from(rights & 7) << 3)
+        let group_entry = self.attributes.get(ACL).and_then(|acl| acl_entries(acl).find(|entry| entry.0 == tag::GROUP));
+        group_entry.map_or(mode, |(_, rights)| mode & !0o070 | mode & u32::from(rights & 7) << 3)
     }
 
-    /// Returns the rights that everybody has on a file with this mode: its owner, its group, all others, and each user
-    /// or group in its access control list.
+    /// Returns the rights (three bits) that everybody has on a file with this mode: the owner, the group, all others,
+    /// and each user or group in the access control list.
     ///
-    /// A file that loses its owner, group and list may give "others" no more rights than these, because the former
-    /// owner and those in the list are then among the others.
+    /// If a file loses its owner, its group and its list, these users then count as others. So the caller gives others
+    /// at most these rights.
     pub fn common_rights(&self, mode: u32) -> u32 {
-        let named = self.attributes.get(ACL).into_iter().flat_map(|acl| acl_entries(acl));
-        let of_list = named.fold(7, |all, (_, rights)| all & u32::from(rights));
-        mode >> 6 & mode >> 3 & mode & of_list & 7
+        let entries = self.attributes.get(ACL).into_iter().flat_map(|acl| acl_entries(acl));
+        let list_rights = entries.fold(7, |common, (_, rights)| common & u32::from(rights));
+        mode >> 6 & mode >> 3 & mode & list_rights & 7
     }
 }
 
-/// Returns the name of one flag, for a message.
+/// Returns the name of a single inode flag for a message, or its number if it has no name.
 fn flag_name(flag: IFlags) -> String {
-    let known = FLAG_NAMES.iter().find(|(known, _)| *known == flag);
-    known.map_or_else(|| format!("flag {:#010x}", flag.bits()), |(_, name)| format!("flag {name}"))
+    let named_flag = FLAG_NAMES.iter().find(|(named_flag, _)| *named_flag == flag);
+    named_flag.map_or_else(|| format!("flag {:#010x}", flag.bits()), |(_, name)| format!("flag {name}"))
 }
 
 /// Returns the tag and the rights of each entry of an access control list.
@@ -178,10 +182,12 @@ fn acl_entries(acl: &[u8]) -> impl Iterator<Item = (u16, u16)> {
     entries.map(|entry| (u16::from_le_bytes([entry[0], entry[1]]), u16::from_le_bytes([entry[2], entry[3]])))
 }
 
-/// Returns the mode of a new file in a directory with this default access control list, if it is created with `mode`.
-/// As in open(2) and mkdir(2), owner, group and others get no more rights than the list gives them. If the file will
-/// not have the list (`has_list` is false), nobody may gain rights by that: users and groups that the list names then
-/// count as group or others, so both get only the rights that all of these have.
+/// Returns the mode of a new file that is created with `mode` in a directory with the default access control list
+/// `list`. As in open(2) and mkdir(2), owner, group and others get at most the rights in the list.
+///
+/// If `has_list` is false, the file itself will have no list. Users and groups that the list names then count as group
+/// or others. So that none of them gains rights, group and others get only the rights that all named users and groups
+/// have.
 pub(crate) fn mode_under_acl(list: &[u8], mode: u32, has_list: bool) -> u32 {
     let rights_of = |tag| acl_entries(list).find(|entry| entry.0 == tag).map(|(_, rights)| u32::from(rights & 7));
     let (user, group, other) = (rights_of(tag::USER), rights_of(tag::GROUP), rights_of(tag::OTHER));
@@ -190,16 +196,16 @@ pub(crate) fn mode_under_acl(list: &[u8], mode: u32, has_list: bool) -> u32 {
         return mode & (0o7000 | user << 6 | rights_of(tag::MASK).unwrap_or(group) << 3 | other);
     }
     let mask = rights_of(tag::MASK).unwrap_or(7);
-    let named = acl_entries(list)
+    let named_rights = acl_entries(list)
         .filter(|entry| matches!(entry.0, tag::NAMED_USER | tag::NAMED_GROUP))
-        .fold(7, |all, (_, rights)| all & u32::from(rights) & mask);
-    mode & (0o7000 | user << 6 | (group & mask & named) << 3 | other & named)
+        .fold(7, |common, (_, rights)| common & u32::from(rights) & mask);
+    mode & (0o7000 | user << 6 | (group & mask & named_rights) << 3 | other & named_rights)
 }
 
-/// Changes the entries of an access control list to the rights of a mode, as `chmod` does: the entries of the owner, of
-/// all others, and of the mask, or of the owning group if there is no mask.
+/// Sets the rights in an access control list to those of a mode, as `chmod` does. Changes the entries of the owner, of
+/// others, and of the mask. If the list has no mask, changes the entry of the owning group instead.
 fn set_acl_mode(acl: &mut [u8], mode: u32) {
-    let has_mask = acl_entries(acl).any(|(of, _)| of == tag::MASK);
+    let has_mask = acl_entries(acl).any(|(entry_tag, _)| entry_tag == tag::MASK);
     for entry in acl.get_mut(ACL_VERSION_BYTES..).unwrap_or_default().chunks_exact_mut(ACL_ENTRY_BYTES) {
         let rights = match u16::from_le_bytes([entry[0], entry[1]]) {
             tag::USER => mode >> 6,
@@ -216,14 +222,14 @@ fn set_acl_mode(acl: &mut [u8], mode: u32) {
 mod tests {
     use super::*;
 
-    /// The id in an entry that names no user or group.
+    /// The id in an entry that is not for a single user or group.
     const NONE: u32 = u32::MAX;
 
     /// Returns an access control list in the kernel's format, from the tag, rights and id of each entry.
     fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
         let mut bytes = 2_u32.to_le_bytes().to_vec();
-        for (of, rights, number) in entries {
-            bytes.extend(of.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(number.to_le_bytes()));
+        for (entry_tag, rights, id) in entries {
+            bytes.extend(entry_tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(id.to_le_bytes()));
         }
         bytes
     }
@@ -232,9 +238,11 @@ mod tests {
         Extras { attributes: attributes.into_iter().collect(), ..Extras::default() }
     }
 
+    /// An entry has a tag, rights and an id. The tags are 1 (owner), 2 (a user), 4 (owning group), 0x10 (mask) and 0x20
+    /// (others).
     #[test]
     fn x05_set_acl_mode_matches_chmod() {
-        for (before, mode, after) in [
+        for (old_acl, mode, expected_acl) in [
             // With a mask, the group bits change the mask, and the entry of the owning group stays.
             (
                 acl(&[(1, 6, NONE), (2, 6, 1), (4, 0, NONE), (0x10, 6, NONE), (0x20, 4, NONE)]),
@@ -245,83 +253,96 @@ mod tests {
             // A value that is not an access control list stays unchanged.
             (vec![2, 0, 0], 0o640, vec![2, 0, 0]),
         ] {
-            let kept = extras([(ACL.to_owned(), before)]).with_mode(0, mode);
-            assert_eq!(kept, extras([(ACL.to_owned(), after)]), "{mode:o}");
+            let changed_extras = extras([(ACL.to_owned(), old_acl)]).with_mode(0, mode);
+            assert_eq!(changed_extras, extras([(ACL.to_owned(), expected_acl)]), "{mode:o}");
         }
     }
 
     #[test]
     fn x05_with_mode_keeps_foreign_acl_only_when_mode_is_unchanged() {
-        let of_nfs = || extras([(c"system.nfs4_acl".into(), vec![1]), (c"user.note".into(), vec![2])]);
-        assert_eq!(of_nfs().with_mode(0o640, 0o640), of_nfs());
-        assert_eq!(of_nfs().with_mode(0o644, 0o640), extras([(c"user.note".into(), vec![2])]));
+        let nfs_extras = || extras([(c"system.nfs4_acl".into(), vec![1]), (c"user.note".into(), vec![2])]);
+        assert_eq!(nfs_extras().with_mode(0o640, 0o640), nfs_extras());
+        assert_eq!(nfs_extras().with_mode(0o644, 0o640), extras([(c"user.note".into(), vec![2])]));
     }
 
+    /// Each case contains the rights of the owning group (the entry with tag 4), the current mode, and the mode without
+    /// the list. The other tags are 1 (owner), 2 (a user), 0x10 (mask) and 0x20 (others).
     #[test]
     fn x05_without_acl_returns_group_rights_without_mask() {
-        for (rights, mode, left) in [(0, 0o660, 0o600), (4, 0o664, 0o644), (7, 0o640, 0o640)] {
+        for (rights, mode, expected) in [(0, 0o660, 0o600), (4, 0o664, 0o644), (7, 0o640, 0o640)] {
             let entries = [(1, 6, NONE), (2, 6, 1), (4, rights, NONE), (0x10, 6, NONE), (0x20, 4, NONE)];
-            assert_eq!(extras([(ACL.to_owned(), acl(&entries))]).without_acl(mode), left, "{rights} {mode:o}");
+            assert_eq!(extras([(ACL.to_owned(), acl(&entries))]).without_acl(mode), expected, "{rights} {mode:o}");
         }
         assert_eq!(Extras::default().without_acl(0o664), 0o664);
     }
 
+    /// Each case contains a default list and the mode of a new file. It also contains the expected mode for a file with
+    /// the list, and for a file without one. The tags are 1 (owner), 2 (a user), 4 (owning group), 0x10 (mask) and 0x20
+    /// (others).
     #[test]
     fn x05_mode_under_acl_grants_no_more_than_default_acl() {
-        let minimal = acl(&[(1, 7, NONE), (4, 0, NONE), (0x20, 0, NONE)]);
-        let masked = acl(&[(1, 7, NONE), (2, 6, 1), (4, 0, NONE), (0x10, 6, NONE), (0x20, 0, NONE)]);
-        let denied = acl(&[(1, 7, NONE), (2, 0, 1), (4, 4, NONE), (0x10, 4, NONE), (0x20, 4, NONE)]);
-        let open = acl(&[(1, 7, NONE), (4, 7, NONE), (0x20, 7, NONE)]);
-        let none: Vec<u8> = Vec::from([2, 0, 0]);
-        for (list, mode, with, without) in [
-            (&minimal, 0o644, 0o600, 0o600),
-            (&masked, 0o644, 0o640, 0o600),
-            (&masked, 0o755, 0o740, 0o700),
+        let minimal_acl = acl(&[(1, 7, NONE), (4, 0, NONE), (0x20, 0, NONE)]);
+        let acl_with_mask = acl(&[(1, 7, NONE), (2, 6, 1), (4, 0, NONE), (0x10, 6, NONE), (0x20, 0, NONE)]);
+        let acl_with_denied_user = acl(&[(1, 7, NONE), (2, 0, 1), (4, 4, NONE), (0x10, 4, NONE), (0x20, 4, NONE)]);
+        let open_acl = acl(&[(1, 7, NONE), (4, 7, NONE), (0x20, 7, NONE)]);
+        let invalid_acl: Vec<u8> = Vec::from([2, 0, 0]);
+        for (list, mode, mode_with_list, mode_without_list) in [
+            (&minimal_acl, 0o644, 0o600, 0o600),
+            (&acl_with_mask, 0o644, 0o640, 0o600),
+            (&acl_with_mask, 0o755, 0o740, 0o700),
             // Without the list, the denied user is in the group or among all others.
-            (&denied, 0o644, 0o644, 0o600),
-            (&open, 0o644, 0o644, 0o644),
+            (&acl_with_denied_user, 0o644, 0o644, 0o600),
+            (&open_acl, 0o644, 0o644, 0o644),
             // A value that is not a list removes no rights.
-            (&none, 0o644, 0o644, 0o644),
+            (&invalid_acl, 0o644, 0o644, 0o644),
         ] {
-            assert_eq!(mode_under_acl(list, mode, true), with, "{list:?} {mode:o}");
-            assert_eq!(mode_under_acl(list, mode, false), without, "{list:?} {mode:o}");
+            assert_eq!(mode_under_acl(list, mode, true), mode_with_list, "{list:?} {mode:o}");
+            assert_eq!(mode_under_acl(list, mode, false), mode_without_list, "{list:?} {mode:o}");
         }
     }
 
+    /// The common rights are those that the owner, the group, all others and each entry of the list have. The tags are
+    /// 1 (owner), 2 (a user), 4 (owning group), 0x10 (mask) and 0x20 (others).
     #[test]
     fn x05_common_rights_contains_rights_of_every_entry() {
         for (mode, rights) in [(0o644, 4), (0o604, 0), (0o044, 0), (0o640, 0), (0o755, 5), (0o646, 4)] {
             assert_eq!(Extras::default().common_rights(mode), rights, "{mode:o}");
         }
-        let denied = [(1, 6, NONE), (2, 0, 1), (4, 4, NONE), (0x10, 4, NONE), (0x20, 4, NONE)];
-        assert_eq!(extras([(ACL.to_owned(), acl(&denied))]).common_rights(0o644), 0, "a user was denied");
-        let given = [(1, 6, NONE), (2, 6, 1), (4, 4, NONE), (0x10, 6, NONE), (0x20, 4, NONE)];
-        assert_eq!(extras([(ACL.to_owned(), acl(&given))]).common_rights(0o664), 4);
+        let entries_with_denied_user = [(1, 6, NONE), (2, 0, 1), (4, 4, NONE), (0x10, 4, NONE), (0x20, 4, NONE)];
+        assert_eq!(extras([(ACL.to_owned(), acl(&entries_with_denied_user))]).common_rights(0o644), 0, "a user was denied");
+        let entries_with_named_user = [(1, 6, NONE), (2, 6, 1), (4, 4, NONE), (0x10, 6, NONE), (0x20, 4, NONE)];
+        assert_eq!(extras([(ACL.to_owned(), acl(&entries_with_named_user))]).common_rights(0o664), 4);
     }
 
+    /// A file with new content does not get the capabilities of the old file, so they are the only loss. Further cases
+    /// compare extras with and without attributes and flags.
     #[test]
     fn x05_for_new_content_drops_content_attributes() {
-        let all = extras([
+        let old_extras = extras([
             (c"security.capability".into(), vec![1]),
             (c"security.selinux".into(), vec![2]),
             (c"user.a\nb".into(), vec![3]),
         ]);
-        let kept = all.clone().for_new_content();
-        assert_eq!(kept, extras([(c"security.selinux".into(), vec![2]), (c"user.a\nb".into(), vec![3])]));
-        assert_eq!(all.missing_in(&kept).as_deref(), Some("security.capability"));
-        assert_eq!(all.missing_in(&Extras::default()).as_deref(), Some("security.capability, security.selinux, user.a\\nb"));
-        assert_eq!(kept.missing_in(&all), None);
-        let flagged = Extras { flags: Some(IFlags::NODUMP), ..kept };
-        assert_eq!(flagged.missing_in(&all).as_deref(), Some("flag d (no dump)"));
-        assert_eq!(flagged.missing_in(&Extras { flags: Some(PRESERVED_FLAGS), ..all }), None);
-        let many = extras((0..12).map(|n| (CString::new(format!("user.{n:02}")).unwrap(), vec![])));
-        assert!(many.missing_in(&Extras::default()).unwrap().ends_with("user.09 and 2 more"));
+        let new_extras = old_extras.clone().for_new_content();
+        assert_eq!(new_extras, extras([(c"security.selinux".into(), vec![2]), (c"user.a\nb".into(), vec![3])]));
+        assert_eq!(old_extras.missing_in(&new_extras).as_deref(), Some("security.capability"));
+        assert_eq!(
+            old_extras.missing_in(&Extras::default()).as_deref(),
+            Some("security.capability, security.selinux, user.a\\nb")
+        );
+        assert_eq!(new_extras.missing_in(&old_extras), None);
+        let extras_with_flag = Extras { flags: Some(IFlags::NODUMP), ..new_extras };
+        assert_eq!(extras_with_flag.missing_in(&old_extras).as_deref(), Some("flag d (no dump)"));
+        assert_eq!(extras_with_flag.missing_in(&Extras { flags: Some(PRESERVED_FLAGS), ..old_extras }), None);
+        let many_extras = extras((0..12).map(|n| (CString::new(format!("user.{n:02}")).unwrap(), vec![])));
+        assert!(many_extras.missing_in(&Extras::default()).unwrap().ends_with("user.09 and 2 more"));
     }
 
-    /// The bits are from `linux/fs.h`.
+    /// Each case contains the flags of an old file, and the text about those that the new file lacks. The numbers of
+    /// the flags are from `linux/fs.h`.
     #[test]
     fn x05_missing_in_names_lost_flags_only() {
-        for (bits, lost) in [
+        for (bits, expected) in [
             (0x0000_0040, None),
             (0x0000_00c8, None),
             (0x0010_0000, Some("flag V (verity)")),
@@ -329,14 +350,16 @@ mod tests {
             (0x2000_0000, Some("flag P (project hierarchy)")),
             (0x0100_0000, Some("flag 0x01000000")),
             (0x0110_0000, Some("flag V (verity), flag 0x01000000")),
-            // Extents, inline data, encrypted, indexed, huge, large attributes; immutable and append-only are refused.
+            // The flags for extents, inline data, encryption, index, huge file, large attributes, immutable,
+            // append-only.
             (0x0008_0000 | 0x1000_0000 | 0x0800 | 0x1000 | 0x4_0000 | 0x20_0000 | 0x10 | 0x20, None),
         ] {
-            let all = Extras { flags: Some(IFlags::from_bits_retain(bits)), ..Extras::default() };
-            let kept = all.clone().for_new_content();
-            assert_eq!(all.missing_in(&kept).as_deref(), lost, "{bits:#x}");
+            let old_extras = Extras { flags: Some(IFlags::from_bits_retain(bits)), ..Extras::default() };
+            let new_extras = old_extras.clone().for_new_content();
+            assert_eq!(old_extras.missing_in(&new_extras).as_deref(), expected, "{bits:#x}");
             assert_eq!(
-                kept.flags.unwrap().bits(),
+                new_extras.flags.unwrap().bits(),
+                // The flags in `PRESERVED_FLAGS`, which the new file gets.
                 bits & (0x0080_0000 | 0x04 | 0x0400 | 0x08 | 0x40 | 0x80 | 0x4000 | 0x8000 | 0x01 | 0x02 | 0x0200_0000)
             );
         }

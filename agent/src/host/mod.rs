@@ -1,8 +1,9 @@
 //! The only access of the agent to the machine that it runs on.
 //!
 //! Everything that changes a host goes through [`Host`]. A test can therefore replace the machine, cut its power
-//! between any two system calls, and check what was left. A directory is an open handle and is never looked up again by
-//! its path. So the agent changes the directory that it checked, even if someone renames entries in between.
+//! between any two system calls, and check which files the cut left. A directory is an open handle and is never looked
+//! up again by its path. So the agent changes the directory that it checked, even if someone renames entries in
+//! between.
 
 pub mod atomic;
 pub mod command;
@@ -28,7 +29,7 @@ pub use path::{HostPath, PathRefused};
 /// A future that need not be `Send`, because the agent has one thread.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Awaits a future, or never completes if there is none. For a branch of `select!`.
+/// Awaits the future. Never completes if `future` is `None`, so that a branch of `select!` without a future never runs.
 pub(crate) async fn or_pending<T>(future: Option<impl Future<Output = T>>) -> T {
     match future {
         Some(future) => future.await,
@@ -41,16 +42,17 @@ pub trait Host {
     /// Opens the root directory (`--root`).
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the root directory cannot be opened.
     fn root(&self) -> Result<Box<dyn Dir>, HostError>;
 
-    /// Opens a directory. `None` if it or a directory above it does not exist.
+    /// Opens a directory. Returns `None` if the directory or one of its parents does not exist.
     ///
     /// # Errors
-    /// [`HostError::Link`] if a symbolic link is on the path, [`HostError::WrongKind`] if another kind of file is.
+    /// [`HostError::Link`] if a component of the path is a symbolic link, [`HostError::WrongKind`] if a component is
+    /// another kind of file than a directory.
     fn dir(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError>;
 
-    /// Opens the directory that contains a path. `None` if it does not exist.
+    /// Opens the parent directory of a path. Returns `None` if the parent does not exist.
     ///
     /// # Errors
     /// As [`Self::dir`].
@@ -58,29 +60,29 @@ pub trait Host {
         path.parent().map_or_else(|| self.root().map(Some), |parent| self.dir(&parent))
     }
 
-    /// Returns the first directory on the path that a user other than root or the agent's user can write, with its
-    /// metadata. Such a user could replace the directories below it after a check. The root directory is not checked,
-    /// because whoever started the agent chose it.
+    /// Returns the path and the metadata of the first directory on `path` that a user other than root and the agent's
+    /// user can write. Such a user could replace the directories below that directory after a check. Returns `None` if
+    /// every directory is safe. The root directory is not checked, because whoever started the agent chose it.
     ///
     /// # Errors
     /// As [`Self::dir`].
     fn first_untrusted_dir(&self, path: &HostPath) -> Result<Option<(String, Stat)>, HostError> {
         let (user, _) = self.user_and_group();
-        let (mut dir, mut at) = (self.root()?, String::new());
+        let (mut dir, mut dir_path) = (self.root()?, String::new());
         for name in path.names() {
-            at = format!("{at}/{name}");
+            dir_path = format!("{dir_path}/{name}");
             if let Some(stat) = dir.stat(name)?.filter(|stat| stat.is_open_to_others(user)) {
-                return Ok(Some((at, stat)));
+                return Ok(Some((dir_path, stat)));
             }
-            let Some(below) = dir.dir(name)? else { break };
-            dir = below;
+            let Some(subdirectory) = dir.dir(name)? else { break };
+            dir = subdirectory;
         }
         Ok(None)
     }
 
-    /// Returns the default access control list that applies to a new file at a path, or `None` if there is none. If
-    /// directories of the path are missing, this is the list of the nearest existing one, because each new directory
-    /// inherits the list of its parent.
+    /// Returns the default access control list that a new file at a path inherits, or `None` if its directory has no
+    /// such list. If directories of the path are missing, the list of the nearest existing directory is returned,
+    /// because each new directory inherits the list of its parent.
     ///
     /// # Errors
     /// As [`Self::dir`].
@@ -89,44 +91,46 @@ pub trait Host {
         dir.default_acl()
     }
 
-    /// Opens the nearest existing directory on a path, and returns the name that is missing in it. The name is `None`
-    /// if the whole path exists.
+    /// Opens the deepest existing directory on a path. Returns the directory and the next name of the path, which is
+    /// missing in it. The name is `None` if the whole path exists.
     ///
     /// # Errors
     /// As [`Self::dir`].
     fn nearest_existing<'a>(&self, path: &'a HostPath) -> Result<(Box<dyn Dir>, Option<&'a str>), HostError> {
         let mut dir = self.root()?;
         for name in path.names() {
-            let Some(below) = dir.dir(name)? else { return Ok((dir, Some(name))) };
-            dir = below;
+            let Some(subdirectory) = dir.dir(name)? else { return Ok((dir, Some(name))) };
+            dir = subdirectory;
         }
         Ok((dir, None))
     }
 
-    /// Runs a command to its end or its time limit. Its whole process group is killed at the limit, and when the future
-    /// is dropped.
+    /// Runs a command until it exits or reaches its time limit. At the limit, or when the returned future is dropped,
+    /// the whole process group of the command is killed.
     fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>>;
 
-    /// Returns the path of a file as a command sees it, which is not confined to the root.
+    /// Returns the path of a file on the real system, with the `--root` directory in front. A command needs this path,
+    /// because commands are not confined to `--root`.
     fn system_path(&self, path: &HostPath) -> PathBuf;
 
-    /// Returns the path of the root as a command and the kernel's events see it.
+    /// Returns the path of the `--root` directory on the real system, as commands and file events of the kernel use it.
     fn system_root(&self) -> PathBuf;
 
-    /// Returns the id of a user, given by name or in digits.
+    /// Returns the id of a user. `name` is the user's name, or the id in digits.
     ///
     /// # Errors
     /// [`HostError::NoAccount`] if no user has that name.
     fn user_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// Returns the id of a group, given by name or in digits.
+    /// Returns the id of a group. `name` is the group's name, or the id in digits.
     ///
     /// # Errors
     /// [`HostError::NoAccount`] if no group has that name.
     fn group_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// Takes a lock that ends with this process, and returns the handle that holds it. The lock file is created if it
-    /// is missing. `None` if another process has the lock, or on a machine without other processes.
+    /// Acquires an exclusive lock on a file, and returns the handle that holds the lock. The lock ends when the handle
+    /// is dropped or this process ends. The file is created if it is missing. Returns `None` if another process has the
+    /// lock. This default, for a test double that has no lock files, always returns `None`.
     ///
     /// # Errors
     /// If the lock file cannot be created.
@@ -142,11 +146,11 @@ pub trait Host {
         Ok(false)
     }
 
-    /// Returns the user and group of this process.
+    /// Returns the effective user id and group id of this process.
     fn user_and_group(&self) -> (u32, u32);
 
-    /// Returns a random number that stays the same while this process runs. By this number the process recognises its
-    /// own unfinished files.
+    /// Returns a random number that is constant while this process runs. The number is part of the names of temporary
+    /// files, so that the process recognises its own unfinished files.
     fn session_id(&self) -> u32;
 
     /// Returns an unpredictable number.
@@ -166,35 +170,36 @@ pub trait Host {
 
 /// An open directory.
 pub trait Dir {
-    /// Returns the metadata of an entry. `None` if it does not exist. A symbolic link is not followed.
+    /// Returns the metadata of an entry, or `None` if the entry does not exist. A symbolic link is not followed.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError>;
 
-    /// Returns the version of an entry, or `None` if it does not exist. Two versions of an entry are equal if its
-    /// content, owner, mode, attributes and number of links did not change in between.
+    /// Returns the version of an entry, or `None` if the entry does not exist. Two versions are equal if content,
+    /// owner, mode, attributes and number of links of the entry did not change in between.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn version(&self, name: &str) -> Result<Option<FileVersion>, HostError>;
 
-    /// Returns the content of a regular file. `None` if it does not exist.
+    /// Returns the content of a regular file, or `None` if the file does not exist.
     ///
     /// # Errors
-    /// [`HostError::WrongKind`] if it is not a regular file, [`HostError::HardLinks`] if it has several links,
-    /// [`HostError::TooLarge`] if it has more than `limit` bytes.
+    /// [`HostError::Link`] if the entry is a symbolic link, [`HostError::WrongKind`] if it is another kind of file,
+    /// [`HostError::HardLinks`] if it has several hard links, [`HostError::TooLarge`] if it has more than `limit`
+    /// bytes.
     fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
         let mut bytes = Vec::new();
-        let there = self.read_chunks(name, limit, &mut |piece| {
+        let exists = self.read_chunks(name, limit, &mut |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         })?;
-        Ok(there.then_some(bytes))
+        Ok(exists.then_some(bytes))
     }
 
-    /// Reads a regular file in chunks, so that a large file is never in memory as a whole. Returns `false` if it does
-    /// not exist.
+    /// Reads a regular file in chunks, so that a large file is never in memory as a whole. Calls `sink` with each
+    /// chunk. Returns `false` if the file does not exist.
     ///
     /// # Errors
     /// As [`Self::read`], and the errors of `sink`.
@@ -205,40 +210,43 @@ pub trait Dir {
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<bool, HostError>;
 
-    /// Returns the metadata of a regular file and its extended attributes and flags, or `None` if the file does not
-    /// exist. All are read from one open file, so they belong together even if someone renames entries in between.
+    /// Returns the metadata, extended attributes and flags of a regular file, or `None` if the file does not exist. All
+    /// are read from one open file, so they describe the same file even if someone renames entries in between.
     ///
     /// # Errors
     /// As [`Self::read`]. If only the attributes or flags cannot be read, [`FileDetails::extras`] contains the error.
     fn details(&self, name: &str) -> Result<Option<FileDetails>, HostError>;
 
-    /// Checks that an entry of this name can be replaced or created, as far as this can be known without trying it.
+    /// Checks that an entry of this name can be replaced or created. Nothing is changed, so some obstacles are found
+    /// only by the change itself.
     ///
     /// # Errors
-    /// [`HostError::NotReplaceable`] if something prevents it even for root, [`HostError::Io`].
+    /// [`HostError::NotReplaceable`] if something prevents the change even for root, [`HostError::Io`].
     fn check_replaceable(&self, name: &str) -> Result<(), HostError>;
 
-    /// Returns whether the file system reports too little space for a new file of this size. This writes nothing. A
-    /// file system that does not report its space counts as not full.
+    /// Returns whether the file system of this directory reports too little space for a new file of this size. Nothing
+    /// is written. A file system that does not report its space is treated as not full.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn is_full(&self, bytes: u64) -> Result<bool, HostError>;
 
-    /// Returns the default access control list of the directory in the kernel's format, or `None` if it has none.
+    /// Returns the default access control list of the directory, which new entries inherit, in the kernel's format.
+    /// Returns `None` if the directory has no such list.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn default_acl(&self) -> Result<Option<Vec<u8>>, HostError>;
 
-    /// Returns the entries whose names are UTF-8, sorted, without `.` and `..`.
+    /// Returns the sorted names of the entries, without `.` and `..`. Names that are not UTF-8 are left out.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn names(&self) -> Result<Vec<String>, HostError>;
 
-    /// Returns the entries whose names are not UTF-8: each name for display, with U+FFFD for invalid bytes, and its
-    /// metadata. Such an entry is never opened. A machine on which all names are UTF-8 has none.
+    /// Returns the entries whose names are not UTF-8. Each has its name for display, with U+FFFD for invalid bytes, and
+    /// its metadata. The agent never opens such an entry. This default, for a test double on which all names are UTF-8,
+    /// returns no entries.
     ///
     /// # Errors
     /// [`HostError::Io`].
@@ -246,19 +254,19 @@ pub trait Dir {
         Ok(Vec::new())
     }
 
-    /// Opens a subdirectory. `None` if it does not exist.
+    /// Opens a subdirectory. Returns `None` if the entry does not exist.
     ///
     /// # Errors
-    /// [`HostError::Link`] if it is a symbolic link, [`HostError::WrongKind`] if it is another kind of file.
+    /// [`HostError::Link`] if the entry is a symbolic link, [`HostError::WrongKind`] if it is another kind of file.
     fn dir(&self, name: &str) -> Result<Option<Box<dyn Dir>>, HostError>;
 
-    /// Creates an empty file that only its owner can read.
+    /// Creates an empty file that only its owner can read and write.
     ///
     /// # Errors
     /// [`HostError::Io`], also if the name exists.
     fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError>;
 
-    /// Creates a directory.
+    /// Creates a subdirectory with this mode (permission bits).
     ///
     /// # Errors
     /// [`HostError::Io`], also if the name exists.
@@ -276,13 +284,13 @@ pub trait Dir {
     /// [`HostError::Io`].
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError>;
 
-    /// Removes a file or a link.
+    /// Removes a file or a symbolic link.
     ///
     /// # Errors
-    /// [`HostError::Io`], also if it does not exist.
+    /// [`HostError::Io`], also if the entry does not exist.
     fn remove(&self, name: &str) -> Result<(), HostError>;
 
-    /// Makes the entries of the directory durable.
+    /// Makes the entries of the directory durable (`fsync`).
     ///
     /// # Errors
     /// [`HostError::Io`].
@@ -310,20 +318,21 @@ pub trait NewFile {
     /// [`HostError::Io`].
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError>;
 
-    /// Sets those flags that can be set only while the file is empty.
+    /// Sets those inode flags (`chattr`) of `extras` that can be set only while the file is empty.
     ///
     /// # Errors
     /// [`HostError::Extra`].
     fn set_initial_flags(&mut self, extras: &Extras) -> Result<(), HostError>;
 
-    /// Sets extended attributes and flags, and removes an access control list that the file inherited but must not
-    /// have. Call this after [`Self::set_owner`], which clears some attributes, and before [`Self::set_mode`].
+    /// Sets the extended attributes and inode flags of `extras`. If `extras` contains no access control list, removes
+    /// the list that the file inherited. Call this after [`Self::set_owner`], which clears some attributes, and before
+    /// [`Self::set_mode`].
     ///
     /// # Errors
     /// [`HostError::Extra`].
     fn set_extras(&mut self, extras: &Extras) -> Result<(), HostError>;
 
-    /// Makes the content durable.
+    /// Makes the content of the file durable (`fsync`).
     ///
     /// # Errors
     /// [`HostError::Io`].
@@ -360,23 +369,24 @@ pub struct Stat {
     pub links: u64,
 }
 
-/// The metadata that changes with each change of a file, so that two versions of the file can be distinguished.
+/// The metadata by which two versions of a file are distinguished. Each change of the file changes at least one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Kind, owner, mode and size. These are compared too, because a coarse clock may give two changes the same time.
+    /// Kind, owner, mode and size. A comparison of the times alone is not enough, because a coarse clock may give two
+    /// changes the same time.
     pub stat: Stat,
     /// Device and inode.
-    pub file: (u64, u64),
+    pub file_id: (u64, u64),
     /// Time of the last change (ctime), in seconds and nanoseconds.
-    pub changed: (i64, i64),
+    pub changed_at: (i64, i64),
 }
 
-/// The state of a regular file at one moment.
+/// The metadata, extended attributes and flags of a regular file at one moment.
 #[derive(Debug)]
 pub struct FileDetails {
-    /// Kind, owner, mode, size.
+    /// Kind, owner, mode, size and number of hard links.
     pub stat: Stat,
-    /// Extended attributes and flags, or the reason why they are unknown.
+    /// Extended attributes and flags, or the error with which their read failed.
     pub extras: Result<Extras, HostError>,
 }
 
@@ -397,12 +407,12 @@ pub enum ReplaceBlocker {
     AppendOnlyDirectory,
     /// The file system is mounted read-only.
     ReadOnly,
-    /// The file is on another file system than its directory.
+    /// The file is not on the file system of its directory.
     OtherFileSystem,
 }
 
 impl ReplaceBlocker {
-    /// Returns whether the reason is about the directory or its file system, not about the file.
+    /// Returns whether the directory or its file system prevents the change, not the file itself.
     #[must_use]
     pub const fn is_about_directory(self) -> bool {
         match self {
@@ -412,45 +422,45 @@ impl ReplaceBlocker {
     }
 }
 
-/// What exists in place of a command's working directory.
+/// The obstacle at the path of a command's working directory, where a directory was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotADirectory {
     /// The path does not exist.
     Nothing,
-    /// A link that does not lead to a directory, with its target.
+    /// A symbolic link that does not lead to a directory, with its target.
     Link(String),
-    /// Another kind of file.
+    /// A file that is neither a directory nor a symbolic link.
     Other(FileKind),
 }
 
 /// An operation that the machine refused, or that the agent refuses to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// A symbolic link on the path.
+    /// A component of the path is a symbolic link.
     #[error(
         "{}{at} is a symbolic link, and links are not followed: {}",
         opened_clause(path, at),
         link_advice(at, real.as_deref())
     )]
     Link {
-        /// The path that was to be opened.
+        /// The path that should be opened.
         path: String,
-        /// The part of the path that is a link.
+        /// The path of the link, which is `path` or a directory above it.
         at: String,
-        /// The path with the link resolved, if the link can be read.
+        /// The value of `path` with the link replaced by its target. `None` if the link cannot be read.
         real: Option<String>,
     },
-    /// Another kind of file than expected.
+    /// The file is of another kind than expected, for example a directory instead of a regular file.
     #[error("{path} is {found}, where {wanted} was expected: move it away, or name another path")]
     WrongKind {
         /// The path of the file.
         path: String,
-        /// The kind that was expected.
+        /// The expected kind, in words.
         wanted: &'static str,
-        /// The kind that was found.
+        /// The found kind, in words.
         found: &'static str,
     },
-    /// A regular file with several hard links. Under its other name, the file may belong to someone else.
+    /// A regular file has several hard links. Another user may have created the other names of the file.
     #[error(
         "{path} has {links} hard links; such a file is neither read nor replaced: remove the other names (`find / -samefile {}` \
          lists them), or name another path",
@@ -462,7 +472,7 @@ pub enum HostError {
         /// The number of links.
         links: u64,
     },
-    /// A file above the read limit.
+    /// A file is larger than the read limit.
     #[error("{path} is larger than {limit} bytes")]
     TooLarge {
         /// The path of the file.
@@ -475,14 +485,14 @@ pub enum HostError {
     NotReplaceable {
         /// The path of the file.
         path: String,
-        /// The file, directory or mount point that prevents the replacement.
+        /// The path of the file, directory or mount point that prevents the replacement.
         at: String,
-        /// The reason.
+        /// The reason why the file cannot be replaced.
         by: ReplaceBlocker,
-        /// True if the file exists.
+        /// True if the file exists. False if the file should be created.
         is_there: bool,
     },
-    /// More extended attributes than the agent can preserve.
+    /// A file has more extended attributes than the agent can preserve when it replaces the file.
     #[error(
         "{path} has more than {limit} bytes of extended attributes, the maximum that can be preserved; it is left as it was: remove those that \
          may go (`setfattr -x`)"
@@ -496,13 +506,13 @@ pub enum HostError {
     /// An extended attribute or flag that the system did not accept for the new file.
     #[error("cannot give the new file {what} of the old one, which is left as it was")]
     Extra {
-        /// The attribute, or the flags.
+        /// The name of the attribute, or the words `the flags`.
         what: String,
         /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// No such user or group.
+    /// The user or group does not exist on this host.
     #[error("{}", no_account_message(kind, name))]
     NoAccount {
         /// `user` or `group`.
@@ -510,20 +520,20 @@ pub enum HostError {
         /// The requested name.
         name: String,
     },
-    /// A working directory of a command that is not a directory.
+    /// The working directory of a command does not exist or is not a directory.
     #[error("cannot enter {path}: {}", working_dir_message(at, found))]
     BadWorkingDir {
         /// The path of the working directory.
         path: String,
-        /// The part of the path that is not a directory.
+        /// The first part of the path that is not a directory, as an absolute path.
         at: String,
-        /// What exists there.
+        /// The obstacle at that part of the path.
         found: NotADirectory,
     },
-    /// A system call that failed.
+    /// A system call failed.
     #[error("cannot {operation} {path}")]
     Io {
-        /// The operation, as a verb.
+        /// The operation as a verb, for example `open`.
         operation: &'static str,
         /// The path that the operation was for.
         path: String,
@@ -534,27 +544,28 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// Returns a function that wraps an error of the system with the operation and the path. For `map_err`.
+    /// Returns a function that converts an [`io::Error`] to [`HostError::Io`] with this operation and path. The
+    /// function is meant for `map_err`.
     pub fn io(operation: &'static str, path: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { operation, path, source }
     }
 
-    /// Replaces the name of a temporary file in the error by the name of the file that it was to become. A temporary
-    /// name means nothing to a reader and differs at each try.
+    /// Replaces the name of a temporary file in the error by the name of the target file. The reader of a message does
+    /// not know the temporary name, which also differs in each attempt.
     #[must_use]
     pub fn for_target(self, temporary: &str, target: &str) -> Self {
         match self {
             Self::Io { operation, path, source } => {
-                let named = path.strip_suffix(temporary).map(|dir| format!("{dir}{target}"));
-                Self::Io { operation, path: named.unwrap_or(path), source }
+                let target_path = path.strip_suffix(temporary).map(|dir| format!("{dir}{target}"));
+                Self::Io { operation, path: target_path.unwrap_or(path), source }
             }
             other => other,
         }
     }
 
-    /// Returns whether the error is caused by what is at the path, not by the machine. Another try would then fail in
-    /// the same way.
+    /// Returns whether the file at the path caused the error, not the machine. Until somebody changes the file, another
+    /// attempt fails in the same way.
     #[must_use]
     pub const fn is_about_file(&self) -> bool {
         match self {
@@ -569,9 +580,9 @@ impl HostError {
         }
     }
 
-    /// Returns the kind of the system's error, or `None` if no system call failed.
+    /// Returns the kind of the I/O error that the system returned, or `None` if no system call failed.
     #[must_use]
-    pub fn cause(&self) -> Option<io::ErrorKind> {
+    pub fn io_error_kind(&self) -> Option<io::ErrorKind> {
         match self {
             Self::Io { source, .. } | Self::Extra { source, .. } => Some(source.kind()),
             Self::Link { .. }
@@ -585,13 +596,13 @@ impl HostError {
         }
     }
 
-    /// Returns whether the system failed with this kind of error.
+    /// Returns whether the error is [`HostError::Io`] with this kind of I/O error.
     #[must_use]
     pub fn has_kind(&self, kind: io::ErrorKind) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == kind)
     }
 
-    /// Returns the error and its causes in one line, for the message of a result.
+    /// Returns the error and its cause in one line, with advice if there is any, for the message of a task result.
     pub fn sentence(&self) -> String {
         match self {
             Self::Io { source, operation, path } => {
@@ -605,7 +616,8 @@ impl HostError {
     }
 }
 
-/// Returns the message that no such user or group exists here, with a remedy.
+/// Returns the message that a user or group does not exist on this host, with a remedy. `kind` is `user` or `group`. A
+/// `name` of digits can only fail because the number is too high.
 fn no_account_message(kind: &str, name: &str) -> String {
     let file = if kind == "group" { "/etc/group" } else { "/etc/passwd" };
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -619,79 +631,84 @@ fn no_account_message(kind: &str, name: &str) -> String {
     )
 }
 
-/// Returns a prefix that names the path that was to be opened. Empty if the message is about that path itself.
-fn opened_clause(path: &str, at: &str) -> String {
-    if path == at { String::new() } else { format!("{path}: ") }
+/// Returns a prefix of a message with the path that should be opened. The prefix is empty if that path itself is the
+/// link at `link_path`, because the message then already names it.
+fn opened_clause(path: &str, link_path: &str) -> String {
+    if path == link_path { String::new() } else { format!("{path}: ") }
 }
 
-/// Returns the advice for a symbolic link on a path. `real` is the path with the link resolved.
-fn link_advice(at: &str, real: Option<&str>) -> String {
-    match real {
-        // The link is a loop, so no path leads through it.
-        Some(real) if is_at_or_below(real, at) => "it leads to itself, so remove it or name another path".to_owned(),
-        Some(real) => format!("write {real}"),
+/// Returns the advice for a path with a symbolic link at `link`. `target` is the path with the link
+/// replaced by its target, or `None` if the link cannot be read.
+fn link_advice(link: &str, target: Option<&str>) -> String {
+    match target {
+        // The target is below the link itself. So the link is a loop, and no path through the link can be opened.
+        Some(target) if is_at_or_below(target, link) => "it leads to itself, so remove it or name another path".to_owned(),
+        Some(target) => format!("write {target}"),
         None => "write the path that it leads to".to_owned(),
     }
 }
 
-/// Returns the message that a file cannot be replaced or created, with a remedy.
-fn blocker_message(path: &str, at: &str, by: ReplaceBlocker, is_there: bool) -> String {
-    let word = shell_word(at);
-    let (what, cure) = match by {
+/// Returns the message that the file at `path` cannot be replaced or, if it does not exist, created. The message
+/// contains the command that removes the obstacle at `place`.
+fn blocker_message(path: &str, place: &str, blocker: ReplaceBlocker, exists: bool) -> String {
+    let word = shell_word(place);
+    let (reason, command) = match blocker {
         ReplaceBlocker::Immutable => ("it is immutable".to_owned(), format!("`chattr -i {word}`")),
         ReplaceBlocker::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {word}`")),
         ReplaceBlocker::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {word}`")),
         ReplaceBlocker::Swap => ("it is an active swap file".to_owned(), format!("`swapoff {word}`")),
-        ReplaceBlocker::ImmutableDirectory => (format!("the directory {at} is immutable"), format!("`chattr -i {word}`")),
-        ReplaceBlocker::AppendOnlyDirectory => (format!("the directory {at} is append-only"), format!("`chattr -a {word}`")),
-        ReplaceBlocker::ReadOnly => (format!("the file system at {at} is read-only"), format!("`mount -o remount,rw {word}`")),
+        ReplaceBlocker::ImmutableDirectory => (format!("the directory {place} is immutable"), format!("`chattr -i {word}`")),
+        ReplaceBlocker::AppendOnlyDirectory => (format!("the directory {place} is append-only"), format!("`chattr -a {word}`")),
+        ReplaceBlocker::ReadOnly => (format!("the file system at {place} is read-only"), format!("`mount -o remount,rw {word}`")),
         ReplaceBlocker::OtherFileSystem => {
             ("it lies on another file system than its directory".to_owned(), format!("`umount {word}`"))
         }
     };
-    let (change, left) = if is_there { ("replaced", "it is left as it was") } else { ("made", "nothing is there") };
-    let end = if is_agent_path(path) { "" } else { " or a task that names another path" };
-    format!("{path} cannot be {change}: {what}; {left}, until {cure}{end}")
+    let (change, outcome) = if exists { ("replaced", "it is left as it was") } else { ("made", "nothing is there") };
+    let alternative = if is_agent_path(path) { "" } else { " or a task that names another path" };
+    format!("{path} cannot be {change}: {reason}; {outcome}, until {command}{alternative}")
 }
 
-/// Returns the reason why a command cannot start in a directory, with a remedy.
-fn working_dir_message(at: &str, found: &NotADirectory) -> String {
-    let (what, cure) = match found {
+/// Returns the reason why a command cannot start in its working directory, with a remedy. `obstacle_path` is the first
+/// part of the directory's path that is not a directory.
+fn working_dir_message(obstacle_path: &str, obstacle: &NotADirectory) -> String {
+    let (description, remedy) = match obstacle {
         NotADirectory::Nothing => ("not there".to_owned(), "let an earlier task create it"),
         NotADirectory::Link(target) => (
-            format!("a symbolic link to {target}, which leads to no directory (links are followed below `--root` alone)"),
+            format!("a symbolic link to {target}, which does not lead to a directory (links are followed only below `--root`)"),
             "correct the link",
         ),
         NotADirectory::Other(kind) => (format!("{}, where a directory was expected", kind.as_str()), "move it away"),
     };
-    format!("{at} is {what}: {cure}, or name another directory")
+    format!("{obstacle_path} is {description}: {remedy}, or name another directory")
 }
 
-/// Returns whether only the agent itself writes at a path. Tasks cannot name such a path, so a message about it does
-/// not advise to name another path.
+/// Returns whether a path is in a directory of the agent, or is its configuration file. Tasks cannot name such a path,
+/// so a message about the path does not advise the user to name another path.
 fn is_agent_path(path: &str) -> bool {
-    [AGENT_STATE_DIR, AGENT_RUN_DIR, AGENT_CONFIG_FILE].into_iter().any(|dir| is_at_or_below(path, dir))
+    [AGENT_STATE_DIR, AGENT_RUN_DIR, AGENT_CONFIG_FILE].into_iter().any(|agent_path| is_at_or_below(path, agent_path))
 }
 
-/// Quotes a path as one shell word, for a command that a person copies.
+/// Returns the path as one shell word, quoted if necessary, for a command that a person copies.
 fn shell_word(path: &str) -> String {
     let is_plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b'@' | b':' | b',');
     if path.bytes().all(is_plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
-/// Returns advice on a system error, or an empty text if there is none. The advice begins with a colon, so that it can
-/// follow the error.
+/// Returns advice on an I/O error, or an empty text if there is no advice for the error. The advice begins with a
+/// colon, so that it can follow the text of the error.
 fn advice(operation: &str, path: &str, kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::ReadOnlyFilesystem if is_agent_path(path) => ": mount its file system writable",
-        io::ErrorKind::StorageFull => ": make room on its file system (`df` and `df -i` say how full it is)",
+        io::ErrorKind::StorageFull => ": make room on its file system (`df` and `df -i` show how full it is)",
         io::ErrorKind::QuotaExceeded => ": free space of its owner there, or raise the owner's quota",
         io::ErrorKind::ReadOnlyFilesystem => ": mount its file system writable, or name another path",
         io::ErrorKind::IsADirectory if operation == "replace" && is_agent_path(path) => {
             ": a directory is in the place of the file: move it away"
         }
         io::ErrorKind::InvalidFilename => ": the name or path is too long for its file system; name another path",
+        // The operation is a change of the owner or group.
         io::ErrorKind::PermissionDenied if operation == "give away" => {
             ": only root, with `CAP_CHOWN`, can give a file to another user or group; name the one that the agent runs as"
         }
@@ -700,7 +717,8 @@ fn advice(operation: &str, path: &str, kind: io::ErrorKind) -> &'static str {
 }
 
 impl Stat {
-    /// Returns whether a user other than root and `user` can write the entry.
+    /// Returns whether a user other than root and `user` can write the entry. This is so if the group or others have
+    /// write permission, or if such a user owns the entry.
     #[must_use]
     pub const fn is_open_to_others(&self, user: u32) -> bool {
         self.mode & 0o022 != 0 || (self.user != user && self.user != 0)

@@ -1,28 +1,29 @@
-//! Absolute paths, as manifests name them, without components such as `..` that lead elsewhere.
+//! Absolute paths, as in manifests, without components such as `..` that leave the directory.
 //!
-//! A path is checked as text before any system call sees it, by `check_path` of the crate `stemma_core`. A symbolic
-//! link on the path can only be seen on the disk, and is refused when `real` opens the path.
+//! The function `check_path` of the crate `stemma_core` checks a path as text before any system call uses the path. A
+//! symbolic link on the path can be detected only on the disk. The module `real` refuses it when it opens the path.
 
 use std::fmt;
 
 pub use stemma_core::task::PathRefused;
 use stemma_core::task::check_path;
 
-/// An absolute path on the host, below the agent's `--root`: `/etc/nginx/site.conf`. Never `/` itself.
+/// An absolute path of a file or directory on the host, for example `/etc/nginx/site.conf`. The path is relative to the
+/// agent's `--root`, and is never `/` itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPath(String);
 
 impl HostPath {
-    /// Parses a path that an author wrote.
+    /// Parses a path that the author of a task wrote.
     ///
     /// # Errors
-    /// [`PathRefused`] for anything but a plain absolute path (S63).
+    /// [`PathRefused`] if the text is not a plain absolute path, for example because it contains `..`.
     pub fn parse(text: &str) -> Result<Self, PathRefused> {
         check_path(text)?;
         Ok(Self(text.into()))
     }
 
-    /// Creates a path of the agent's own, known at compile time.
+    /// Creates the path of a file of the agent itself from a text in the source code.
     ///
     /// # Panics
     /// If the text is not a plain absolute path, which is a bug in this program.
@@ -31,13 +32,13 @@ impl HostPath {
         Self::parse(text).expect("the agent's own paths are plain")
     }
 
-    /// Returns the last component.
+    /// Returns the last component of the path.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.rsplit_once('/').map_or("", |(_, name)| name)
     }
 
-    /// Returns the directory that contains the path, or `None` if this is the root directory.
+    /// Returns the directory that contains the path, or `None` if that directory is the root directory.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         self.0.rsplit_once('/').and_then(|(parent, _)| (!parent.is_empty()).then(|| Self(parent.into())))
@@ -51,12 +52,12 @@ impl HostPath {
         Self::parse(&format!("{}/{name}", self.0))
     }
 
-    /// Returns the components, from the root on.
+    /// Returns the components of the path in order, the top directory first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0[1..].split('/')
     }
 
-    /// Returns the text, with its leading slash.
+    /// Returns the path as text, with its leading slash.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! Waits after failures: exponential backoff with full jitter.
+//! Waits after failures: exponential backoff with full jitter, which means a random wait up to the current upper bound.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 const INITIAL_WAIT: Duration = Duration::from_millis(500);
 /// Upper bound of every wait.
 const MAX_WAIT: Duration = Duration::from_mins(1);
-/// A duplicate host that was not seen for this long is considered gone. This is longer than the time between two
-/// check-ins that replace each other, even if both hosts wait [`MAX_WAIT`] each time.
+/// Time after which a duplicate host is considered to have stopped, if it did not check in again. The time is longer
+/// than that between two check-ins that replace each other, even if both hosts wait [`MAX_WAIT`] each time.
 const RECENT_DUPLICATE: Duration = Duration::from_mins(10);
 
 /// The number of consecutive failures, which determines the next wait.
@@ -20,12 +20,12 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Resets the backoff after a success.
+    /// Resets the number of failures after a success.
     pub(super) fn succeed(&mut self) {
         self.failures = 0;
     }
 
-    /// Records a failure. Returns how long to wait: a random time up to the current bound.
+    /// Records a failure. Returns the wait before the next attempt, a random time up to the current bound.
     pub(super) fn fail(&mut self) -> Duration {
         let bound = max_wait(self.failures);
         self.failures = self.failures.saturating_add(1);
@@ -33,7 +33,8 @@ impl Backoff {
     }
 }
 
-/// Another host with this host's identity. Each check-in of one replaces the pending check-in of the other.
+/// The record of another host with this host's identity. Each check-in of one host replaces the pending check-in of the
+/// other host.
 #[derive(Debug, Default)]
 pub(super) struct DuplicateHost {
     backoff: Backoff,
@@ -41,35 +42,38 @@ pub(super) struct DuplicateHost {
 }
 
 impl DuplicateHost {
-    /// Records that the other host replaced this host's check-in. Returns whether the other host was not seen recently,
-    /// and how long to wait.
-    /// A successful check-in does not prove that the other host is gone, so only time resets the backoff.
+    /// Records that the other host replaced this host's check-in. Returns true if this had not happened for
+    /// [`RECENT_DUPLICATE`], and the wait before this host checks in again.
+    /// A successful check-in does not prove that the other host has stopped. So the backoff is reset only if the other
+    /// host has not replaced a check-in for that time.
     pub(super) fn record(&mut self) -> (bool, Duration) {
-        let is_news = !self.is_recent();
+        let is_new = !self.is_recent();
         self.recorded_at = Some(Instant::now());
-        if is_news {
+        if is_new {
             self.backoff.succeed();
         }
-        (is_news, self.backoff.fail())
+        (is_new, self.backoff.fail())
     }
 
-    /// Returns whether the other host was seen recently.
+    /// Returns whether the other host replaced a check-in within the last [`RECENT_DUPLICATE`].
     pub(super) fn is_recent(&self) -> bool {
         self.recorded_at.is_some_and(|at| at.elapsed() <= RECENT_DUPLICATE)
     }
 }
 
-/// Returns the upper bound of the wait after this number of earlier failures. It doubles, up to [`MAX_WAIT`].
+/// Returns the upper bound of the wait after this number of earlier failures. Each failure doubles the bound, up to
+/// [`MAX_WAIT`].
 fn max_wait(failures: u32) -> Duration {
     INITIAL_WAIT.saturating_mul(1 << failures.min(16)).min(MAX_WAIT)
 }
 
-/// Returns a random time up to the bound.
+/// Returns a random time from zero up to the bound.
 pub(super) fn random_below(bound: Duration) -> Duration {
     let mut bytes = [0; 4];
-    // Without random numbers the wait is the whole bound, which is safe.
-    let share = if SystemRandom::new().fill(&mut bytes).is_ok() { u32::from_be_bytes(bytes) } else { u32::MAX };
-    bound.mul_f64(f64::from(share) / f64::from(u32::MAX))
+    // If the system provides no random numbers, the wait is the whole bound. This is safe, because it is the longest
+    // wait.
+    let fraction = if SystemRandom::new().fill(&mut bytes).is_ok() { u32::from_be_bytes(bytes) } else { u32::MAX };
+    bound.mul_f64(f64::from(fraction) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! State of the connection to the controllers: logged when it changes, and stored for `status`.
+//! State of the connection to the controllers. The agent logs the state when it changes, and stores it for the command
+//! `status`.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +22,11 @@ const MAX_FILE_BYTES: u64 = 64 * 1024;
 pub enum ConnectionState {
     /// A controller serves this host.
     Connected,
-    /// No controller can be reached, or none answers as expected.
+    /// No controller can be reached, or no controller responds as expected.
     Unserved,
     /// The controllers no longer know this host: its node was deleted, or its certificate was revoked.
     Unknown,
-    /// Another host checks in with this host's certificate.
+    /// Another host checks in with this host's certificate, for example a copy of its disk.
     Shared,
 }
 
@@ -35,24 +36,26 @@ pub struct ConnectionRecord {
     /// The state of the connection.
     #[serde(rename = "standing")]
     pub state: ConnectionState,
-    /// The controller that was contacted.
+    /// URL of the last contacted controller.
     pub url: String,
-    /// The cause. Empty if the host is connected.
+    /// The cause of an outage, as a message. Empty if the host is connected.
     pub cause: String,
     /// Start of this state, in seconds since 1970.
     pub since: u64,
 }
 
-/// Records the state of the connection. Contains the stored record, the last state that this process saw, and, by
-/// controller, the cause that was last logged in the current outage.
+/// Records the state of the connection, and determines which changes are logged.
 pub(super) struct ConnectionLog {
+    /// The record on disk. `None` if no state was stored yet.
     stored_record: Option<ConnectionRecord>,
+    /// The last state that this process recorded.
     state: Option<ConnectionState>,
+    /// The last logged cause of each controller in the current outage, by URL. Digits are removed from a cause.
     logged_causes: BTreeMap<String, String>,
 }
 
 impl ConnectionRecord {
-    /// Reads the stored record.
+    /// Reads the stored record. Returns `None` if there is no record, or if the record is not valid.
     ///
     /// # Errors
     /// [`HostError`].
@@ -61,7 +64,7 @@ impl ConnectionRecord {
         Ok(dir.read(FILE_NAME, MAX_FILE_BYTES)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// Stores the state of a host that has just joined. It replaces a record of an earlier identity.
+    /// Stores the state "connected" for a host that has just joined. The record of an earlier identity is replaced.
     ///
     /// # Errors
     /// [`HostError`].
@@ -70,6 +73,7 @@ impl ConnectionRecord {
         Self { state: ConnectionState::Connected, url, cause: String::new(), since }.store(host)
     }
 
+    /// Writes the record to disk.
     fn store(&self, host: &dyn Host) -> Result<(), HostError> {
         let dir = ensure_dir(host, &HostPath::from_static(DIR), 0o700)?;
         replace(host, &*dir, FILE_NAME, &serde_json::to_vec(self).expect("plain data"), &Attributes::with_mode(0o600))
@@ -85,45 +89,46 @@ impl ConnectionLog {
         Ok(Self { stored_record: ConnectionRecord::load(host)?, state: None, logged_causes: BTreeMap::new() })
     }
 
-    /// Returns whether `status` reports that no controller serves this host.
+    /// Returns whether the stored record shows an outage. The command `status` reports it from that record.
     pub(super) fn is_outage(&self) -> bool {
         self.stored_record.as_ref().is_some_and(|record| record.state != ConnectionState::Connected)
     }
 
-    /// Returns whether to log the cause of a failure: if it differs from the last one of this controller in the current
-    /// outage. The digits of a cause are not compared.
+    /// Returns whether to log the cause of a failure, and stores the cause. A cause is logged if it differs from the
+    /// previous cause of this controller in the current outage. Digits are not compared.
     fn should_log(&mut self, url: &str, cause: &str) -> bool {
-        // A cause may contain times, which differ in each attempt.
+        // Digits are removed, because a cause may contain times, which differ in each attempt.
         let text: String = cause.chars().filter(|letter| !letter.is_ascii_digit()).collect();
-        self.logged_causes.insert(url.to_owned(), text.clone()).is_none_or(|last| last != text)
+        self.logged_causes.insert(url.to_owned(), text.clone()).is_none_or(|previous| previous != text)
     }
 
-    /// Records the current state. Returns whether to log it, because it differs from the last state or cause that this
-    /// process saw.
+    /// Records the current state. Returns whether the caller should log the state, because the state or its cause
+    /// differs from those that this process recorded before.
     ///
-    /// The record is written when it changes, not at each attempt. Older versions stored no record. A connected host
-    /// without a record gets none, because an upgrade of the agent must change nothing on a host.
+    /// The record on disk is written only when it changes, not at each attempt. Older versions of the agent stored no
+    /// record. So no record is written for a connected host without a record, because an upgrade of the agent must
+    /// change nothing on a host.
     pub(super) fn record(&mut self, host: &dyn Host, new_state: ConnectionState, url: String, cause: String) -> bool {
-        let is_other = self.state.replace(new_state) != Some(new_state);
-        let is_news = if new_state == ConnectionState::Connected {
+        let is_state_change = self.state.replace(new_state) != Some(new_state);
+        let should_log = if new_state == ConnectionState::Connected {
             self.logged_causes.clear();
-            is_other
+            is_state_change
         } else {
             self.should_log(&url, &cause)
         };
-        let unchanged = self.stored_record.as_ref().filter(|kept| kept.state == new_state);
-        let since = unchanged.map_or_else(|| host.unix_seconds(), |kept| kept.since);
-        let now = ConnectionRecord { state: new_state, url, cause, since };
+        let record_of_same_state = self.stored_record.as_ref().filter(|stored| stored.state == new_state);
+        let since = record_of_same_state.map_or_else(|| host.unix_seconds(), |stored| stored.since);
+        let new_record = ConnectionRecord { state: new_state, url, cause, since };
         let is_stored = match &self.stored_record {
-            Some(kept) => *kept == now || (kept.state == new_state && !is_news),
+            Some(stored) => *stored == new_record || (stored.state == new_state && !should_log),
             None => new_state == ConnectionState::Connected,
         };
         if !is_stored {
-            if let Err(error) = now.store(host) {
+            if let Err(error) = new_record.store(host) {
                 warn!(error:% = error_chain(&error); "the state of the connection could not be stored");
             }
-            self.stored_record = Some(now);
+            self.stored_record = Some(new_record);
         }
-        is_news
+        should_log
     }
 }

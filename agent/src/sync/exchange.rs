@@ -1,4 +1,5 @@
-//! Sends a check-in or fetches a profile or blob, and classifies the response or failure.
+//! Sends a check-in, or fetches a profile (the list of tasks of a host) or a blob (the content of a file). Classifies
+//! the response or failure.
 
 use std::time::Duration;
 
@@ -20,13 +21,13 @@ use crate::channel::Sender;
 /// Maximum size of a blob, in bytes.
 const MAX_BLOB_BYTES: usize = 64 * 1024 * 1024;
 
-/// Maximum size of the pieces in which a body is sent to apply, in bytes.
+/// Maximum size of the pieces in which a body is sent to the root half (apply), in bytes.
 const MAX_PIECE_BYTES: usize = 64 * 1024;
 
-/// How long to wait for the response to a check-in after the end of the wait that the check-in requested.
+/// Additional time to wait for the response to a check-in, after the end of the wait that the check-in requested.
 const RESPONSE_MARGIN: Duration = Duration::from_secs(30);
 
-/// Why an exchange failed.
+/// The reason why a request to a controller failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
     /// There was no response.
@@ -35,13 +36,13 @@ pub(super) enum ExchangeError {
     /// The response cannot be decoded.
     #[error("the controller's answer cannot be read")]
     Answer(#[from] DecodeError),
-    /// The certificate of this host has expired, and can only be used for its own renewal.
+    /// The certificate of this host has expired. The controller accepts it only for its renewal.
     #[error("the certificate has expired")]
     Expired,
-    /// The controller is older and does not support the version of the request.
+    /// The controller is older than this agent and does not support the wire version of the request.
     #[error("the controller refused ({status}): {message}")]
     Version {
-        /// The version of the request.
+        /// The wire version of the request.
         version: WireVersion,
         /// The HTTP status.
         status: StatusCode,
@@ -69,21 +70,23 @@ pub(super) enum ExchangeError {
     HashMismatch(Hash),
 }
 
-/// The result of an exchange, with the client that sent it, so that its connection can be used again.
+/// The client that sent a request, and the result. The client is returned so that its connection can be used again.
 pub(super) type ExchangeResult<T> = (Client, Result<T, ExchangeError>);
 
-/// Sends a check-in in this wire version. Waits for the response as long as the check-in requests, and a margin.
+/// Sends a check-in in this wire version. Waits for the response as long as the check-in requests, plus
+/// [`RESPONSE_MARGIN`].
 pub(super) async fn check_in(mut client: Client, version: WireVersion, request: CheckIn) -> ExchangeResult<CheckInResponse> {
     let timeout = Duration::from_millis(request.wait_ms.into()) + RESPONSE_MARGIN;
-    let post = Endpoint::CheckIn.request(&[], encode_as(version, &request));
-    let answer = client.send_with_timeout(post, timeout).await.map_err(ExchangeError::from).and_then(|answer| {
-        if is_version_refused(&answer) {
-            let (status, message) = (answer.status(), error_message(answer.body()));
+    let http_request = Endpoint::CheckIn.request(&[], encode_as(version, &request));
+    let response = client.send_with_timeout(http_request, timeout).await.map_err(ExchangeError::from).and_then(|response| {
+        if is_version_refused(&response) {
+            let (status, message) = (response.status(), error_message(response.body()));
             return Err(ExchangeError::Version { version, status, message });
         }
-        Ok(decode_up_to::<CheckInResponse>(version, &check_response(answer)?)?.1)
+        // `decode_up_to` returns the version and the message.
+        Ok(decode_up_to::<CheckInResponse>(version, &check_response(response)?)?.1)
     });
-    (client, answer)
+    (client, response)
 }
 
 /// The kind of content that a hash names. The kind determines the endpoint that serves the content.
@@ -93,8 +96,8 @@ pub(super) enum BodyKind {
     Profile,
     /// A blob that the profile names.
     Blob,
-    /// A profile or a blob. It is not known which, because no desired state was offered since this process started. So
-    /// both endpoints are tried.
+    /// A profile or a blob. The kind is not known, because no controller has offered a desired state since this process
+    /// started. So both endpoints are tried.
     Either,
 }
 
@@ -111,8 +114,8 @@ impl BodyKind {
     }
 }
 
-/// Fetches the content of a hash and forwards it to apply in pieces. The content is hashed piece by piece and
-/// never held in memory as a whole. Returns whether the controller has this content for this host.
+/// Fetches the content with this hash and forwards it to the root half (apply) in pieces. The content is hashed piece
+/// by piece and is never in memory as a whole. Returns whether the controller has this content for this host.
 pub(super) async fn fetch(
     mut client: Client,
     hash: Hash,
@@ -120,8 +123,8 @@ pub(super) async fn fetch(
     to_apply: Sender<SyncMessage>,
 ) -> ExchangeResult<bool> {
     for &(endpoint, limit) in body_kind.endpoints() {
-        let get = endpoint.request(&[&hash.to_string()], Vec::new());
-        match forward_body(&mut client, get, hash, limit, &to_apply).await {
+        let request = endpoint.request(&[&hash.to_string()], Vec::new());
+        match forward_body(&mut client, request, hash, limit, &to_apply).await {
             Ok(()) => return (client, Ok(true)),
             Err(ExchangeError::Refused { status: StatusCode::NOT_FOUND, .. }) => {}
             Err(error) => return (client, Err(error)),
@@ -130,19 +133,19 @@ pub(super) async fn fetch(
     (client, Ok(false))
 }
 
-/// Requests content, sends it to apply in pieces, and checks its size and hash. The first piece is empty, so that apply
-/// starts again after a transfer that was cut off.
+/// Requests content, sends it to the root half (apply) in pieces, and checks its size and hash. The first piece is
+/// empty. It makes apply discard the pieces of an earlier transfer that was interrupted.
 async fn forward_body(
     client: &mut Client,
-    get: Request<Bytes>,
+    request: Request<Bytes>,
     hash: Hash,
     limit: usize,
     to_apply: &Sender<SyncMessage>,
 ) -> Result<(), ExchangeError> {
     let (mut digest, mut length) = (Sha256::new(), 0);
     let no_bytes = &[];
-    let answer = client
-        .stream(get, async |bytes| {
+    let response = client
+        .stream(request, async |bytes| {
             if length == 0 {
                 send_piece(to_apply, hash, no_bytes).await?;
             }
@@ -157,28 +160,30 @@ async fn forward_body(
             Ok(())
         })
         .await?;
-    check_response(answer)?;
+    check_response(response)?;
     if length == 0 {
+        // Without a body, the function above was not called, so the first piece was not sent.
         send_piece(to_apply, hash, no_bytes).await.map_err(|source| ClientError::NotTaken { source })?;
     }
     if Hash(digest.finalize().into()) == hash { Ok(()) } else { Err(ExchangeError::HashMismatch(hash)) }
 }
 
+/// Sends one piece of the content with this hash to apply.
 async fn send_piece(to_apply: &Sender<SyncMessage>, hash: Hash, piece: &[u8]) -> std::io::Result<()> {
     to_apply.send(&SyncMessage::Body { hash, bytes: piece.to_vec() }).await.map_err(std::io::Error::other)
 }
 
-/// Returns the body of a successful response, or the error of any other response.
-fn check_response(answer: Response<Bytes>) -> Result<Bytes, ExchangeError> {
-    let status = answer.status();
+/// Returns the body of a successful response. Converts any other response to an error, by the error type in its body.
+fn check_response(response: Response<Bytes>) -> Result<Bytes, ExchangeError> {
+    let status = response.status();
     if status.is_success() {
-        return Ok(answer.into_body());
+        return Ok(response.into_body());
     }
-    let kind = error_type(answer.body());
-    let message = error_message(answer.body());
-    Err(if kind == ErrorType::CertificateExpired.name() {
+    let error_type_name = error_type(response.body());
+    let message = error_message(response.body());
+    Err(if error_type_name == ErrorType::CertificateExpired.name() {
         ExchangeError::Expired
-    } else if kind == ErrorType::AuthRevoked.name() {
+    } else if error_type_name == ErrorType::AuthRevoked.name() {
         ExchangeError::Unknown { status, message }
     } else {
         ExchangeError::Refused { status, message }
@@ -222,8 +227,8 @@ mod tests {
         assert_eq!(endpoints(BodyKind::Either), [Endpoint::AgentProfile, Endpoint::AgentBlob]);
     }
 
-    /// Starts a server that sends the same bytes for each request. Returns its address and the requests that it
-    /// received.
+    /// Starts a server that sends the same body for each request. Returns the server's address, and a list to which the
+    /// server adds the first line of each request.
     async fn test_server(body: Vec<u8>) -> (Target, Rc<RefCell<Vec<String>>>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -231,19 +236,20 @@ mod tests {
         let log = requests.clone();
         tokio::task::spawn_local(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let mut head = vec![0; 4096];
-            while let Ok(length @ 1..) = stream.read(&mut head).await {
-                let text = String::from_utf8_lossy(&head[..length]).into_owned();
+            let mut buffer = vec![0; 4096];
+            while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
                 log.borrow_mut().push(text.lines().next().unwrap_or_default().to_owned());
-                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
-                let _ = stream.write_all(answer.as_bytes()).await;
+                let response_head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                let _ = stream.write_all(response_head.as_bytes()).await;
                 let _ = stream.write_all(&body).await;
             }
         });
         (target, requests)
     }
 
-    /// Fetches content by its hash. Returns the result, the pieces that apply received, and the requests.
+    /// Fetches content by its hash from a test server with this body. Returns the result of the fetch, the pieces that
+    /// apply received, and the requests that the server received.
     async fn fetch_and_collect(
         body_kind: BodyKind,
         body: Vec<u8>,
@@ -269,6 +275,7 @@ mod tests {
         (result, pieces, requests.take())
     }
 
+    /// Fetches content of several sizes, and content whose hash is wrong.
     #[tokio::test(flavor = "current_thread")]
     async fn fetch_sends_blob_in_pieces_with_one_request() {
         let test = async {
@@ -278,7 +285,7 @@ mod tests {
                 let (result, pieces, requests) = fetch_and_collect(BodyKind::Blob, body.clone(), hash).await;
                 assert!(result.unwrap());
                 assert_eq!(requests, [format!("GET /agent/v1/blobs/{hash} HTTP/1.1")]);
-                assert_eq!(pieces[0], b"", "it is begun");
+                assert_eq!(pieces[0], b"", "the first piece is empty");
                 assert!(pieces.iter().all(|piece| piece.len() <= MAX_PIECE_BYTES));
                 assert!(pieces.concat() == body, "{length}");
             }

@@ -1,8 +1,8 @@
 //! Joins a fleet: exchanges a token and a newly created key for a certificate.
 //!
-//! The controller is identified only by the key hash of its fleet root, which is given out of band. Nothing is sent
-//! before the server's chain has been verified up to that root. The key never leaves the host. The token is read from a
-//! file or standard input.
+//! The controller is identified only by the key hash of its fleet root, which the operator passes to the command
+//! `join`. Nothing is sent before the server's certificate chain has been verified up to that root. The private key
+//! never leaves the host.
 
 use std::sync::Arc;
 
@@ -25,9 +25,10 @@ use super::state::{CertificateRefusal, StateError, TlsCredentials};
 use crate::host::{Host, HostError};
 use crate::identity::HostIdentity;
 
-/// What a host needs to join a fleet: controllers, token and keys.
+/// The options with which a host joins a fleet: controllers, token and keys.
 pub struct JoinOptions {
-    /// The controllers, `https://HOST:PORT`. The first that answers is joined, and all are stored.
+    /// The controllers, `https://HOST:PORT`. The request is sent to one after the other until one responds. All
+    /// addresses are stored.
     pub controllers: Vec<Target>,
     /// SHA-256 of the fleet root's public key.
     pub ca_hash: [u8; 32],
@@ -35,12 +36,12 @@ pub struct JoinOptions {
     pub token: String,
     /// The requested node name.
     pub name: String,
-    /// The public key of apply, for secrets.
+    /// The public key of the root half (apply). The controller encrypts this host's secrets with it.
     pub seal_key: [u8; 32],
 }
 
-/// Why a host did not join. The host has no new identity then. The key of the request may remain stored, for another
-/// attempt with the same token.
+/// The reason why a host did not join or a renewal failed. The host has no new identity then. The key of the request
+/// may be still stored, for another attempt with the same token.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The host has joined a fleet already.
@@ -60,7 +61,7 @@ pub enum JoinError {
     Refused {
         /// The HTTP status.
         status: u16,
-        /// Type of the error. Empty if another program responded.
+        /// Type of the error, as in the controller's API. Empty if a program other than a controller responded.
         kind: String,
         /// Message of the controller.
         message: String,
@@ -71,7 +72,7 @@ pub enum JoinError {
     /// The certificate in the response is not valid for this host.
     #[error("the certificate that the controller gave is refused")]
     Issued(#[from] CertificateRefusal),
-    /// The response does not match the request.
+    /// The response does not match the request or the pinned root, for the contained reason.
     #[error("the controller's answer is refused: {0}")]
     Unexpected(&'static str),
     /// rustls rejected the configuration.
@@ -88,9 +89,11 @@ pub enum JoinError {
     State(#[from] StateError),
 }
 
-/// Advice if a server responds, but probably not the agents' listener of a controller.
+/// Advice if a server responds that is probably not the agents' listener of a controller.
 const LISTENER_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
+/// Advice if a certificate is not valid at the time of this host's clock.
 const CLOCK_ADVICE: &str = "is this host's clock right?";
+/// Advice if the server's certificate is not issued under the expected fleet root.
 const HASH_ADVICE: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
 impl From<KeyError> for JoinError {
@@ -103,13 +106,13 @@ impl From<KeyError> for JoinError {
 }
 
 impl JoinError {
-    /// Builds the error for a response with an error status.
+    /// Returns the error for a response with an error status.
     pub(super) fn refused(status: StatusCode, body: &[u8]) -> Self {
         let kind = ErrorBody::parse(body).map(|body| body.kind).unwrap_or_default();
         Self::Refused { status: status.as_u16(), kind, message: error_message(body) }
     }
 
-    /// Returns whether a controller may have created a node for the key of the request.
+    /// Returns whether a controller may have created a node for the key of the request, although the request failed.
     fn may_have_joined(&self) -> bool {
         match self {
             Self::Client(error) => error.outcome() == RequestOutcome::Unknown,
@@ -124,12 +127,12 @@ impl JoinError {
         }
     }
 
-    /// Returns whether the controller refused the key, so that another request with it cannot succeed.
+    /// Returns whether the controller refused the key, so that no other request with this key can succeed.
     fn is_key_refused(&self) -> bool {
         matches!(self, Self::Refused { kind, .. } if kind == ErrorType::CsrInvalid.name())
     }
 
-    /// Returns the error with its causes and what to do about it, for the person who joins a host.
+    /// Returns the error with its causes and with advice, for the person who joins a host.
     #[must_use]
     pub fn explanation(&self) -> String {
         let text = match self {
@@ -144,13 +147,14 @@ impl JoinError {
         }
     }
 
-    /// Returns what the person should check or do, if the error suggests something.
+    /// Returns advice for the person who joins a host, or `None` if there is no advice for this error.
     fn advice(&self) -> Option<&'static str> {
         match self {
             Self::Client(error) => client_advice(error),
             Self::Refused { kind, .. } if kind == ErrorType::TokenInvalid.name() => {
                 Some("make another with `stemma token create`")
             }
+            // Another server, or another listener of a controller, responds with one of these statuses.
             Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(LISTENER_ADVICE),
             Self::Refused { kind, .. } if kind.is_empty() => Some(LISTENER_ADVICE),
             Self::Issued(CertificateRefusal::Certificate(Refusal::Expired { .. } | Refusal::NotYetValid { .. })) => {
@@ -168,7 +172,7 @@ impl JoinError {
     }
 }
 
-/// Returns what to check after a request without a response, by the kind of failure.
+/// Returns advice for a request without a response, by the kind of failure, or `None` if there is no advice.
 fn client_advice(error: &ClientError) -> Option<&'static str> {
     match error {
         ClientError::Untrusted { source: Refusal::Expired { .. } | Refusal::NotYetValid { .. }, .. } => Some(CLOCK_ADVICE),
@@ -186,7 +190,8 @@ fn client_advice(error: &ClientError) -> Option<&'static str> {
     }
 }
 
-/// Returns whether the server responded without TLS, for example because it is a plain HTTP server.
+/// Returns whether the TLS handshake failed because the server responded without TLS, for example as a plain HTTP
+/// server.
 fn is_plaintext_reply(error: &std::io::Error) -> bool {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     matches!(cause, Some(rustls::Error::InvalidMessage(_)))
@@ -195,7 +200,7 @@ fn is_plaintext_reply(error: &std::io::Error) -> bool {
 /// Joins a fleet: requests a certificate, stores identity and credentials, and returns the identity.
 ///
 /// # Errors
-/// [`JoinError`].
+/// [`JoinError`] if this host has joined already, no controller accepts the request, or a file cannot be written.
 pub async fn join(host: &dyn Host, options: JoinOptions, clock: Arc<dyn Clock>) -> Result<HostIdentity, JoinError> {
     join_with_version(WireVersion::CURRENT, host, options, clock).await
 }
@@ -203,16 +208,16 @@ pub async fn join(host: &dyn Host, options: JoinOptions, clock: Arc<dyn Clock>) 
 /// Joins a fleet like [`join`], as an agent that supports wire versions up to `newest`.
 ///
 /// # Errors
-/// [`JoinError`].
+/// As [`join`].
 pub async fn join_with_version(
     newest: WireVersion,
     host: &dyn Host,
     options: JoinOptions,
     clock: Arc<dyn Clock>,
 ) -> Result<HostIdentity, JoinError> {
-    // A host whose identity or credentials are damaged may join again. Any other host that has joined may not.
+    // A host that has joined may join again only if its identity or credentials are damaged.
     if let Ok(identity) = HostIdentity::load(host)
-        && !TlsCredentials::load(host).and_then(|held| held.check_usable(&identity)).is_err_and(|error| error.is_damaged())
+        && !TlsCredentials::load(host).and_then(|tls| tls.check_usable(&identity)).is_err_and(|error| error.is_damaged())
     {
         return Err(JoinError::AlreadyJoined(identity.node));
     }
@@ -224,45 +229,47 @@ pub async fn join_with_version(
         name: options.name.clone(),
     };
     let result = enroll(newest, &options, &request, clock.clone()).await;
-    // After any other failure the key stays stored. An earlier request with this key may have created a node although
-    // its response was lost, and only this key can get that node's certificate.
+    // After any other failure the key is not deleted. An earlier request with this key may have created a node,
+    // although its response was lost. Then the controller gives the node's certificate only to this key.
     if result.as_ref().is_err_and(JoinError::is_key_refused) {
         delete_key(host);
     }
-    let answer = result?;
-    let validity = check_response(&answer, &options.ca_hash)?;
-    let identity = HostIdentity { node: answer.node, fleet: answer.fleet, root: answer.root };
+    let response = result?;
+    let validity = check_response(&response, &options.ca_hash)?;
+    let identity = HostIdentity { node: response.node, fleet: response.fleet, root: response.root };
     let credentials = TlsCredentials {
         controllers: options.controllers.iter().map(ToString::to_string).collect(),
         key: key.serialize_der(),
-        chain: answer.chain,
+        chain: response.chain,
         validity,
     };
     credentials.check_issued(&identity, clock.unix_seconds())?;
     credentials.store(host)?;
     ConnectionRecord::store_joined(host, credentials.controllers[0].clone())?;
-    // The identity is stored last, because a host with an identity counts as joined.
+    // The identity is stored last, because a host with a stored identity has joined.
     identity.store(host)?;
     delete_key(host);
     Ok(identity)
 }
 
-/// Deletes the key of the join request. A failure is only logged: a key that remains is used again only with the same
-/// token.
+/// Deletes the stored key of the join request. A failure is only logged, because a remaining key is used again only for
+/// a request with the same token.
 fn delete_key(host: &dyn Host) {
     if let Err(error) = join_key::delete(host) {
         log::warn!(error:% = error_chain(&error); "the key of the join request could not be deleted");
     }
 }
 
-/// Builds a certificate request without any attributes: the controller uses only its public key.
+/// Returns a certificate signing request (DER) for a key. The request has no attributes, because the controller uses
+/// only its public key.
 pub(super) fn signing_request(key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
     Ok(parameters.serialize_request(key)?.der().to_vec())
 }
 
-/// Sends the request to one controller after the other until one responds, and returns its certificate or its refusal.
+/// Sends the request to one controller after the other until one responds. Returns the response, or the refusal as an
+/// error. If no controller responds, returns the error of the last attempt.
 async fn enroll(
     newest: WireVersion,
     options: &JoinOptions,
@@ -275,14 +282,15 @@ async fn enroll(
         let limits = ClientLimits { max_body_bytes: EnrollResponse::MAX_BYTES as u64, ..ClientLimits::default() };
         let mut client = Client::new(target.clone(), Some(tls.clone()), limits);
         match post(&mut client, Endpoint::Enroll, newest, request).await {
-            Ok((version, answer)) if answer.status().is_success() => {
-                return Ok(decode_up_to(version, answer.body())?.1);
+            Ok((version, response)) if response.status().is_success() => {
+                // `decode_up_to` returns the version and the message.
+                return Ok(decode_up_to(version, response.body())?.1);
             }
-            Ok((_, answer)) => {
-                return Err(JoinError::refused(answer.status(), answer.body()));
+            Ok((_, response)) => {
+                return Err(JoinError::refused(response.status(), response.body()));
             }
-            // If a controller may have created a node, its error is returned, not that of a later one that could not be
-            // reached.
+            // If an earlier controller may have created a node, the error of that controller is returned, not the error
+            // of this one.
             Err(_) if last_error.may_have_joined() => {}
             Err(error) => last_error = JoinError::Client(error),
         }
@@ -290,17 +298,19 @@ async fn enroll(
     Err(last_error)
 }
 
-/// Checks that the root in the response is the pinned one. Returns the validity of the certificate.
-fn check_response(answer: &EnrollResponse, ca_hash: &[u8; 32]) -> Result<(u64, u64), JoinError> {
-    let hash = spki_sha256(&answer.root).map_err(|_| JoinError::Unexpected("its root is not a certificate"))?;
+/// Checks that the root in the response is the one with the pinned key hash. Returns the start and end of the
+/// certificate's validity, in seconds since 1970.
+fn check_response(response: &EnrollResponse, ca_hash: &[u8; 32]) -> Result<(u64, u64), JoinError> {
+    let hash = spki_sha256(&response.root).map_err(|_| JoinError::Unexpected("its root is not a certificate"))?;
     if hash != *ca_hash {
         return Err(JoinError::Unexpected("its root is not the one that --ca-hash names"));
     }
-    let leaf = answer.chain.first().ok_or(JoinError::Unexpected("it holds no certificate"))?;
+    let leaf = response.chain.first().ok_or(JoinError::Unexpected("it contains no certificate"))?;
     validity(leaf).ok_or(JoinError::Unexpected("its certificate cannot be read"))
 }
 
-/// Returns the start and end of a certificate's validity, in seconds since 1970.
+/// Returns the start and end of the validity of a certificate (DER), in seconds since 1970. Returns `None` if the
+/// certificate cannot be parsed.
 pub(super) fn validity(certificate: &[u8]) -> Option<(u64, u64)> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let validity = parsed.validity();
@@ -308,12 +318,13 @@ pub(super) fn validity(certificate: &[u8]) -> Option<(u64, u64)> {
     Some((seconds(validity.not_before.timestamp())?, seconds(validity.not_after.timestamp())?))
 }
 
-/// Returns the message of an error body of the controller's API.
+/// Returns the message and detail in the body of an error response of the controller's API. The text has at most 512
+/// characters and no control characters, because the server may not be trusted.
 pub(super) fn error_message(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let part = |name: &str| parsed.as_ref()?.pointer(name)?.as_str();
-    let message = part("/error/message").unwrap_or("without a reason");
-    let text = match part("/error/detail") {
+    let text_field = |name: &str| parsed.as_ref()?.pointer(name)?.as_str();
+    let message = text_field("/error/message").unwrap_or("without a reason");
+    let text = match text_field("/error/detail") {
         Some(detail) => format!("{}; {detail}", message.trim_end_matches('.')),
         None => message.to_owned(),
     };
@@ -333,28 +344,30 @@ mod tests {
         assert_eq!(error_message(body), "web-1 already has a host; take another name");
     }
 
+    /// The first cases are error responses, and the later cases are certificates of a server that the host does not
+    /// trust. A name that is already used has no advice, only the detail in the response.
     #[test]
     fn refusal_gives_advice() {
         let token = br#"{"error": {"code": 403, "type": "token.invalid", "message": "The join token is unknown."}}"#;
         let name = br#"{"error": {"code": 409, "type": "object.exists", "message": "it is taken", "detail": "take another"}}"#;
-        for (status, body, said) in [
+        for (status, body, advice) in [
             (403, &token[..], "refused (403): The join token is unknown; make another with `stemma token create`"),
             (409, name, "the controller refused (409): it is taken; take another"),
             (404, b"<html>", "is this the agents' listener (the controller prints it as `agents`)?"),
             (200, b"hello", "is this the agents' listener (the controller prints it as `agents`)?"),
         ] {
-            let told = JoinError::refused(StatusCode::from_u16(status).unwrap(), body).explanation();
-            assert!(told.ends_with(said), "{told}");
+            let explanation = JoinError::refused(StatusCode::from_u16(status).unwrap(), body).explanation();
+            assert!(explanation.ends_with(advice), "{explanation}");
         }
         let target: Target = "https://c:7443".parse().unwrap();
-        for (source, said) in [
+        for (source, advice) in [
             (Refusal::OtherRoot, "compare --ca-hash with what `stemma token ca-hash` prints"),
             (Refusal::WrongName, "was given with `stemma-controller init --name`"),
             (Refusal::Expired { not_after: 1, now: 2 }, "is this host's clock right?"),
             (Refusal::WrongUse, "is this the agents' listener (the controller prints it as `agents`)?"),
         ] {
-            let told = JoinError::from(ClientError::Untrusted { target: target.clone(), source }).explanation();
-            assert!(told.ends_with(said), "{told}");
+            let explanation = JoinError::from(ClientError::Untrusted { target: target.clone(), source }).explanation();
+            assert!(explanation.ends_with(advice), "{explanation}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The key of a join request, stored until the response has arrived.
 //!
-//! The key is stored before the request is sent, because the response may be lost or the process may end. If the
-//! request is repeated with the same key and token, the controller recognises the host for which it already created a
-//! node, and no new token is needed.
+//! The key is stored before the request is sent, because the response may be lost or the process may end. A repeated
+//! request uses the same key and token. By the key, the controller recognises the host for which it already created a
+//! node. So no new token is needed.
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde::{Deserialize, Serialize};
@@ -17,32 +17,35 @@ const FILE_NAME: &str = "joining-key";
 /// Maximum size of the file, in bytes.
 const MAX_FILE_BYTES: u64 = 16 * 1024;
 
-/// The stored key, with the hash of the token that it was created for. A join with another token does not use the key.
+/// The stored key, and the hash of the token for which it was created. A join with another token does not use the key.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredJoinKey {
     token_sha256: [u8; 32],
+    /// The private key, PKCS#8 DER.
     key: Vec<u8>,
 }
 
-/// Why there is no key. No request was sent.
+/// The reason why no key can be used for a join request. The request was not sent.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyError {
+    /// No key could be created.
     #[error("no key could be created")]
     Create(#[from] rcgen::Error),
+    /// The key could not be written to disk.
     #[error("the key could not be stored")]
     Store(#[source] HostError),
 }
 
-/// Returns the stored key of this token, or creates and stores a new one.
+/// Returns the stored key of this token, or creates and stores a new key.
 ///
 /// # Errors
-/// [`KeyError`] if the key cannot be created or stored. The caller must then send no request: the request would use up
-/// the token, and if its response were lost, no other request could succeed.
+/// [`KeyError`] if the key cannot be created or stored. The caller must then not send the request, because a token is
+/// valid for one request. If the response were lost, no other request with this token could succeed.
 pub(super) fn load_or_create(host: &dyn Host, token: &str) -> Result<KeyPair, KeyError> {
     let token_sha256 = sha256(token.as_bytes());
     let dir = ensure_dir(host, &HostPath::from_static(DIR), 0o700).map_err(KeyError::Store)?;
-    // A file that cannot be read counts as absent, and a new key is created.
+    // If the file cannot be read or is damaged, a new key is created, as if there were no file.
     let stored =
         dir.read(FILE_NAME, MAX_FILE_BYTES).ok().flatten().and_then(|bytes| serde_json::from_slice::<StoredJoinKey>(&bytes).ok());
     let stored = stored.filter(|entry| entry.token_sha256 == token_sha256);
@@ -56,7 +59,7 @@ pub(super) fn load_or_create(host: &dyn Host, token: &str) -> Result<KeyPair, Ke
     Ok(key)
 }
 
-/// Deletes the key. Call it when the certificate has arrived, or when no controller accepts the key.
+/// Deletes the stored key. Call this when the certificate has arrived, or when no controller accepts the key.
 ///
 /// # Errors
 /// [`HostError`].
@@ -78,15 +81,15 @@ mod tests {
         let host = MemoryHost::new();
         let key_for = |token| load_or_create(&host, token).unwrap().serialize_der();
         let first = key_for("a.b");
-        assert!(key_for("a.b") == first, "also by another process");
+        assert!(key_for("a.b") == first, "the stored key is returned");
         let other = key_for("c.d");
-        assert!(other != first && key_for("c.d") == other, "another token is another join");
+        assert!(other != first && key_for("c.d") == other, "another token gets another key");
         delete(&host).unwrap();
         delete(&host).unwrap();
-        assert!(key_for("c.d") != other, "what has come is asked with no more");
+        assert!(key_for("c.d") != other, "a key whose certificate arrived is not used again");
         let dir = host.dir(&HostPath::from_static(DIR)).unwrap().unwrap();
         replace(&host, &*dir, FILE_NAME, b"no key", &Attributes::with_mode(0o600)).unwrap();
-        assert!(!key_for("c.d").is_empty(), "a damaged one costs nothing");
+        assert!(!key_for("c.d").is_empty(), "a damaged key is replaced");
     }
 
     #[test]

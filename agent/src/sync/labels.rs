@@ -1,9 +1,9 @@
-//! Labels that people and programs on the host provide: `/etc/stemma/labels.d/*`, lines `KEY=VALUE`.
+//! Labels that people and programs on the host provide, as lines `KEY=VALUE` in the files `/etc/stemma/labels.d/*`.
 //!
-//! The agent only reports these labels. They have no effect by themselves. If several files contain a key, the last
-//! file by name wins. A file is skipped, with a finding, if an unprivileged user could have written it, if it is not a
-//! regular file (S37), or if `run-parts` would not accept its name. If an unprivileged user could write the directory
-//! or one above it, no file is read, just as no hook is run.
+//! The agent only reports these labels to the controllers. If several files contain a key, the last file by name wins.
+//! A file is skipped, with a finding, if an unprivileged user could have written it, or if it is not a regular file. It
+//! is also skipped if `run-parts`, the tool that runs the files of such a directory, would not accept its name. If an
+//! unprivileged user can write the directory or a directory above it, no file is read, just as no hook is run.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use stemma_wire::message::observed::ReportedLabel;
 use crate::findings::skipped_by_name;
 use crate::host::{Dir, FileKind, Host, HostError, HostPath, Stat};
 
-/// Directory of the label files.
+/// Directory of the label files. Each line of a file is `KEY=VALUE`.
 pub(super) const DIR: &str = "/etc/stemma/labels.d";
 /// Maximum size of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// Maximum number of labels that are reported.
 const MAX_LABELS: usize = 256;
 
-/// Maximum number of findings that are listed.
+/// Maximum number of findings about files and lines. A last finding counts those that are left out.
 const MAX_FINDINGS: usize = 32;
 
 /// The labels from the label files, and the findings about the files.
@@ -35,7 +35,7 @@ pub struct LocalLabels {
 }
 
 impl LocalLabels {
-    /// Returns no labels, and one finding with the reason.
+    /// Returns a value without labels and with one finding, which contains the reason.
     fn with_finding(finding: String) -> Self {
         Self { findings: vec![finding], ..Self::default() }
     }
@@ -46,28 +46,29 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
     read_dir(host).unwrap_or_else(|error| LocalLabels::with_finding(error.sentence()))
 }
 
-/// Reads the label files in the directory. If an unprivileged user could write the directory, no file is read.
+/// Reads the label files in the directory. If an unprivileged user can write the directory or a directory above it, no
+/// file is read, and the result contains only a finding.
 fn read_dir(host: &dyn Host) -> Result<LocalLabels, HostError> {
     let path = HostPath::from_static(DIR);
     let Some(dir) = host.dir(&path)? else { return Ok(LocalLabels::default()) };
     let user = host.user_and_group().0;
-    if let Some((open, stat)) = host.first_untrusted_dir(&path)? {
-        return Ok(LocalLabels::with_finding(open_directory_finding(&open, &stat, user)));
+    if let Some((untrusted_dir, stat)) = host.first_untrusted_dir(&path)? {
+        return Ok(LocalLabels::with_finding(open_directory_finding(&untrusted_dir, &stat, user)));
     }
-    let names = dir.names()?.into_iter().filter(|name| !name.starts_with('.'));
-    let (names, mut skipped): (Vec<_>, Vec<_>) = names.partition(|name| is_run_parts_name(name));
+    let accepted_names = dir.names()?.into_iter().filter(|name| !name.starts_with('.'));
+    let (accepted_names, mut skipped_names): (Vec<_>, Vec<_>) = accepted_names.partition(|name| is_run_parts_name(name));
     let unreadable = dir.unreadable_names()?.into_iter().map(|(name, _)| name);
-    skipped.extend(unreadable.filter(|name| !name.starts_with('.')));
-    let mut local_labels = read_files(names.into_iter().map(|name| {
+    skipped_names.extend(unreadable.filter(|name| !name.starts_with('.')));
+    let mut local_labels = read_files(accepted_names.into_iter().map(|name| {
         let text = read_text(&*dir, &name, user);
         (name, text)
     }));
-    local_labels.findings.extend(skipped_by_name(DIR, &skipped));
+    local_labels.findings.extend(skipped_by_name(DIR, &skipped_names));
     Ok(local_labels)
 }
 
-/// Parses label files in the order in which they are passed. Each has a name and its text, or a finding if it could not
-/// be read.
+/// Parses label files in the given order. Each item contains the name of a file and its text, or a finding if the file
+/// could not be read.
 pub fn read_files(files: impl IntoIterator<Item = (String, Result<String, String>)>) -> LocalLabels {
     let mut local_labels = LocalLabels::default();
     for (name, text) in files {
@@ -80,57 +81,59 @@ pub fn read_files(files: impl IntoIterator<Item = (String, Result<String, String
     local_labels
 }
 
-/// Limits the number of findings. If some are removed, a last finding says how many.
+/// Removes the findings above [`MAX_FINDINGS`]. Then adds a last finding with the number of removed findings.
 fn limit_findings(findings: &mut Vec<String>) {
-    if let Some(more) = findings.len().checked_sub(MAX_FINDINGS).filter(|more| *more > 0) {
+    if let Some(removed_count) = findings.len().checked_sub(MAX_FINDINGS).filter(|removed_count| *removed_count > 0) {
         findings.truncate(MAX_FINDINGS);
-        findings.push(format!("{DIR}: {more} more lines or files cannot be used"));
+        findings.push(format!("{DIR}: {removed_count} more lines or files cannot be used"));
     }
 }
 
-/// Returns the finding for the label directory, or a directory above it, that an unprivileged user can write (`open`).
-/// Such a user could put label files there.
-fn open_directory_finding(open: &str, stat: &Stat, user: u32) -> String {
-    let below = DIR.strip_prefix(open).unwrap_or_default().trim_start_matches('/');
-    let unread = if below.is_empty() { "it".to_owned() } else { format!("{below} in it") };
-    format!("{open}: {}", untrusted_reason(stat, user, &unread).unwrap_or_default())
+/// Returns the finding that an unprivileged user can write `untrusted_dir`, which is the label directory or a directory
+/// above it. Such a user could create label files. `user` is the user that the agent runs as.
+fn open_directory_finding(untrusted_dir: &str, stat: &Stat, user: u32) -> String {
+    let relative_path = DIR.strip_prefix(untrusted_dir).unwrap_or_default().trim_start_matches('/');
+    let unread_subject = if relative_path.is_empty() { "it".to_owned() } else { format!("{relative_path} in it") };
+    format!("{untrusted_dir}: {}", untrusted_reason(stat, user, &unread_subject).unwrap_or_default())
 }
 
-/// Returns why an unprivileged user could have written a file or directory, as part of a finding. `None` if only root
-/// or the agent's own user could have written it. `unread` names what is not read for this reason.
-fn untrusted_reason(stat: &Stat, user: u32, unread: &str) -> Option<String> {
+/// Returns why an unprivileged user could have written a file or directory, as part of a finding. Returns `None` if
+/// only root and the agent's user (`user`) could have written it. `unread_subject` names the files that are therefore
+/// not read, for the text of the finding.
+fn untrusted_reason(stat: &Stat, user: u32, unread_subject: &str) -> Option<String> {
     if stat.mode & 0o022 != 0 {
-        Some(format!("can be written by others (mode {:04o}), so {unread} is not read: chmod go-w it", stat.mode))
+        Some(format!("can be written by others (mode {:04o}), so {unread_subject} is not read: chmod go-w it", stat.mode))
     } else if stat.user != 0 && stat.user != user {
-        Some(format!("belongs to user {}, so {unread} is not read: chown it to root", stat.user))
+        Some(format!("belongs to user {}, so {unread_subject} is not read: chown it to root", stat.user))
     } else {
         None
     }
 }
 
-/// Reads a label file. Returns a finding if it cannot be read or an unprivileged user could have written it.
+/// Returns the text of a label file. Returns a finding as the error if the file cannot be read, or if an unprivileged
+/// user could have written it.
 fn read_text(dir: &dyn Dir, name: &str, user: u32) -> Result<String, String> {
-    // The message of the error contains the path.
+    // Unlike the other findings here, the message of a `HostError` already contains the path.
     let error_text = |error: HostError| error.sentence();
     let stat = dir.stat(name).map_err(error_text)?.ok_or_else(|| format!("{DIR}/{name}: is gone"))?;
     if stat.kind == FileKind::File
-        && let Some(why) = untrusted_reason(&stat, user, "it")
+        && let Some(reason) = untrusted_reason(&stat, user, "it")
     {
-        return Err(format!("{DIR}/{name}: {why}"));
+        return Err(format!("{DIR}/{name}: {reason}"));
     }
     let bytes = dir.read(name, MAX_FILE_BYTES).map_err(error_text)?.unwrap_or_default();
-    json::decode_utf8(bytes).map_err(|why| format!("{DIR}/{name}: {why}"))
+    json::decode_utf8(bytes).map_err(|reason| format!("{DIR}/{name}: {reason}"))
 }
 
-/// Adds the labels of one file. A label replaces one with the same key from an earlier line or file. Lines that are not
-/// labels, and new labels over the maximum, are findings.
+/// Parses the text of one file and adds its labels. A label replaces the label with the same key from an earlier line
+/// or file. Each line that is not a label, and each new label above [`MAX_LABELS`], adds a finding.
 fn parse_lines(local_labels: &mut LocalLabels, file: &str, text: &str) {
-    for (at, line) in text.lines().enumerate() {
+    for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let source = format!("labels.d/{file}:{}", at + 1);
+        let source = format!("labels.d/{file}:{}", index + 1);
         match parse_label(line) {
             Ok((key, value)) if local_labels.labels.len() < MAX_LABELS || local_labels.labels.contains_key(&key) => {
                 local_labels.labels.insert(key, ReportedLabel { value, source });
@@ -138,19 +141,19 @@ fn parse_lines(local_labels: &mut LocalLabels, file: &str, text: &str) {
             Ok(_) => {
                 local_labels.findings.push(format!("{source}: more than {MAX_LABELS} labels: this one is left out"));
             }
-            Err(why) => local_labels.findings.push(format!("{source}: {why}")),
+            Err(reason) => local_labels.findings.push(format!("{source}: {reason}")),
         }
     }
 }
 
-/// Parses a line `KEY=VALUE`, and checks key and value as the controller does.
+/// Parses a line `KEY=VALUE` and returns key and value. The error is the reason why a controller would not accept them.
 fn parse_label(line: &str) -> Result<(String, String), String> {
     if line.starts_with('\u{feff}') {
         return Err("the line begins with a byte order mark: save the file without it".to_owned());
     }
     let (key, value) = line.split_once('=').ok_or("a line is KEY=VALUE")?;
-    LabelKey::new(key.trim()).map_err(|why| why.to_string())?;
-    LabelValue::new(value.trim()).map_err(|why| why.to_string())?;
+    LabelKey::new(key.trim()).map_err(|error| error.to_string())?;
+    LabelValue::new(value.trim()).map_err(|error| error.to_string())?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
@@ -166,35 +169,36 @@ mod tests {
     use crate::host::memory::MemoryHost;
     use crate::host::real::RealHost;
 
-    /// Creates the directory below this root. Nobody else can write it or the directories above, whatever the umask is.
+    /// Creates the label directory below this root. Its mode is 0755 for any umask, so other users cannot write it.
     fn make_dir(root: &Path) -> PathBuf {
         let dir = root.join("etc/stemma/labels.d");
         DirBuilder::new().recursive(true).mode(0o755).create(&dir).unwrap();
         dir
     }
 
-    /// A user who could write a directory above could replace the label directory, and its labels were read.
+    /// Regression test: a user who can write a directory above can replace the label directory. Its labels were read.
     #[test]
     fn y08_read_returns_no_label_when_others_can_write_directory() {
-        for (open, unread) in
+        for (untrusted_dir, unread_subject) in
             [("/etc", "stemma/labels.d in it"), ("/etc/stemma", "labels.d in it"), ("/etc/stemma/labels.d", "it")]
         {
-            for (mode, user, said) in [
-                (0o777, 0, format!("can be written by others (mode 0777), so {unread} is not read: chmod go-w it")),
-                (0o775, 0, format!("can be written by others (mode 0775), so {unread} is not read: chmod go-w it")),
-                (0o755, 1000, format!("belongs to user 1000, so {unread} is not read: chown it to root")),
+            for (mode, user, reason) in [
+                (0o777, 0, format!("can be written by others (mode 0777), so {unread_subject} is not read: chmod go-w it")),
+                (0o775, 0, format!("can be written by others (mode 0775), so {unread_subject} is not read: chmod go-w it")),
+                (0o755, 1000, format!("belongs to user 1000, so {unread_subject} is not read: chown it to root")),
             ] {
                 let host = MemoryHost::new();
                 host.put("/etc/stemma/labels.d/10-a", "rack=7\n");
                 assert_eq!(read(&host).labels.len(), 1);
-                host.chmod(open, mode);
-                host.chown(open, user);
-                let expected = LocalLabels { labels: BTreeMap::new(), findings: vec![format!("{open}: {said}")] };
+                host.chmod(untrusted_dir, mode);
+                host.chown(untrusted_dir, user);
+                let expected = LocalLabels { labels: BTreeMap::new(), findings: vec![format!("{untrusted_dir}: {reason}")] };
                 assert_eq!(read(&host), expected);
             }
         }
     }
 
+    /// If other users can write the directory itself, no file in it is read.
     #[test]
     fn s37_read_skips_file_when_writable_by_others_or_irregular() {
         let root = tempfile::tempdir().unwrap();
@@ -209,17 +213,17 @@ mod tests {
         write(dir.join(".hidden"), "hidden=1\n").unwrap();
 
         let host = RealHost::new(root.path()).unwrap();
-        let found = read(&host);
-        assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["from-10-good"]);
-        let about: Vec<&str> = found.findings.iter().map(|text| text.split([':', ' ']).next().unwrap()).collect();
+        let local_labels = read(&host);
+        assert_eq!(local_labels.labels.keys().collect::<Vec<_>>(), ["from-10-good"]);
+        let paths: Vec<&str> = local_labels.findings.iter().map(|text| text.split([':', ' ']).next().unwrap()).collect();
         let names = ["20-group", "30-all", "40-link", "50-fifo", "60-dir"];
-        assert_eq!(about, names.map(|name| format!("/etc/stemma/labels.d/{name}")), "{:?}", found.findings);
+        assert_eq!(paths, names.map(|name| format!("/etc/stemma/labels.d/{name}")), "{:?}", local_labels.findings);
 
         set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
-        let found = read(&host);
-        assert!(found.labels.is_empty());
+        let local_labels = read(&host);
+        assert!(local_labels.labels.is_empty());
         assert_eq!(
-            found.findings,
+            local_labels.findings,
             ["/etc/stemma/labels.d: can be written by others (mode 0777), so it is not read: chmod go-w it"]
         );
     }
@@ -228,18 +232,19 @@ mod tests {
     fn y08_read_skips_editor_and_package_files_with_one_finding() {
         let root = tempfile::tempdir().unwrap();
         let dir = make_dir(root.path());
-        let left = ["#10-a#", "10-a.bak", "10-a.dpkg-dist", "10-a.orig", "10-a.rpmnew", "10-a.ucf-old", "10-a~"];
-        for name in left.into_iter().chain(["10-a", "local", ".10-a.swp"]) {
-            let key = if left.contains(&name) { "left" } else { name.trim_start_matches('.') };
+        let skipped_names = ["#10-a#", "10-a.bak", "10-a.dpkg-dist", "10-a.orig", "10-a.rpmnew", "10-a.ucf-old", "10-a~"];
+        for name in skipped_names.into_iter().chain(["10-a", "local", ".10-a.swp"]) {
+            let key = if skipped_names.contains(&name) { "skipped" } else { name.trim_start_matches('.') };
             write(dir.join(name), format!("{key}=1\n")).unwrap();
             set_permissions(dir.join(name), Permissions::from_mode(0o644)).unwrap();
         }
-        let found = read(&RealHost::new(root.path()).unwrap());
-        assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["10-a", "local"]);
-        assert_eq!(found.findings, [skipped_by_name(DIR, &left.map(str::to_owned)).unwrap()]);
+        let local_labels = read(&RealHost::new(root.path()).unwrap());
+        assert_eq!(local_labels.labels.keys().collect::<Vec<_>>(), ["10-a", "local"]);
+        assert_eq!(local_labels.findings, [skipped_by_name(DIR, &skipped_names.map(str::to_owned)).unwrap()]);
     }
 
-    /// Such a name was skipped without a finding, in both directories.
+    /// Hidden files, and hooks without execute permission, are ignored without a finding. Regression test: a name that
+    /// is not UTF-8 was skipped without a finding, in `labels.d` and in `hooks.d`.
     #[test]
     fn y08_read_skips_and_reports_name_when_not_utf_8() {
         let root = tempfile::tempdir().unwrap();
@@ -256,14 +261,14 @@ mod tests {
             set_permissions(labels.join(name(bytes)), Permissions::from_mode(0o644)).unwrap();
         }
         let host = RealHost::new(root.path()).unwrap();
-        let left = ["a b".to_owned(), "bad\u{fffd}".to_owned()];
-        assert_eq!(crate::hook_files::findings(&host), [skipped_by_name("/etc/stemma/hooks.d", &left).unwrap()]);
-        let found = read(&host);
-        assert_eq!(found.labels["a"].source, "labels.d/10-a:1");
-        assert_eq!(found.findings, [skipped_by_name(DIR, &left).unwrap()]);
+        let skipped_names = ["a b".to_owned(), "bad\u{fffd}".to_owned()];
+        assert_eq!(crate::hook_files::findings(&host), [skipped_by_name("/etc/stemma/hooks.d", &skipped_names).unwrap()]);
+        let local_labels = read(&host);
+        assert_eq!(local_labels.labels["a"].source, "labels.d/10-a:1");
+        assert_eq!(local_labels.findings, [skipped_by_name(DIR, &skipped_names).unwrap()]);
     }
 
-    /// A path was printed twice, and that of a link three times.
+    /// Regression test: a finding contained the path of its file twice, and the path of a link three times.
     #[test]
     fn y08_finding_names_path_once() {
         let root = tempfile::tempdir().unwrap();
@@ -278,7 +283,7 @@ mod tests {
         }
         symlink("elsewhere", stemma.join("hooks.d")).unwrap();
         let host = RealHost::new(root.path()).unwrap();
-        let said = || crate::hook_files::findings(&host).into_iter().chain(read(&host).findings).collect::<Vec<_>>();
+        let findings = || crate::hook_files::findings(&host).into_iter().chain(read(&host).findings).collect::<Vec<_>>();
         let link = "is a symbolic link, and links are not followed: write";
         let moved = "was expected: move it away, or name another path";
         let expected = [
@@ -288,12 +293,13 @@ mod tests {
             format!("/etc/stemma/labels.d/30-link {link} /etc/stemma/labels.d/10-large"),
             format!("/etc/stemma/labels.d/40-dir is a directory, where a regular file {moved}"),
         ];
-        assert_eq!(said(), expected);
+        assert_eq!(findings(), expected);
         std::fs::remove_file(stemma.join("hooks.d")).unwrap();
         write(stemma.join("hooks.d"), "").unwrap();
-        assert_eq!(said()[0], format!("/etc/stemma/hooks.d is a regular file, where a directory {moved}"));
+        assert_eq!(findings()[0], format!("/etc/stemma/hooks.d is a regular file, where a directory {moved}"));
     }
 
+    /// The agent runs as user 7. Other users must not have write permission.
     #[test]
     fn untrusted_reason_is_none_only_for_root_and_agent_user() {
         let stat = |user, mode| Stat { kind: FileKind::File, mode, user, group: 0, size: 0, links: 1 };
@@ -303,17 +309,20 @@ mod tests {
         }
     }
 
+    /// Of 300 labels, 44 exceed the limit of labels, and each of them gives a finding. Of these findings, 32 are listed
+    /// and 12 are counted.
     #[test]
     fn limit_findings_counts_rest_when_over_limit() {
-        let mut found = LocalLabels::default();
-        let lines: String = (0..300).map(|at| format!("k{at}=1\n")).collect();
-        parse_lines(&mut found, "10-a", &lines);
-        limit_findings(&mut found.findings);
-        assert_eq!((found.labels.len(), found.findings.len()), (256, 33));
-        assert_eq!(found.findings[0], "labels.d/10-a:257: more than 256 labels: this one is left out");
-        assert_eq!(found.findings[32], "/etc/stemma/labels.d: 12 more lines or files cannot be used");
+        let mut local_labels = LocalLabels::default();
+        let lines: String = (0..300).map(|number| format!("k{number}=1\n")).collect();
+        parse_lines(&mut local_labels, "10-a", &lines);
+        limit_findings(&mut local_labels.findings);
+        assert_eq!((local_labels.labels.len(), local_labels.findings.len()), (256, 33));
+        assert_eq!(local_labels.findings[0], "labels.d/10-a:257: more than 256 labels: this one is left out");
+        assert_eq!(local_labels.findings[32], "/etc/stemma/labels.d: 12 more lines or files cannot be used");
     }
 
+    /// A byte order mark before a text in UTF-8 makes only the first line invalid.
     #[test]
     fn y09_read_names_encoding_when_file_is_not_utf_8() {
         let root = tempfile::tempdir().unwrap();
@@ -330,28 +339,29 @@ mod tests {
             write(dir.join(name), bytes).unwrap();
             set_permissions(dir.join(name), Permissions::from_mode(0o644)).unwrap();
         }
-        let found = read(&RealHost::new(root.path()).unwrap());
-        assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["row", "shelf"]);
-        let mark = "the line begins with a byte order mark: save the file without it";
+        let local_labels = read(&RealHost::new(root.path()).unwrap());
+        assert_eq!(local_labels.labels.keys().collect::<Vec<_>>(), ["row", "shelf"]);
+        let mark_message = "the line begins with a byte order mark: save the file without it";
         let expected = [
             format!("{DIR}/10-utf-16: it is a text in UTF-16: save it in UTF-8"),
             format!("{DIR}/20-unmarked: it is a text in UTF-16: save it in UTF-8"),
             format!("{DIR}/30-utf-32: it is no text in UTF-8"),
             format!("{DIR}/40-latin-1: it is no text in UTF-8"),
-            format!("labels.d/50-marked:1: {mark}"),
-            format!("labels.d/60-marked:1: {mark}"),
+            format!("labels.d/50-marked:1: {mark_message}"),
+            format!("labels.d/60-marked:1: {mark_message}"),
         ];
-        assert_eq!(found.findings, expected);
+        assert_eq!(local_labels.findings, expected);
     }
 
+    /// The label `rack` of the second file replaces that of the first file. The value of a label may be empty.
     #[test]
     fn parse_lines_reports_line_number_when_invalid() {
-        let mut found = LocalLabels::default();
-        parse_lines(&mut found, "10-a", "# rack\nrack = 7\n\nno label\nbad//key=1\nexample.com/x=\n");
-        parse_lines(&mut found, "20-b", "rack=8");
-        assert_eq!(found.labels["rack"], ReportedLabel { value: "8".to_owned(), source: "labels.d/20-b:1".to_owned() });
-        assert_eq!(found.labels["example.com/x"].value, "");
-        assert_eq!(found.findings.len(), 2);
-        assert!(found.findings[0].starts_with("labels.d/10-a:4: a line is KEY=VALUE"), "{found:?}");
+        let mut local_labels = LocalLabels::default();
+        parse_lines(&mut local_labels, "10-a", "# rack\nrack = 7\n\nno label\nbad//key=1\nexample.com/x=\n");
+        parse_lines(&mut local_labels, "20-b", "rack=8");
+        assert_eq!(local_labels.labels["rack"], ReportedLabel { value: "8".to_owned(), source: "labels.d/20-b:1".to_owned() });
+        assert_eq!(local_labels.labels["example.com/x"].value, "");
+        assert_eq!(local_labels.findings.len(), 2);
+        assert!(local_labels.findings[0].starts_with("labels.d/10-a:4: a line is KEY=VALUE"), "{local_labels:?}");
     }
 }

@@ -1,9 +1,10 @@
-//! The network half of the agent. It joins a fleet, checks in, fetches content, and observes what needs no privilege.
+//! The network half of the agent. It joins a fleet, checks in, fetches content, and observes facts and files of the
+//! host that can be read without privileges.
 //!
-//! It makes no decisions. It forwards what a controller sends to `apply` unchanged, and `apply` verifies it. So a
-//! compromised network half can only send false reports about its own host. It uses one controller of its list and
-//! switches to the next when that one fails, with exponential backoff and full jitter, so that the hosts of a fleet do
-//! not reconnect at the same time.
+//! The network half makes no decisions. It forwards the messages of a controller to the root half (`apply`) unchanged,
+//! and the root half verifies them. So a compromised network half can only send false reports about its own host. The
+//! network half uses one controller of its list, and switches to the next controller after a failure. The waits in
+//! between are random and grow exponentially, so that the hosts of a fleet do not reconnect at the same time.
 
 mod backoff;
 mod checkin;
@@ -28,6 +29,6 @@ pub use state::{StateError, TlsCredentials};
 
 /// Returns the current findings about the host's label files, its hooks, its facts, and its last renewal.
 pub fn findings(host: &dyn Host) -> Vec<String> {
-    let own = labels::read(host).findings.into_iter().chain(hook_files::findings(host));
-    facts::observe().findings.into_iter().chain(own).chain(state::refused_renewal(host)).collect()
+    let file_findings = labels::read(host).findings.into_iter().chain(hook_files::findings(host));
+    facts::observe().findings.into_iter().chain(file_findings).chain(state::refused_renewal(host)).collect()
 }

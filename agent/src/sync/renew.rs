@@ -1,4 +1,5 @@
-//! Renews the certificate with a new key at 70 to 90 % of its lifetime. Jitter spreads the renewals of a fleet.
+//! Renews the certificate with a new key at 70 to 90 % of its lifetime. The time is random within this range, so that
+//! the hosts of a fleet do not renew at the same time.
 
 use std::time::Duration;
 
@@ -18,46 +19,49 @@ use super::post::post;
 use super::state::{self, TlsCredentials};
 use crate::host::Host;
 
-/// Upper bound of a certificate's lifetime for the time of its renewal, in seconds. A wrong stored validity must not
-/// delay the renewal for years.
+/// Maximum lifetime of a certificate that is assumed for the time of its renewal, in seconds. So a wrong stored
+/// validity does not delay the renewal for years.
 const MAX_LIFETIME_S: u64 = 366 * 24 * 3600;
 
-/// Wait after a renewal failed.
+/// Wait after the first failed renewal.
 pub(super) const RETRY_DELAY: Duration = Duration::from_mins(5);
-/// Maximum wait after renewals whose certificate could not be used.
+/// Maximum wait after repeated renewals whose certificate could not be used.
 const MAX_RETRY_DELAY: Duration = Duration::from_hours(4);
-/// If the clock has advanced by this many seconds more or less than the monotonic clock, somebody has set it.
+/// Difference in seconds between the progress of the wall clock and of the monotonic clock, from which somebody must
+/// have set the wall clock.
 const CLOCK_JUMP_S: u64 = 60;
 
-/// Returns the time until the certificate should be renewed, or zero if it is overdue.
+/// Returns the wait until the certificate should be renewed. The wait ends at 70 % of the lifetime, plus a random part
+/// of at most 20 %. After 70 %, only the random part is left. `validity` (start and end)
+/// and `now` are in seconds since 1970.
 pub(super) fn renewal_delay(validity: (u64, u64), now: u64) -> Duration {
-    let life = validity.1.saturating_sub(validity.0).min(MAX_LIFETIME_S);
-    let at = validity.0.saturating_add(life * 7 / 10);
+    let lifetime_s = validity.1.saturating_sub(validity.0).min(MAX_LIFETIME_S);
+    let renewal_time_s = validity.0.saturating_add(lifetime_s * 7 / 10);
     // The wait is at most one lifetime, because a clock that is years behind must not delay the renewal for years.
-    Duration::from_secs(at.saturating_sub(now).min(life)) + random_below(Duration::from_secs(life / 5))
+    Duration::from_secs(renewal_time_s.saturating_sub(now).min(lifetime_s)) + random_below(Duration::from_secs(lifetime_s / 5))
 }
 
 /// The key for the next certificate, stored until that certificate has arrived.
 ///
-/// It is stored before the request is sent. The response, or the whole process, may be lost. If the request is repeated
-/// with the same key, the controller recognises the host for which it already issued a certificate, even if the present
-/// one has expired (F21).
+/// The key is stored before the request is sent, because the response may be lost or the process may end. If the
+/// request is repeated with the same key, the controller recognises the host for which it already issued a certificate.
+/// This works even if the current certificate has expired.
 pub(super) struct PendingKey(Vec<u8>);
 
 impl PendingKey {
-    /// Returns the stored key of an earlier request, or a new one. A key that cannot be stored is used by this process
-    /// only.
+    /// Returns the stored key of an earlier request, or creates and stores a new key. If the new key cannot be stored,
+    /// only this process uses it.
     ///
     /// # Errors
     /// [`JoinError`] if no key can be created.
-    pub(super) fn load_or_create(host: &dyn Host, present: &TlsCredentials) -> Result<Self, JoinError> {
+    pub(super) fn load_or_create(host: &dyn Host, current_credentials: &TlsCredentials) -> Result<Self, JoinError> {
         let stored = state::pending_key(host).unwrap_or_else(|error| {
             warn!(error:% = error_chain(&error); "the key of an unfinished renewal cannot be read; a new one is created");
             None
         });
-        // A key whose certificate is already in use is not pending. Its file exists because an earlier process ended
-        // before it deleted the file.
-        if let Some(key) = stored.filter(|key| *key != present.key && key_pair(key).is_some()) {
+        // The stored key is not used if its certificate is already in use. In that case an earlier process ended before
+        // it could delete the file.
+        if let Some(key) = stored.filter(|key| *key != current_credentials.key && key_pair(key).is_some()) {
             return Ok(Self(key));
         }
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?.serialize_der();
@@ -68,47 +72,53 @@ impl PendingKey {
     }
 }
 
-/// Consecutive renewals whose certificate could not be used, as happens while this clock or the controller's is wrong.
+/// The consecutive renewals whose certificate could not be used, for example because the clock of this host or of the
+/// controller is wrong.
 ///
-/// Each renewal counts against the limit of the node (256 certificates in 31 days). So the waits between renewals
-/// increase. After somebody has set the clock, the next attempt is immediate, because the clock may be right now.
+/// The controller issues at most 256 certificates in 31 days for a node. So the waits between renewals increase. After
+/// somebody has set the clock, the next attempt is immediate, because the clock may be right now.
 #[derive(Debug, Default)]
 pub(super) struct FailedRenewals {
     count: u32,
-    /// Time of the last attempt: monotonic, and by the clock in seconds since 1970.
+    /// Time of the last attempt by the monotonic clock, and by the wall clock in seconds since 1970.
     last_attempt: Option<(Instant, u64)>,
 }
 
 impl FailedRenewals {
-    /// Records one more failure. Returns when the next renewal is due.
+    /// Records one more failure. Returns the time at which the next renewal is due. `now_s` is the time of the wall
+    /// clock in seconds since 1970.
     pub(super) fn add(&mut self, now_s: u64) -> Instant {
         self.count = self.count.saturating_add(1);
         self.last_attempt = Some((Instant::now(), now_s));
         Instant::now() + self.retry_delay()
     }
 
-    /// Returns whether a renewal now would probably fail like the last one.
+    /// Returns whether to wait, because a renewal now would probably fail like the last one. True if the wait after the
+    /// last failure is not over and nobody has set the clock since then.
     pub(super) fn should_wait(&self, now_s: u64) -> bool {
-        self.last_attempt.is_some_and(|(at, asked_s)| {
-            let elapsed = at.elapsed();
-            elapsed < self.retry_delay() && now_s.abs_diff(asked_s.saturating_add(elapsed.as_secs())) < CLOCK_JUMP_S
+        self.last_attempt.is_some_and(|(last_attempt, last_attempt_s)| {
+            let elapsed = last_attempt.elapsed();
+            elapsed < self.retry_delay() && now_s.abs_diff(last_attempt_s.saturating_add(elapsed.as_secs())) < CLOCK_JUMP_S
         })
     }
 
-    /// Returns the wait after the last failure: [`RETRY_DELAY`], doubled by each further failure, up to the maximum.
+    /// Returns the wait after the last failure: [`RETRY_DELAY`], doubled by each further failure, up to
+    /// [`MAX_RETRY_DELAY`].
     fn retry_delay(&self) -> Duration {
         RETRY_DELAY.saturating_mul(1 << self.count.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
     }
 }
 
+/// Parses a private key, PKCS#8 DER. Returns `None` if the key is damaged.
 fn key_pair(der: &[u8]) -> Option<KeyPair> {
     KeyPair::try_from(der).ok()
 }
 
-/// Requests the next certificate with this key, in the newest version that the controller supports.
+/// Requests a new certificate for this key, in the newest wire version that the controller supports. Returns the new
+/// credentials, with the given addresses of controllers. The caller has to check the certificate.
 ///
 /// # Errors
-/// [`JoinError`].
+/// [`JoinError`] if there is no response, the controller refuses, or the response cannot be read.
 pub(super) async fn renew(
     mut client: Client,
     newest: WireVersion,
@@ -117,12 +127,12 @@ pub(super) async fn renew(
 ) -> Result<TlsCredentials, JoinError> {
     let key = KeyPair::try_from(key.as_slice())?;
     let request = RenewRequest { csr: signing_request(&key)? };
-    let (version, answer) = post(&mut client, Endpoint::Renew, newest, &request).await?;
-    if !answer.status().is_success() {
-        return Err(JoinError::refused(answer.status(), answer.body()));
+    let (version, response) = post(&mut client, Endpoint::Renew, newest, &request).await?;
+    if !response.status().is_success() {
+        return Err(JoinError::refused(response.status(), response.body()));
     }
-    let (_, RenewResponse { chain }) = decode_up_to(version, answer.body())?;
-    let leaf = chain.first().ok_or(JoinError::Unexpected("it holds no certificate"))?;
+    let (_, RenewResponse { chain }) = decode_up_to(version, response.body())?;
+    let leaf = chain.first().ok_or(JoinError::Unexpected("it contains no certificate"))?;
     let validity = validity(leaf).ok_or(JoinError::Unexpected("its certificate cannot be read"))?;
     Ok(TlsCredentials { controllers, key: key.serialize_der(), chain, validity })
 }
@@ -139,24 +149,26 @@ mod tests {
     #[test]
     fn f21_renewal_reuses_key_until_certificate_arrives() {
         let host = MemoryHost::new();
-        let present = credentials(vec![1]);
-        let PendingKey(first) = PendingKey::load_or_create(&host, &present).unwrap();
-        let PendingKey(again) = PendingKey::load_or_create(&host, &present).unwrap();
-        assert!(first == again, "also by another process");
-        let came = credentials(first.clone());
-        came.store(&host).unwrap();
-        let PendingKey(next) = PendingKey::load_or_create(&host, &came).unwrap();
-        assert!(next != first, "killed before it was taken away, it is not asked with again");
+        let current_credentials = credentials(vec![1]);
+        let PendingKey(first) = PendingKey::load_or_create(&host, &current_credentials).unwrap();
+        let PendingKey(second) = PendingKey::load_or_create(&host, &current_credentials).unwrap();
+        assert!(first == second, "the stored key is used again");
+        let renewed = credentials(first.clone());
+        renewed.store(&host).unwrap();
+        let PendingKey(next) = PendingKey::load_or_create(&host, &renewed).unwrap();
+        assert!(next != first, "a key that is in use and was not deleted is not used again");
         assert!(state::pending_key(&host).unwrap() == Some(next));
         state::delete_pending_key(&host).unwrap();
         assert!(state::pending_key(&host).unwrap().is_none());
         state::delete_pending_key(&host).unwrap();
         state::store_pending_key(&host, b"no key").unwrap();
-        assert!(PendingKey::load_or_create(&host, &came).is_ok(), "a damaged one costs nothing");
+        assert!(PendingKey::load_or_create(&host, &renewed).is_ok(), "a damaged key is replaced");
         host.set_full(true);
-        assert!(PendingKey::load_or_create(&host, &came).is_ok(), "nor does a full disk");
+        assert!(PendingKey::load_or_create(&host, &renewed).is_ok(), "a key that cannot be stored is used");
     }
 
+    /// The wait is limited if the clock or the stored validity is wrong. After 70 % of the lifetime, it is only the
+    /// random part.
     #[test]
     fn renewal_delay_is_70_to_90_percent_of_lifetime() {
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! The state of `sync` on disk: its key, its certificate, and the addresses of the controllers.
+//! The state of the network half (`sync`) on disk: its key, its certificate, and the addresses of the controllers.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::identity::HostIdentity;
 
 /// Directory of the network half's state.
 pub(super) const DIR: &str = "/var/lib/stemma-agent/sync";
-/// The file with all credentials. It is one file, so that key and certificate are always replaced together.
+/// Name of the file with all credentials. Key and certificate are in one file, so that they are replaced together.
 const CREDENTIALS_FILE: &str = "credentials.json";
-/// The key of a renewal whose certificate has not arrived yet.
+/// Name of the file with the key of a renewal whose certificate has not arrived yet.
 const PENDING_KEY_FILE: &str = "pending-key";
-/// The reason why the certificate of the last renewal was refused.
+/// Name of the file with the reason why the certificate of the last renewal was refused.
 const REFUSED_RENEWAL_FILE: &str = "refused-renewal";
 /// Maximum size of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
-/// A key, its certificate, and the controllers that accept it.
+/// The key and the certificate with which this host connects to controllers, and the addresses of the controllers.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsCredentials {
@@ -41,7 +41,7 @@ pub struct TlsCredentials {
     pub validity: (u64, u64),
 }
 
-/// Why there are no usable credentials.
+/// The reason why this host has no usable credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file does not exist, although the host has joined.
@@ -50,15 +50,15 @@ pub enum StateError {
     /// The file cannot be read or written.
     #[error("the agent's credentials")]
     Host(#[from] HostError),
-    /// Other users can read or write the key (S71).
+    /// Other users can read or write the file with the key.
     #[error("{path} holds this host's key and is open to others (mode {mode:04o}): run `chmod 600 {path}`")]
     Exposed {
-        /// Path of the file on this system.
+        /// Path of the file, including `--root`.
         path: String,
-        /// File mode.
+        /// Permission bits of the file.
         mode: u32,
     },
-    /// The file is damaged.
+    /// The file is damaged, for the contained reason.
     #[error("{DIR}/{CREDENTIALS_FILE} is damaged ({0})")]
     Damaged(String),
     /// rustls does not accept the key or the certificate.
@@ -66,10 +66,10 @@ pub enum StateError {
     Unusable(#[from] rustls::Error),
 }
 
-/// Why a certificate from a controller is refused.
+/// The reason why this host does not accept a certificate from a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateRefusal {
-    /// The certificate would not be accepted by a listener of the fleet.
+    /// The certificate is not valid in this fleet, so no controller would accept it.
     #[error(transparent)]
     Certificate(#[from] Refusal),
     /// The certificate names another node.
@@ -84,7 +84,7 @@ pub enum CertificateRefusal {
 }
 
 impl StateError {
-    /// Returns whether the credentials are lost, so that the host has to join again.
+    /// Returns whether the credentials are lost or damaged, so that the host has to join again.
     #[must_use]
     pub const fn is_damaged(&self) -> bool {
         match self {
@@ -98,7 +98,7 @@ impl TlsCredentials {
     /// Reads the stored credentials.
     ///
     /// # Errors
-    /// [`StateError`].
+    /// [`StateError`] if the file is missing, is damaged, or can be read or written by other users.
     pub fn load(host: &dyn Host) -> Result<Self, StateError> {
         let dir = host.dir(&HostPath::from_static(DIR))?.ok_or(StateError::Missing)?;
         let stat = dir.stat(CREDENTIALS_FILE)?.ok_or(StateError::Missing)?;
@@ -108,7 +108,7 @@ impl TlsCredentials {
         }
         let bytes = match dir.read(CREDENTIALS_FILE, MAX_FILE_BYTES) {
             Err(error) if error.is_about_file() => return Err(StateError::Damaged(error.sentence())),
-            read => read?.ok_or(StateError::Missing)?,
+            result => result?.ok_or(StateError::Missing)?,
         };
         let credentials: Self = serde_json::from_slice(&bytes).map_err(|error| StateError::Damaged(error.to_string()))?;
         if credentials.targets().is_empty() {
@@ -117,7 +117,7 @@ impl TlsCredentials {
         Ok(credentials)
     }
 
-    /// Replaces the stored credentials. No other user can read the file.
+    /// Writes the credentials to disk, in place of the stored ones. No other user can read the file.
     ///
     /// # Errors
     /// [`HostError`].
@@ -127,7 +127,8 @@ impl TlsCredentials {
         replace(host, &*dir, CREDENTIALS_FILE, &bytes, &Attributes::with_mode(0o600))
     }
 
-    /// Returns the addresses of the controllers. An invalid one was refused when the host joined.
+    /// Returns the parsed addresses of the controllers. Invalid addresses are skipped: there are none in an intact
+    /// file, because `join` refuses them.
     pub fn targets(&self) -> Vec<Target> {
         self.controllers.iter().filter_map(|url| url.parse().ok()).collect()
     }
@@ -140,16 +141,16 @@ impl TlsCredentials {
         self.tls(identity, Arc::new(SystemClock)).map(drop)
     }
 
-    /// Checks that an issued certificate is valid now and is the one that this node requested: issued under the fleet's
-    /// root for the node's uuid, fleet and key. A certificate that fails the check must not be stored, because it would
-    /// replace one that still works.
+    /// Checks a certificate that a controller has just issued: it must be valid now, be issued under the fleet's root,
+    /// and be for the node's uuid, fleet and key. A certificate that fails the check must not be stored, because it
+    /// would replace a certificate that still works. `now` is in seconds since 1970.
     ///
     /// # Errors
-    /// [`CertificateRefusal`].
-    pub(super) fn check_issued(&self, node: &HostIdentity, now: u64) -> Result<(), CertificateRefusal> {
-        let fleet: FleetName = node.fleet.parse().map_err(Refusal::from)?;
-        let issued = verify_issued_identity(&self.chain, &node.root, &fleet, now)?;
-        if issued.class != IdentityClass::Node(node.node) {
+    /// [`CertificateRefusal`] if the certificate fails one of these checks.
+    pub(super) fn check_issued(&self, identity: &HostIdentity, now: u64) -> Result<(), CertificateRefusal> {
+        let fleet: FleetName = identity.fleet.parse().map_err(Refusal::from)?;
+        let issued = verify_issued_identity(&self.chain, &identity.root, &fleet, now)?;
+        if issued.class != IdentityClass::Node(identity.node) {
             return Err(CertificateRefusal::OtherNode);
         }
         let key = KeyPair::try_from(self.key.as_slice())?.subject_public_key_info();
@@ -159,22 +160,25 @@ impl TlsCredentials {
         Ok(())
     }
 
-    /// Returns the TLS configuration of a client with this node's identity.
+    /// Returns the TLS configuration for connections to controllers. The client presents this node's certificate, and
+    /// accepts only servers of its fleet.
     ///
     /// # Errors
-    /// [`StateError::Unusable`], [`StateError::Damaged`].
+    /// [`StateError::Damaged`] if the key or the fleet's name cannot be parsed, [`StateError::Unusable`] if rustls does
+    /// not accept the key or the certificate.
     pub fn tls(&self, identity: &HostIdentity, clock: Arc<dyn Clock>) -> Result<Arc<rustls::ClientConfig>, StateError> {
         let client_identity = ClientIdentity {
             chain: self.chain.iter().cloned().map(CertificateDer::from).collect(),
-            key: PrivateKeyDer::try_from(self.key.clone()).map_err(|why| StateError::Damaged(why.to_owned()))?,
+            key: PrivateKeyDer::try_from(self.key.clone()).map_err(|error| StateError::Damaged(error.to_owned()))?,
         };
-        let fleet: FleetName = identity.fleet.parse().map_err(|why: NotAnIdentity| StateError::Damaged(why.to_string()))?;
+        let fleet: FleetName = identity.fleet.parse().map_err(|error: NotAnIdentity| StateError::Damaged(error.to_string()))?;
         let pin = Pin::Roots(vec![CertificateDer::from(identity.root.clone())]);
         Ok(Arc::new(client_config(&pin, Some(fleet), Some(client_identity), clock)?))
     }
 }
 
-/// Deletes the unfinished files of a process that was killed, because such a file may contain a private key.
+/// Deletes the unfinished files that a killed process left in the state directory. Such a file may contain a private
+/// key.
 ///
 /// # Errors
 /// [`HostError`].
@@ -182,26 +186,27 @@ pub(super) fn sweep_state_dir(host: &dyn Host) -> Result<(), HostError> {
     host.dir(&HostPath::from_static(DIR))?.map_or(Ok(()), |dir| sweep(host, &*dir))
 }
 
-/// Returns why the certificate of the last renewal was refused, for `status`, or `None` if it was accepted.
+/// Returns the stored reason why the certificate of the last renewal was refused, for the command `status`. Returns
+/// `None` if it was accepted or the reason cannot be read.
 pub(super) fn refused_renewal(host: &dyn Host) -> Option<String> {
-    let read = host.dir(&HostPath::from_static(DIR)).ok()??.read(REFUSED_RENEWAL_FILE, MAX_FILE_BYTES).ok()?;
-    read.and_then(|bytes| String::from_utf8(bytes).ok())
+    let bytes = host.dir(&HostPath::from_static(DIR)).ok()??.read(REFUSED_RENEWAL_FILE, MAX_FILE_BYTES).ok()?;
+    bytes.and_then(|bytes| String::from_utf8(bytes).ok())
 }
 
-/// Stores why the certificate of the last renewal was refused. With `None`, deletes the stored reason.
+/// Stores the reason why the certificate of the last renewal was refused. With `None`, deletes the stored reason.
 ///
 /// # Errors
 /// [`HostError`].
-pub(super) fn store_refused_renewal(host: &dyn Host, why: Option<&str>) -> Result<(), HostError> {
+pub(super) fn store_refused_renewal(host: &dyn Host, reason: Option<&str>) -> Result<(), HostError> {
     let dir = ensure_dir(host, &HostPath::from_static(DIR), 0o700)?;
-    match why {
-        Some(why) => replace(host, &*dir, REFUSED_RENEWAL_FILE, why.as_bytes(), &Attributes::with_mode(0o600)),
+    match reason {
+        Some(reason) => replace(host, &*dir, REFUSED_RENEWAL_FILE, reason.as_bytes(), &Attributes::with_mode(0o600)),
         None if dir.stat(REFUSED_RENEWAL_FILE)?.is_some() => dir.remove(REFUSED_RENEWAL_FILE),
         None => Ok(()),
     }
 }
 
-/// Returns the key of a renewal that was started, PKCS#8 DER.
+/// Returns the stored key of a renewal that has not ended, PKCS#8 DER, or `None` if there is no such renewal.
 ///
 /// # Errors
 /// [`HostError`].
@@ -210,7 +215,7 @@ pub(super) fn pending_key(host: &dyn Host) -> Result<Option<Vec<u8>>, HostError>
     dir.read(PENDING_KEY_FILE, MAX_FILE_BYTES)
 }
 
-/// Stores the key of a renewal. No other user can read the file.
+/// Stores the key of a renewal that is about to start. No other user can read the file.
 ///
 /// # Errors
 /// [`HostError`].
@@ -219,7 +224,7 @@ pub(super) fn store_pending_key(host: &dyn Host, key: &[u8]) -> Result<(), HostE
     replace(host, &*dir, PENDING_KEY_FILE, key, &Attributes::with_mode(0o600))
 }
 
-/// Deletes the key of a renewal. Call it when the renewal has succeeded, or can never succeed with this key.
+/// Deletes the stored key of a renewal. Call this when the renewal has succeeded, or can never succeed with this key.
 ///
 /// # Errors
 /// [`HostError`].

@@ -1,7 +1,8 @@
-//! Checks that no other user can write the files that the agent depends on, or read its secret files (S71).
+//! Checks that no other user can write the files that the agent depends on, or read its secret files.
 //!
-//! A user who can replace the pinned root, the accepted desired state or the configuration decides what root does on
-//! this host. So the agent refuses to start, with the command that repairs the file. A warning would not be enough.
+//! A user who can replace the certificate of the fleet's root, the accepted desired state or the configuration
+//! determines what root does on this host. So the agent refuses to start, with an error that contains the command to
+//! repair the file. A warning would not be enough.
 
 use std::path::Path;
 
@@ -10,8 +11,8 @@ use crate::host::{Dir, FileKind, Host, HostError, HostPath, Stat};
 /// Files and directories that other users must not write.
 const SETTINGS_PATHS: [&str; 4] =
     ["/etc/stemma", crate::paths::CONFIG, crate::paths::STATE, "/var/lib/stemma-agent/identity.json"];
-/// Directories that only the agent uses, created with mode 0700. Their content decides what the agent does, so each
-/// file in them is checked.
+/// Directories that only the agent uses, created with mode 0700. Each file in these directories is checked too, because
+/// it determines what the agent does.
 const PRIVATE_DIRS: [&str; 7] = [
     "/var/lib/stemma-agent/sync",
     crate::paths::APPLY_STATE,
@@ -28,20 +29,23 @@ const SECRET_PATHS: [&str; 3] = [
     "/var/lib/stemma-agent/apply/seal-key",
 ];
 
-/// Returns the paths that are checked by name, each with its sensitivity. A directory is listed before its content.
+/// Returns the fixed paths that are checked, each with the access that other users must not have. A directory is listed
+/// before its content.
 fn checked_paths() -> impl Iterator<Item = (&'static str, PathSensitivity)> {
     let secret = PRIVATE_DIRS.into_iter().chain(SECRET_PATHS).map(|path| (path, PathSensitivity::Secret));
     SETTINGS_PATHS.map(|path| (path, PathSensitivity::Settings)).into_iter().chain(secret)
 }
 
-/// Which access of other users makes a path unsafe.
+/// The kind of access that other users must not have to a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PathSensitivity {
+    /// Other users must not write the path.
     Settings,
+    /// Other users must neither read nor write the path.
     Secret,
 }
 
-/// Why the agent does not start.
+/// The reason why the agent does not start: other users could have changed or read one of its files.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AccessError {
     #[error(
@@ -58,11 +62,11 @@ pub(super) enum AccessError {
     Host(#[from] HostError),
 }
 
-/// Checks all files that the agent depends on. Files that do not exist are skipped. Links are skipped too, because the
-/// agent refuses a link when it opens the file.
+/// Checks owner and mode of all files that the agent depends on. Files that do not exist are skipped. Symbolic links
+/// are skipped too, because the agent later refuses to open a link.
 ///
 /// # Errors
-/// [`AccessError`] for the first file that other users can change or read.
+/// [`AccessError`] for the first file that other users can change, or for the first secret file that they can read.
 pub(super) fn check_access(host: &dyn Host) -> Result<(), AccessError> {
     for (text, sensitivity) in checked_paths() {
         let path = HostPath::from_static(text);
@@ -79,17 +83,19 @@ pub(super) fn check_access(host: &dyn Host) -> Result<(), AccessError> {
     Ok(())
 }
 
-/// Checks the owner and the mode of one directory entry.
-fn check_entry(host: &dyn Host, dir: &dyn Dir, name: &str, path: &Path, holds: PathSensitivity) -> Result<(), AccessError> {
+/// Checks the owner and the mode of one entry of `dir`. A missing entry and a symbolic link pass the check. Execute
+/// permission counts as read permission, because it lets other users open the files of a directory. `path` is the
+/// entry's path for the error.
+fn check_entry(host: &dyn Host, dir: &dyn Dir, name: &str, path: &Path, sensitivity: PathSensitivity) -> Result<(), AccessError> {
     let Some(stat) = dir.stat(name)?.filter(|stat| stat.kind != FileKind::Link) else { return Ok(()) };
-    let (own, _) = host.user_and_group();
+    let (agent_user, _) = host.user_and_group();
     let path = path.display().to_string();
     let Stat { mode, user: owner, .. } = stat;
-    if owner != own && owner != 0 {
-        Err(AccessError::Owner { path, owner, own })
+    if owner != agent_user && owner != 0 {
+        Err(AccessError::Owner { path, owner, own: agent_user })
     } else if mode & 0o022 != 0 {
         Err(AccessError::Writable { path, mode })
-    } else if holds == PathSensitivity::Secret && mode & 0o055 != 0 {
+    } else if sensitivity == PathSensitivity::Secret && mode & 0o055 != 0 {
         Err(AccessError::Readable { path, mode })
     } else {
         Ok(())
@@ -106,8 +112,8 @@ mod tests {
         for directory in PRIVATE_DIRS {
             let (host, path) = (MemoryHost::new(), format!("{directory}/some record"));
             host.put(&path, "");
-            for above in PRIVATE_DIRS.iter().filter(|above| directory.starts_with(**above)) {
-                host.chmod(above, 0o700);
+            for parent in PRIVATE_DIRS.iter().filter(|parent| directory.starts_with(**parent)) {
+                host.chmod(parent, 0o700);
             }
             for mode in [0o600, 0o400, 0o644] {
                 host.chmod(&path, mode);
@@ -115,22 +121,23 @@ mod tests {
             }
             for mode in [0o666, 0o622, 0o606, 0o660] {
                 host.chmod(&path, mode);
-                let said = check_access(&host).unwrap_err().to_string();
-                assert!(said.ends_with(&format!("run: chmod go-w {path}")), "{mode:o}: {said}");
+                let message = check_access(&host).unwrap_err().to_string();
+                assert!(message.ends_with(&format!("run: chmod go-w {path}")), "{mode:o}: {message}");
             }
             host.chmod(&path, 0o600);
             host.chown(&path, 65_534);
-            let said = check_access(&host).unwrap_err().to_string();
-            assert!(said.ends_with(&format!("run: chown 0 {path}")), "{said}");
+            let message = check_access(&host).unwrap_err().to_string();
+            assert!(message.ends_with(&format!("run: chown 0 {path}")), "{message}");
         }
     }
 
+    /// Gives one path after the other a mode that is too open, or another owner. A file of settings may be readable.
     #[test]
     fn w10_11_check_access_fails_when_others_can_write_or_read() {
         let nobody = 65_534;
-        let (settings, secret) = ([0o666, 0o646, 0o664, 0o777], [0o644, 0o640, 0o604]);
-        for (path, holds) in checked_paths() {
-            let made = || {
+        let (writable_modes, readable_modes) = ([0o666, 0o646, 0o664, 0o777], [0o644, 0o640, 0o604]);
+        for (path, sensitivity) in checked_paths() {
+            let host_with_files = || {
                 let host = MemoryHost::new();
                 for (path, _) in checked_paths() {
                     if PRIVATE_DIRS.contains(&path) {
@@ -144,22 +151,22 @@ mod tests {
                 }
                 host
             };
-            check_access(&made()).unwrap();
-            let modes = settings.iter().chain(secret.iter().filter(|_| holds == PathSensitivity::Secret));
+            check_access(&host_with_files()).unwrap();
+            let modes = writable_modes.iter().chain(readable_modes.iter().filter(|_| sensitivity == PathSensitivity::Secret));
             for mode in modes {
-                let host = made();
+                let host = host_with_files();
                 host.chmod(path, *mode);
-                let said = check_access(&host).unwrap_err().to_string();
+                let message = check_access(&host).unwrap_err().to_string();
                 let command = if mode & 0o022 == 0 { "chmod go-rwx" } else { "chmod go-w" };
-                assert!(said.starts_with(path) && said.contains(&format!("(mode {mode:04o})")), "{said}");
-                assert!(said.ends_with(&format!("run: {command} {path}")), "{said}");
+                assert!(message.starts_with(path) && message.contains(&format!("(mode {mode:04o})")), "{message}");
+                assert!(message.ends_with(&format!("run: {command} {path}")), "{message}");
             }
-            let host = made();
+            let host = host_with_files();
             host.chown(path, nobody);
-            let said = check_access(&host).unwrap_err().to_string();
+            let message = check_access(&host).unwrap_err().to_string();
             assert!(
-                said.starts_with(&format!("{path} belongs to user 65534")) && said.ends_with(&format!("chown 0 {path}")),
-                "{said}"
+                message.starts_with(&format!("{path} belongs to user 65534")) && message.ends_with(&format!("chown 0 {path}")),
+                "{message}"
             );
         }
         check_access(&MemoryHost::new()).unwrap();

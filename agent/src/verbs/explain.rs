@@ -1,4 +1,5 @@
-//! `explain` on the host: the origin of a label, trait, tag or task, as far as the desired state contains it.
+//! The command `explain` on the host: the origin of a label, trait, tag or task, as far as the desired state contains
+//! it.
 
 use std::path::Path;
 
@@ -16,20 +17,23 @@ use crate::args::{ExplainedObject, OutputFormat};
 /// The output of `explain` for one object: its value, and the reasons.
 #[derive(Serialize)]
 struct Explanation {
+    /// `label`, `trait`, `tag` or `task`.
     kind: &'static str,
     name: String,
     value: Option<String>,
+    /// The reasons, one line each.
     why: Vec<String>,
 }
 
-/// Prints where a label, trait, tag or task of this host came from.
+/// Prints the value and the origin of a label, trait, tag or task of this host.
 ///
 /// # Errors
-/// Fails if the host has no desired state yet, or if the ledger cannot be read.
+/// Fails if the host has no desired state yet, or if the ledger (the agent's stored state) cannot be
+/// read.
 pub fn explain(root: &Path, kind: ExplainedObject, name: &str, output: OutputFormat) -> Result<AgentExit> {
     let local = LocalHost::open(root)?;
     let Some(accepted) = local.site.ledger.accepted()? else {
-        bail!("this host holds no desired state yet; `stemma-agent status` says whether it has joined")
+        bail!("this host has no desired state yet; `stemma-agent status` shows whether it has joined")
     };
     let desired = accepted.desired();
     let explanation = match kind {
@@ -57,73 +61,78 @@ pub(super) fn task_reasons(root: &Path, id: &str) -> Vec<String> {
     explain_task(&local, &desired, id).unwrap().unwrap().why
 }
 
+/// Returns the output for people: a line with the object and its value, then one line per reason.
 fn human_text(explanation: &Explanation) -> String {
     let value = explanation.value.as_ref().map(|value| format!(" = {value}")).unwrap_or_default();
-    let why = explanation.why.iter().map(|why| format!("  {why}\n"));
-    format!("{} {}{value}\n{}", explanation.kind, explanation.name, why.collect::<String>())
+    let reason_lines = explanation.why.iter().map(|reason| format!("  {reason}\n"));
+    format!("{} {}{value}\n{}", explanation.kind, explanation.name, reason_lines.collect::<String>())
 }
 
-/// Explains a label: its value, its origin, and whether it is written to the host label map.
+/// Explains a label: its value, its origin, and whether it is written to the host label map (a file of labels on the
+/// host). Returns `None` if the host does not have the label.
 fn explain_label(desired: &Desired, key: &str) -> Option<Explanation> {
     let label = desired.known.labels.get(key)?;
-    let flows = if label.to_host { "flows to the host label map" } else { "does not flow to the host label map" };
-    let why = vec![format!("from {}", label.origin), flows.to_owned()];
-    Some(Explanation { kind: "label", name: key.into(), value: Some(label.value.clone()), why })
+    let map_text = if label.to_host { "flows to the host label map" } else { "does not flow to the host label map" };
+    let reasons = vec![format!("from {}", label.origin), map_text.to_owned()];
+    Some(Explanation { kind: "label", name: key.into(), value: Some(label.value.clone()), why: reasons })
 }
 
-/// Explains an object that only has a name, such as a trait: that the host has it.
+/// Explains an object that only has a name, such as a trait. Returns `None` if the host does not have the object, which
+/// means that `names` does not contain `name`.
 fn explain_name(kind: &'static str, names: &[String], name: &str) -> Option<Explanation> {
-    let why = vec![format!("held; `stemma explain node {kind}` on a controller says why")];
-    names.iter().any(|held| held == name).then(|| Explanation { kind, name: name.into(), value: None, why })
+    let reasons = vec![format!("held; `stemma explain node {kind}` on a controller shows why")];
+    names.iter().any(|entry| entry == name).then(|| Explanation { kind, name: name.into(), value: None, why: reasons })
 }
 
-/// Explains a tag: its value, and whether this node is its primary.
+/// Explains a tag: its value, and whether this node is its primary. `name` is the name of the tag, or `NAME:VALUE`.
+/// Returns `None` if the host does not have the tag.
 fn explain_tag(desired: &Desired, name: &str) -> Option<Explanation> {
-    let set = &desired.task_set;
-    let entry = set.tags.iter().find(|tag| *tag == name || tag.split(':').next() == Some(name))?;
-    let why = if set.primaries.iter().any(|primary| primary == name) { "held as primary" } else { "held" };
+    let task_set = &desired.task_set;
+    let entry = task_set.tags.iter().find(|tag| *tag == name || tag.split(':').next() == Some(name))?;
+    let reason = if task_set.primaries.iter().any(|primary| primary == name) { "held as primary" } else { "held" };
     let value = entry.split_once(':').map(|(_, value)| value.to_owned());
-    Some(Explanation { kind: "tag", name: name.into(), value, why: vec![why.into()] })
+    Some(Explanation { kind: "tag", name: name.into(), value, why: vec![reason.into()] })
 }
 
-/// Explains a task: why it does not run or waits, how its last run ended, what it comes after, and which inputs it
-/// reads.
+/// Explains a task: why it does not run or waits, how its last run ended, which tasks run before it, and which inputs
+/// it reads. Returns `None` if the host does not have the task.
 fn explain_task(local: &LocalHost, desired: &Desired, id: &str) -> Result<Option<Explanation>> {
     let ledger = &local.site.ledger;
     let Some(profile) = ledger.profile(desired)? else { return Ok(None) };
     let Some(task) = profile.tasks.iter().find(|task| task.id == id) else { return Ok(None) };
-    let mut why = Vec::new();
+    let mut lines = Vec::new();
     if let Some(reason) = desired.task_set.left_out.get(id) {
-        why.push(format!("left out: {reason}"));
+        lines.push(format!("left out: {reason}"));
     }
     let mut records = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
-    let last = records.get(id).cloned();
-    records.retain(|_, ended| ended.task_set == desired.digest);
-    let is_open = desired.task_set.runs_task(id) && !records.contains_key(id);
-    if is_open {
-        let waiting = waiting_tasks(local, desired, &profile, &records)?;
-        why.push(match waiting.get(id) {
+    let last_record = records.get(id).cloned();
+    records.retain(|_, record| record.task_set == desired.digest);
+    let is_pending = desired.task_set.runs_task(id) && !records.contains_key(id);
+    if is_pending {
+        let closed_barriers = waiting_tasks(local, desired, &profile, &records)?;
+        lines.push(match closed_barriers.get(id) {
             Some(barrier) => format!("waiting for {}", status::barrier_text(&barrier.task, &barrier.selector)),
             None => "not yet".to_owned(),
         });
     }
-    if let Some(last) = last {
+    if let Some(last_record) = last_record {
         let reasons = ledger.get(&REASONS)?.unwrap_or_default();
-        why.push(match records.get(id) {
-            Some(ended) => format!("last: {}", TaskEnd::from_record(task, ended)),
-            // The current mode of the task says nothing about the earlier run. The stored reason does.
-            None => format!("in an earlier task set: {}", TaskEnd::from_earlier(last.outcome, reasons.get(id))),
+        lines.push(match records.get(id) {
+            Some(record) => format!("last: {}", TaskEnd::from_record(task, record)),
+            // The task may have had another mode in the earlier task set. The stored reason shows whether the task was
+            // only observed in that run.
+            None => format!("in an earlier task set: {}", TaskEnd::from_earlier(last_record.outcome, reasons.get(id))),
         });
-        why.extend(reasons.get(id).into_iter().flat_map(reason_lines).map(|said| format!("  {}", escape_terminal(said))));
+        lines.extend(reasons.get(id).into_iter().flat_map(reason_lines).map(|line| format!("  {}", escape_terminal(line))));
     }
     if ledger.should_refresh(id)? {
-        why.push("runs again: a task that it subscribes to has changed something".to_owned());
+        lines.push("runs again: a task that it subscribes to has changed something".to_owned());
     }
-    let before: Vec<_> = task.after.iter().filter_map(|&at| profile.tasks.get(usize::from(at))).collect();
-    why.extend(before.iter().map(|before| format!("after task {}", before.id)));
-    let awaited = |barrier: &Barrier| format!("after {}", status::barrier_text(&barrier.task, &barrier.selector));
-    why.extend(task.barriers.iter().map(awaited));
-    why.extend(task.references.iter().map(|reference| {
+    let previous_tasks: Vec<_> = task.after.iter().filter_map(|&index| profile.tasks.get(usize::from(index))).collect();
+    lines.extend(previous_tasks.iter().map(|previous| format!("after task {}", previous.id)));
+    let barrier_line = |barrier: &Barrier| format!("after {}", status::barrier_text(&barrier.task, &barrier.selector));
+    lines.extend(task.barriers.iter().map(barrier_line));
+    lines.extend(task.references.iter().map(|reference| {
         let value = match desired.task_set.inputs.get(reference) {
             Some(InputValue::Json(text)) => text.to_string(),
             Some(InputValue::Absent) | None => "absent".into(),
@@ -131,7 +140,7 @@ fn explain_task(local: &LocalHost, desired: &Desired, id: &str) -> Result<Option
         };
         format!("reads {reference} = {value}")
     }));
-    Ok(Some(Explanation { kind: "task", name: id.into(), value: None, why }))
+    Ok(Some(Explanation { kind: "task", name: id.into(), value: None, why: lines }))
 }
 
 #[cfg(test)]
@@ -140,32 +149,34 @@ mod tests {
     use super::*;
     use crate::apply::testing::{TestTaskSet, joined_host, store_accepted};
 
-    /// `explain` printed `last: changed` of the earlier task set, as if the task were done.
+    /// Regression test: `explain` printed `last: changed` from the earlier task set, as if the task had run in the
+    /// current one.
     #[test]
     fn y06_explain_shows_earlier_outcome_when_task_is_pending() {
         let barrier = || Barrier { task: "db".to_owned(), selector: "tags x".to_owned() };
         let set = || TestTaskSet::default().command("app", &[], &["true"]);
-        let before = "in an earlier task set: changed";
-        for (next, said) in [
-            (set().with_release(2), vec!["not yet", before]),
-            (set().with_release(2).with_barrier(barrier()), vec!["waiting for db on tags x", before, "after db on tags x"]),
+        let earlier_line = "in an earlier task set: changed";
+        for (next, expected) in [
+            (set().with_release(2), vec!["not yet", earlier_line]),
+            (set().with_release(2).with_barrier(barrier()), vec!["waiting for db on tags x", earlier_line, "after db on tags x"]),
         ] {
             let root = tempfile::tempdir().unwrap();
             let host = joined_host(root.path(), &set());
-            let told = || {
-                let all = task_reasons(root.path(), "app");
-                // Without the lines of the reason.
-                all.into_iter().filter(|said| !said.starts_with("  ")).collect::<Vec<_>>()
+            let explained_lines = || {
+                let all_lines = task_reasons(root.path(), "app");
+                // The indented lines with the reason of the outcome are left out.
+                all_lines.into_iter().filter(|line| !line.starts_with("  ")).collect::<Vec<_>>()
             };
-            assert_eq!(told(), ["not yet"]);
+            assert_eq!(explained_lines(), ["not yet"]);
             assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
-            assert_eq!(told(), ["last: changed"]);
+            assert_eq!(explained_lines(), ["last: changed"]);
             store_accepted(&host, 2, &next);
-            assert_eq!(told(), said);
+            assert_eq!(explained_lines(), expected);
         }
     }
 
-    /// `explain` printed `would change` for a task that was never checked.
+    /// Regression test: `explain` printed `would change` for a task that was never checked, because its mode was
+    /// `observe`.
     #[test]
     fn y06_explain_shows_task_as_observed_in_earlier_task_set() {
         let root = tempfile::tempdir().unwrap();
@@ -177,9 +188,9 @@ mod tests {
         assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
         for (revision, mode) in [(2, "observe"), (3, "apply")] {
             store_accepted(&host, revision, &set(mode).with_release(revision));
-            let told = task_reasons(root.path(), "seen");
-            let told: Vec<&str> = told.iter().map(String::as_str).filter(|said| !said.starts_with("  ")).collect();
-            assert_eq!(told, ["not yet", "in an earlier task set: observed"], "{mode}");
+            let reasons = task_reasons(root.path(), "seen");
+            let reasons: Vec<&str> = reasons.iter().map(String::as_str).filter(|line| !line.starts_with("  ")).collect();
+            assert_eq!(reasons, ["not yet", "in an earlier task set: observed"], "{mode}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `join`: exchanges a token for this host's certificate.
+//! The command `join`: exchanges a join token for this host's certificate.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -18,23 +18,23 @@ use crate::args::JoinArgs;
 use crate::host::HostPath;
 use crate::host::atomic::ensure_dir;
 use crate::identity::HostIdentity;
-use crate::sync::join::{JoinOptions, join as ask};
+use crate::sync::join::{JoinOptions, join as join_fleet};
 
 /// Maximum size of a token file, in bytes.
 const MAX_TOKEN_BYTES: u64 = 4096;
 
-/// Explanation of what a token file contains.
+/// Advice about the content of a token file.
 const TOKEN_ADVICE: &str = "a token is ID.SECRET, as `stemma token create` prints it, in a file of its own";
 
-/// Joins a fleet with a token, and starts the agent's unit if there is one.
+/// Joins a fleet with a token, and starts the agent's systemd unit if it is installed.
 ///
 /// # Errors
-/// Fails if the token cannot be read, or if no controller can be reached or the controller refuses. The host has not
-/// joined then. Also fails if the host has joined and its unit cannot be started.
+/// Fails if the token cannot be read, no controller can be reached, or the controller refuses. The host has not joined
+/// then. Also fails if the host has joined and its unit cannot be started.
 pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
     let controllers: Vec<Target> = args.controllers.iter().map(|url| url.parse()).collect::<Result<_, _>>()?;
-    if let Some(plain) = controllers.iter().find(|target| !target.is_tls) {
-        bail!("{plain}: agents only use TLS; write https://");
+    if let Some(plaintext_target) = controllers.iter().find(|target| !target.is_tls) {
+        bail!("{plaintext_target}: agents only use TLS; write https://");
     }
     let local = LocalHost::open(root)?;
     let options = JoinOptions {
@@ -47,7 +47,7 @@ pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
     // The directory of label files must exist, so that the agent can watch it from the start.
     ensure_dir(&*local.host, &HostPath::from_static("/etc/stemma/labels.d"), 0o755)?;
     let name = options.name.clone();
-    let result = super::converge::runtime()?.block_on(ask(&*local.host, options, Arc::new(SystemClock)));
+    let result = super::converge::runtime()?.block_on(join_fleet(&*local.host, options, Arc::new(SystemClock)));
     let identity = result.map_err(|error| anyhow!(error.explanation()))?;
     print(&joined_message(&identity, &name))?;
     if service::start(root).context("this host has joined, and its agent does not run")? {
@@ -56,8 +56,8 @@ pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
     Ok(AgentExit::Done)
 }
 
-/// Returns the message that this host has joined. The node has the requested name, because the controller would have
-/// refused the request instead of choosing another name.
+/// Returns the message that this host has joined. `name` is the requested name of the node. It is also the actual name,
+/// because a controller refuses a request whose name it cannot use.
 fn joined_message(identity: &HostIdentity, name: &str) -> String {
     format!("joined {} as node {name} ({})\n", identity.fleet, identity.node)
 }
@@ -65,47 +65,50 @@ fn joined_message(identity: &HostIdentity, name: &str) -> String {
 /// Parses the hash of the fleet root's key, with or without the prefix `sha256:`.
 fn parse_ca_hash(text: &str) -> Result<[u8; 32]> {
     let digits = text.trim().strip_prefix("sha256:").unwrap_or(text.trim());
-    from_hex(digits).context("--ca-hash takes 64 hexadecimal digits, as `stemma token ca-hash` prints them")
+    from_hex(digits).context("--ca-hash requires 64 hexadecimal digits, as `stemma token ca-hash` prints them")
 }
 
 /// Reads the token from a file or from standard input (`-`), and checks its form before anything is sent.
 fn read_token(file: &Path) -> Result<String> {
-    let (mut bytes, is_input) = (Vec::new(), file == Path::new("-"));
-    let named = if is_input { "standard input".to_owned() } else { file.display().to_string() };
-    if is_input {
+    let (mut bytes, is_standard_input) = (Vec::new(), file == Path::new("-"));
+    let source_name = if is_standard_input { "standard input".to_owned() } else { file.display().to_string() };
+    if is_standard_input {
         std::io::stdin().take(MAX_TOKEN_BYTES).read_to_end(&mut bytes).context("the token on standard input")?;
     } else {
-        let opened = std::fs::File::open(file).with_context(|| format!("the token file {named}"))?;
-        opened.take(MAX_TOKEN_BYTES).read_to_end(&mut bytes).with_context(|| named.clone())?;
+        let opened_file = std::fs::File::open(file).with_context(|| format!("the token file {source_name}"))?;
+        opened_file.take(MAX_TOKEN_BYTES).read_to_end(&mut bytes).with_context(|| source_name.clone())?;
     }
     let text = match json::decode_utf8(bytes) {
         Ok(text) => text,
-        Err(why) => bail!("{named} holds no token: {why}; {TOKEN_ADVICE}; nothing was sent"),
+        Err(error) => bail!("{source_name} holds no token: {error}; {TOKEN_ADVICE}; nothing was sent"),
     };
     let token = text.trim();
     if token.is_empty() {
-        bail!("{named} holds no token: make one with `stemma token create`");
+        bail!("{source_name} holds no token: make one with `stemma token create`");
     }
-    if let Some(what) = find_token_error(token) {
+    if let Some(problem) = find_token_error(token) {
         let blanks = text.len() - text.trim_start().len();
+        // The number of the line with the token, for editors: lines are counted from 1.
         let line = text[..blanks].matches('\n').count() + 1;
-        bail!("{named}:{line} holds no token alone: {what}; {TOKEN_ADVICE}; nothing was sent");
+        bail!("{source_name}:{line} does not contain just a token: {problem}; {TOKEN_ADVICE}; nothing was sent");
     }
     Ok(token.to_owned())
 }
 
-/// Returns the name for the node: the requested name, or else the host's name. It is validated before anything is sent.
+/// Returns the name for the node: the requested name, or else the name of this host. Fails if the name is not valid, so
+/// that nothing is sent to a controller then.
 fn node_name(requested: Option<&str>) -> Result<String> {
-    let (name, whose) = match requested {
+    let (name, name_source) = match requested {
         Some(name) => (name.to_owned(), "--name"),
         None => (host_name()?, "this host's name"),
     };
-    if let Err(why) = NodeName::new(&name) {
-        bail!("{whose}: {why}; join with --name and another name; nothing was sent");
+    if let Err(error) = NodeName::new(&name) {
+        bail!("{name_source}: {error}; join with --name and another name; nothing was sent");
     }
     Ok(name)
 }
 
+/// Returns the name of this host, as the kernel stores it.
 fn host_name() -> Result<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("this host's name; give one with --name")?;
     Ok(name.trim().to_owned())
@@ -115,7 +118,7 @@ fn host_name() -> Result<String> {
 mod tests {
     use super::*;
 
-    /// The message named the node by its uuid only, which nobody uses.
+    /// Regression test: the message contained only the uuid of the node, and nobody uses the uuid as a name.
     #[test]
     fn y09_joined_message_contains_node_name() {
         let node = "0199c3a4-5b6c-7d8e-9f00-112233445566";
@@ -137,41 +140,47 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
-        let good = format!("{id}.{secret}");
-        for (before, behind) in [("", ""), (" ", "\n"), ("\n\n", "\r\n")] {
-            std::fs::write(&file, format!("{before}{good}{behind}")).unwrap();
-            assert_eq!(read_token(&file).unwrap(), good);
+        let valid_token = format!("{id}.{secret}");
+        for (leading_blanks, trailing_blanks) in [("", ""), (" ", "\n"), ("\n\n", "\r\n")] {
+            std::fs::write(&file, format!("{leading_blanks}{valid_token}{trailing_blanks}")).unwrap();
+            assert_eq!(read_token(&file).unwrap(), valid_token);
         }
-        let in_utf_16: Vec<u8> = good.encode_utf16().flat_map(u16::to_le_bytes).collect();
-        for (text, what) in [
-            (format!("\u{feff}{good}\n").into_bytes(), ":1 holds no token alone: it begins with a byte order mark"),
-            (format!("\"{good}\"\n").into_bytes(), "quotes"),
-            (format!("'{good}'").into_bytes(), "quotes"),
-            (format!("{good} # of web").into_bytes(), "blanks"),
-            (format!("# of web\n{good}\n").into_bytes(), "more than one line"),
-            (format!("# {good}\n").into_bytes(), "a comment"),
-            (format!("{good}\n{good}\n").into_bytes(), "more than one line"),
-            (format!("token={good}").into_bytes(), "before its dot has 22 characters"),
+        let in_utf_16: Vec<u8> = valid_token.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for (text, expected) in [
+            (
+                format!("\u{feff}{valid_token}\n").into_bytes(),
+                ":1 does not contain just a token: it begins with a byte order mark",
+            ),
+            (format!("\"{valid_token}\"\n").into_bytes(), "quotes"),
+            (format!("'{valid_token}'").into_bytes(), "quotes"),
+            (format!("{valid_token} # of web").into_bytes(), "blanks"),
+            (format!("# of web\n{valid_token}\n").into_bytes(), "more than one line"),
+            (format!("# {valid_token}\n").into_bytes(), "a comment"),
+            (format!("{valid_token}\n{valid_token}\n").into_bytes(), "more than one line"),
+            (format!("token={valid_token}").into_bytes(), "before its dot has 22 characters"),
             (id.as_bytes().to_vec(), "not ID.SECRET"),
             (format!("{id}.").into_bytes(), "behind its dot has 0 characters"),
             (format!(".{secret}").into_bytes(), "before its dot has 0 characters"),
             (format!("{id}.zz").into_bytes(), "behind its dot has 2 characters"),
             (format!("{id}.s\u{e9}cret").into_bytes(), "not printable ASCII"),
             (format!("{id}.se\u{0}cret").into_bytes(), "NUL"),
-            (good.as_bytes()[..80].to_vec(), "behind its dot has 63 characters"),
-            (good.as_bytes()[..20].to_vec(), "behind its dot has 3 characters"),
-            (format!("\n\n{good}0\n").into_bytes(), ":3 holds no token alone: the part behind its dot has 65 characters"),
-            (format!("{good}X").into_bytes(), "behind its dot has 65 characters"),
-            (format!("{good}.{good}").into_bytes(), "behind its dot has 146 characters"),
-            (good.replace('f', "g").into_bytes(), "before its dot is not all digits"),
+            (valid_token.as_bytes()[..80].to_vec(), "behind its dot has 63 characters"),
+            (valid_token.as_bytes()[..20].to_vec(), "behind its dot has 3 characters"),
+            (
+                format!("\n\n{valid_token}0\n").into_bytes(),
+                ":3 does not contain just a token: the part behind its dot has 65 characters",
+            ),
+            (format!("{valid_token}X").into_bytes(), "behind its dot has 65 characters"),
+            (format!("{valid_token}.{valid_token}").into_bytes(), "behind its dot has 146 characters"),
+            (valid_token.replace('f', "g").into_bytes(), "before its dot is not all digits"),
             (format!("{id}.{}", secret.replace('f', "g")).into_bytes(), "behind its dot has characters that no secret has"),
             (in_utf_16.clone(), "UTF-16"),
             ([&[0xff, 0xfe][..], &in_utf_16[..]].concat(), "UTF-16"),
             (vec![0xff, b'a'], "no text in UTF-8"),
         ] {
             std::fs::write(&file, &text).unwrap();
-            let said = read_token(&file).unwrap_err().to_string();
-            assert!(said.contains(what) && said.contains("nothing was sent"), "{text:?}: {said}");
+            let message = read_token(&file).unwrap_err().to_string();
+            assert!(message.contains(expected) && message.contains("nothing was sent"), "{text:?}: {message}");
         }
         std::fs::write(&file, "\n").unwrap();
         assert!(read_token(&file).unwrap_err().to_string().contains("holds no token"));
@@ -181,15 +190,15 @@ mod tests {
     fn y09_node_name_is_validated_before_request() {
         let (longest, too_long) = ("a".repeat(255), "a".repeat(256));
         assert_eq!(node_name(Some(&*longest)).unwrap(), longest);
-        for (wrong, rule) in [
+        for (invalid_name, rule) in [
             (&*too_long, "…\" (256 characters) is not well formed: 1 to 255 letters"),
             ("", "1 to 255 letters"),
             ("not a name", "1 to 255 letters"),
             ("01234567-89ab-cdef-0123-456789abcdef", "it looks like a uuid"),
         ] {
-            let said = node_name(Some(wrong)).unwrap_err().to_string();
-            let is_told = said.starts_with("--name: ") && said.ends_with("nothing was sent");
-            assert!(is_told && said.contains(rule), "{said}");
+            let message = node_name(Some(invalid_name)).unwrap_err().to_string();
+            let has_source_and_effect = message.starts_with("--name: ") && message.ends_with("nothing was sent");
+            assert!(has_source_and_effect && message.contains(rule), "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `leave`: removes the agent's own files from this host. What its tasks wrote stays.
+//! The command `leave`: removes the agent's own files from this host. Files that tasks wrote are not removed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,14 +18,15 @@ use crate::config::AgentConfig;
 use crate::host::{Host as _, HostPath};
 use crate::paths;
 
-/// Stops the agent, removes its labels from the host label map, and removes `/run/stemma` and the agent's state.
+/// Stops the agent, removes its labels from the host label map (a file of labels on the host), and removes
+/// `/run/stemma` and the agent's state. With `keep_state`, the agent is not stopped and its state is not removed.
 ///
 /// # Errors
-/// Fails if an agent runs that no unit started, or if other users could have written its state. Then nothing was
-/// removed.
+/// Fails if a running agent was not started by its systemd unit, or if other users could have written its state. Then
+/// nothing was removed.
 pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     if !root.join(&paths::STATE[1..]).exists() {
-        // `LocalHost::open` would create the state.
+        // This is checked first, because `LocalHost::open` would create the state.
         print("this host has no agent state: there is nothing to leave\n")?;
         return Ok(AgentExit::Done);
     }
@@ -40,7 +41,7 @@ pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     };
     check_access(&*local.host)?;
     remove_labels(&local)?;
-    // Deletes the unfinished files of tasks, because after `leave` no run of the agent would delete them.
+    // Deletes the unfinished files that killed tasks left, because no agent runs after `leave` that would delete them.
     leftovers::sweep(&local.site, &StagingDirs::new())?;
     remove_dir(&local, paths::RUN)?;
     if args.keep_state {
@@ -52,21 +53,22 @@ pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     Ok(AgentExit::Done)
 }
 
-/// Removes the agent's labels from the host label map. A file that is no longer a label map is left unchanged, with a
-/// finding.
+/// Removes the agent's labels from the host label map (a file of labels on the host), if the agent has written labels
+/// there. A file that is no longer a label map is not changed, and a finding about it is printed.
 fn remove_labels(local: &LocalHost) -> Result<()> {
     let ledger = &local.site.ledger;
     if ledger.get(&HOST_MAP)?.is_some() {
         let config = AgentConfig::load(&*local.host)?;
-        let none = BTreeMap::new();
-        for finding in host_map::write(&*local.host, ledger, &config.host_label_map, &none, None, Mode::Apply)?.into_findings() {
+        let empty = BTreeMap::new();
+        for finding in host_map::write(&*local.host, ledger, &config.host_label_map, &empty, None, Mode::Apply)?.into_findings() {
             print(&format!("{finding}\n"))?;
         }
     }
     Ok(())
 }
 
-/// Removes a directory of the agent with its content. Links are not followed.
+/// Removes a directory of the agent with its content. A directory that does not exist is not an error. Symbolic links
+/// are not followed.
 fn remove_dir(local: &LocalHost, path: &str) -> Result<()> {
     let path = local.host.system_path(&HostPath::from_static(path));
     match fs::remove_dir_all(&path) {
@@ -84,6 +86,8 @@ mod tests {
     use super::*;
     use crate::apply::testing::{TestTaskSet, joined_host};
 
+    /// The host label map (`map`) contains a label of another program, which remains. The agent has recorded `/srv` as
+    /// a directory in which it writes files.
     #[test]
     fn leave_removes_only_agent_files_and_labels() {
         for keep_state in [true, false] {
@@ -99,18 +103,18 @@ mod tests {
             host_map::write(&*local.host, &local.site.ledger, &config, &labels, None, Mode::Apply).unwrap();
             assert_eq!(fs::read_to_string(&map).unwrap(), "zone=a\nn/x=1\n");
 
-            let left = root.path().join("srv/.stemma-0123456789abcdef");
-            fs::create_dir_all(left.parent().unwrap()).unwrap();
-            fs::write(&left, "secret").unwrap();
+            let unfinished_file = root.path().join("srv/.stemma-0123456789abcdef");
+            fs::create_dir_all(unfinished_file.parent().unwrap()).unwrap();
+            fs::write(&unfinished_file, "secret").unwrap();
             leftovers::record_dirs(&local.site, &StagingDirs::from([("/srv".to_owned(), BTreeSet::new())])).unwrap();
 
             drop(local);
             assert_eq!(leave(root.path(), LeaveArgs { keep_state }).unwrap(), AgentExit::Done);
-            assert!(!left.exists(), "x05: what an agent that was killed left unfinished goes too");
+            assert!(!unfinished_file.exists(), "x05: an unfinished file of a killed agent is deleted too");
             assert_eq!(fs::read_to_string(&map).unwrap(), "zone=a\n");
             assert!(!root.path().join("run/stemma").exists());
             assert_eq!(state.exists(), keep_state);
-            assert_eq!(leave(root.path(), LeaveArgs { keep_state }).unwrap(), AgentExit::Done, "once more");
+            assert_eq!(leave(root.path(), LeaveArgs { keep_state }).unwrap(), AgentExit::Done, "a second `leave` succeeds too");
             assert_eq!(state.exists(), keep_state);
         }
     }

@@ -1,4 +1,5 @@
-//! `pause`, `resume`, `resolve-unknown`: settings that are made on the host and stored in the ledger.
+//! The commands `pause`, `resume` and `resolve-unknown`. They store settings of this host in the ledger, the agent's
+//! records on disk.
 
 use std::path::Path;
 
@@ -10,18 +11,18 @@ use crate::apply::ledger::{LOCAL_STATE, PROGRESS, Step, StepState};
 use crate::apply::wake::{WakeResult, wake};
 use crate::args::ResolveAnswer;
 
-/// Stops applying tasks until [`resume`].
+/// Pauses this host: the agent applies no task until [`resume`].
 ///
 /// # Errors
-/// Fails if the ledger cannot be written.
+/// Fails if the ledger (the agent's stored state) cannot be written.
 pub fn pause(root: &Path) -> Result<AgentExit> {
     set_paused(root, true, "paused: no task is applied until `stemma-agent resume`; labels are still written\n")
 }
 
-/// Continues applying tasks.
+/// Ends the pause of this host, so that the agent applies tasks again.
 ///
 /// # Errors
-/// Fails if the ledger cannot be written.
+/// Fails if the ledger (the agent's stored state) cannot be written.
 pub fn resume(root: &Path) -> Result<AgentExit> {
     set_paused(root, false, "resumed\n")
 }
@@ -32,9 +33,9 @@ fn set_paused(root: &Path, paused: bool, message: &str) -> Result<AgentExit> {
     let mut state = local.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
     state.paused = paused;
     local.site.ledger.put(&LOCAL_STATE, &state)?;
-    let woken = wake(&local.host)?;
+    let wake_result = wake(&local.host)?;
     print(message)?;
-    if woken == WakeResult::NotRunning {
+    if wake_result == WakeResult::NotRunning {
         print(match local.is_running() {
             Some(true) => "(a `stemma-agent once` is running: it checks this setting before each task)\n",
             Some(false) | None => "(no agent runs on this host now; it will read this setting when it starts)\n",
@@ -43,18 +44,21 @@ fn set_paused(root: &Path, paused: bool, message: &str) -> Result<AgentExit> {
     Ok(AgentExit::Done)
 }
 
-/// Returns a new journal step for a task whose recorded outcome is unknown and whose step was lost from the journal.
+/// Returns a replacement for the journal step of a task, if the journal has lost the step and the recorded outcome of
+/// the task is unknown. Returns `None` for any other task. The journal contains a step for each command that was
+/// started.
 fn find_lost_step(local: &LocalHost, task: &str) -> Result<Option<Step>> {
-    let ended = local.site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks.remove(task);
-    let unknown = ended.filter(|ended| ended.outcome == Outcome::Unknown);
-    Ok(unknown.map(|ended| Step { task: task.to_owned(), content: ended.content, state: StepState::Unknown }))
+    let record = local.site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks.remove(task);
+    let unknown_record = record.filter(|record| record.outcome == Outcome::Unknown);
+    Ok(unknown_record.map(|record| Step { task: task.to_owned(), content: record.content, state: StepState::Unknown }))
 }
 
-/// Records the outcome of a command that was started and whose end was not recorded, as the operator states it.
+/// Records the outcome of a task as the operator states it. The task's command was started and its end was not
+/// recorded, for example because the host lost power. The answer `again` makes the task run again.
 ///
 /// # Errors
-/// Fails if the task runs now, if the journal does not contain it, if it is not unknown, or if the ledger cannot be
-/// written.
+/// Fails if the task runs now, the journal does not contain the task, its outcome is known, or the ledger (the
+/// agent's stored state) cannot be written.
 pub fn resolve_unknown(root: &Path, task: &str, answer: ResolveAnswer) -> Result<AgentExit> {
     let local = LocalHost::open(root)?;
     if local.site.ledger.is_applied_elsewhere(task)? {
@@ -69,11 +73,13 @@ pub fn resolve_unknown(root: &Path, task: &str, answer: ResolveAnswer) -> Result
     }
     step.state = match answer {
         ResolveAnswer::Done => StepState::Done,
+        // A command whose last run failed runs again.
         ResolveAnswer::Again => StepState::Failed,
     };
     local.site.ledger.set_step(&step)?;
     if answer == ResolveAnswer::Done {
-        // An operator who answers `done` has checked the host in its current state.
+        // A pending extra run (because a task that this one subscribes to has changed something) is cancelled too. An
+        // operator who answers `done` has checked the host in its current state.
         local.site.ledger.clear_refresh(&[task.to_owned()])?;
     }
     wake(&local.host)?;
@@ -91,17 +97,18 @@ mod tests {
     use super::*;
     use crate::apply::ledger::{TaskProgress, TaskRecord};
 
+    /// The journal has no step of the two tasks. Only the first one has an unknown outcome, so it can be resolved.
     #[test]
     fn w10_13_resolve_unknown_settles_command_when_record_is_lost() {
         let root = tempfile::tempdir().unwrap();
-        for (id, outcome, settled) in [("lost", Outcome::Unknown, true), ("done", Outcome::Changed, false)] {
+        for (id, outcome, is_resolved) in [("lost", Outcome::Unknown, true), ("done", Outcome::Changed, false)] {
             let local = LocalHost::open(root.path()).unwrap();
-            let performed = TaskRecord { task_set: PartDigest([0; 32]), content: [7; 32], outcome, mends: vec![] };
-            let tasks = [(id.to_owned(), performed)].into();
+            let record = TaskRecord { task_set: PartDigest([0; 32]), content: [7; 32], outcome, mends: vec![] };
+            let tasks = [(id.to_owned(), record)].into();
             local.site.ledger.put(&PROGRESS, &TaskProgress { tasks }).unwrap();
-            assert_eq!(resolve_unknown(root.path(), id, ResolveAnswer::Done).is_ok(), settled, "{id}");
-            let kept = settled.then(|| Step { task: id.into(), content: [7; 32], state: StepState::Done });
-            assert_eq!(local.site.ledger.step(id).unwrap(), kept);
+            assert_eq!(resolve_unknown(root.path(), id, ResolveAnswer::Done).is_ok(), is_resolved, "{id}");
+            let expected_step = is_resolved.then(|| Step { task: id.into(), content: [7; 32], state: StepState::Done });
+            assert_eq!(local.site.ledger.step(id).unwrap(), expected_step);
         }
     }
 }

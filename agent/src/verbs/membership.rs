@@ -1,9 +1,9 @@
-//! Checks whether this host can still connect to its fleet, by its identity and its credentials. If one of the two is
-//! damaged, the result says what to do.
+//! Checks whether this host can still connect to its fleet, by the files of its identity and its credentials. If one of
+//! these files is damaged, the result contains a remedy.
 //!
-//! The agent does not stop because these files are damaged (F13). The desired state in the ledger was verified when it
-//! was accepted, and can be kept converged without a controller. A service that exited because of the damage would be
-//! restarted again and again, and its host would drift.
+//! The agent runs even if these files are damaged. The desired state in the ledger (the agent's records on disk) was
+//! verified when it was accepted, and the agent can apply it without a controller. If the agent exited because of the
+//! damage, the service manager would restart it again and again, and the host would drift.
 
 use anyhow::Result;
 use stemma_wire::log::error_chain;
@@ -13,7 +13,8 @@ use crate::apply::verify::NodeVerifier;
 use crate::identity::{HostIdentity, IdentityError};
 use crate::sync::TlsCredentials;
 
-/// Advice for a damaged file. The node still exists, so a new token alone does not help.
+/// Advice for a damaged file. The host's node still exists and would be in the way of a new join, so the advice
+/// includes its deletion.
 const REJOIN_ADVICE: &str = "an agent that is started now applies what this host has but gets no updates, and one that was \
      started earlier gets updates until it stops; the node still exists: on a controller, run \
      `stemma delete node NAME` and `stemma token create`, then on this host `stemma-agent join URL --token-file F --ca-hash H`, and \
@@ -21,20 +22,21 @@ const REJOIN_ADVICE: &str = "an agent that is started now applies what this host
 
 /// The membership of a host in a fleet.
 pub(super) enum Membership {
-    /// A member with intact identity and credentials.
+    /// A member with intact identity and credentials: the identity, and the verifier of the messages that controllers
+    /// sign.
     Member(Box<(HostIdentity, NodeVerifier)>),
-    /// A member whose identity or credentials are damaged, with a sentence about what to do.
+    /// A member whose identity or credentials are damaged: the identity, if it is intact, and a message with a remedy.
     Damaged(Option<HostIdentity>, String),
     /// The host never joined.
     NotJoined,
 }
 
-/// Reads and checks identity and credentials. A host with a desired state counts as a member even if its identity file
-/// is gone.
+/// Reads and checks identity and credentials. A host that has a desired state but no identity file is a damaged member,
+/// because it must have joined.
 ///
 /// # Errors
-/// Fails if the files exist but cannot be read, or if other users can read the key (S71). A person has to correct this
-/// before the agent can start.
+/// Fails if the files exist but cannot be read, or if other users can read the key. A person has to correct this before
+/// the agent can start.
 pub(super) fn read_membership(local: &LocalHost) -> Result<Membership> {
     let host = &*local.host;
     let identity = match HostIdentity::load(host) {
@@ -43,20 +45,20 @@ pub(super) fn read_membership(local: &LocalHost) -> Result<Membership> {
         Err(IdentityError::NotJoined) => {
             return Ok(Membership::Damaged(None, format!("identity.json is gone: {REJOIN_ADVICE}")));
         }
-        Err(damaged @ IdentityError::Damaged(_)) => {
-            return Ok(Membership::Damaged(None, format!("{damaged}: {REJOIN_ADVICE}")));
+        Err(error @ IdentityError::Damaged(_)) => {
+            return Ok(Membership::Damaged(None, format!("{error}: {REJOIN_ADVICE}")));
         }
         Err(error) => return Err(error.into()),
     };
-    let trust = match NodeVerifier::new(&identity) {
-        Ok(trust) => trust,
-        Err(none) => return Ok(Membership::Damaged(None, format!("{none}: {REJOIN_ADVICE}"))),
+    let verifier = match NodeVerifier::new(&identity) {
+        Ok(verifier) => verifier,
+        Err(error) => return Ok(Membership::Damaged(None, format!("{error}: {REJOIN_ADVICE}"))),
     };
-    let usable = TlsCredentials::load(host).and_then(|credentials| credentials.check_usable(&identity));
-    Ok(match usable {
-        Ok(()) => Membership::Member(Box::new((identity, trust))),
-        Err(damaged) if damaged.is_damaged() => {
-            Membership::Damaged(Some(identity), format!("{}: {REJOIN_ADVICE}", error_chain(&damaged)))
+    let result = TlsCredentials::load(host).and_then(|credentials| credentials.check_usable(&identity));
+    Ok(match result {
+        Ok(()) => Membership::Member(Box::new((identity, verifier))),
+        Err(error) if error.is_damaged() => {
+            Membership::Damaged(Some(identity), format!("{}: {REJOIN_ADVICE}", error_chain(&error)))
         }
         Err(error) => return Err(error.into()),
     })

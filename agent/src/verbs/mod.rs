@@ -1,5 +1,5 @@
-//! The commands on the host itself. Each reads the ledger, does one thing, and wakes a running agent if the agent has
-//! to know.
+//! The commands of `stemma-agent` on the host itself. Each command reads the ledger (the agent's records on disk) and
+//! does one thing. If a running agent must notice the change, the command wakes that agent.
 
 mod access;
 mod converge;
@@ -32,17 +32,17 @@ use crate::apply::task::Site;
 use crate::host::real::RealHost;
 use crate::host::{HostError, HostPath};
 
-/// Path of the lock that an agent holds while it applies.
+/// Path of the lock file. A process holds its lock while it applies tasks, so that only one process does.
 const LOCK_PATH: &str = "/var/lib/stemma-agent/apply/lock";
 
-/// The result of a command, as the program's exit status.
+/// The result of a command. The number of a variant is the program's exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentExit {
     /// 0: success.
     Done = 0,
     /// 1: the command ran, and something failed.
     Failed = 1,
-    /// 3: the named object does not exist, or there is no desired state yet.
+    /// 3: the object named in the arguments does not exist, or there is no desired state yet.
     NotFound = 3,
     /// 6: something would change.
     WouldChange = 6,
@@ -61,11 +61,13 @@ impl AgentExit {
 /// This host, with all of its paths below `--root`.
 struct LocalHost {
     host: Rc<RealHost>,
+    /// The host and its ledger (the agent's stored state), for the functions of the root half.
     site: Site,
 }
 
 impl LocalHost {
-    /// Opens the host below a root, and its ledger.
+    /// Opens the host below a root directory, and its ledger (the agent's stored state). The ledger is created if it
+    /// does not exist.
     fn open(root: &Path) -> Result<Self> {
         let host = Rc::new(RealHost::new(root).with_context(|| format!("--root {}", root.display()))?);
         let ledger = Ledger::open(host.clone())
@@ -74,12 +76,13 @@ impl LocalHost {
         Ok(Self { host, site })
     }
 
-    /// Takes the lock of this host's state. Returns `None` if another process holds it.
+    /// Acquires the lock of this host's state. Returns `None` if another process has the lock.
     fn lock(&self) -> Result<Option<OwnedFd>, HostError> {
         self.host.lock(&HostPath::from_static(LOCK_PATH))
     }
 
-    /// Returns whether an agent runs on this host's state, or `None` if its lock cannot be checked.
+    /// Returns whether another process, such as the agent, has the lock of this host's state. Returns `None` if the
+    /// lock cannot be checked.
     fn is_running(&self) -> Option<bool> {
         self.host.is_locked(&HostPath::from_static(LOCK_PATH)).ok()
     }
@@ -90,7 +93,7 @@ fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
-/// Writes to standard output. A closed pipe is not an error.
+/// Writes a text to standard output. A closed pipe, as in `stemma-agent status | head`, is not an error.
 fn print(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

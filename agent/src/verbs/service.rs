@@ -1,4 +1,4 @@
-//! The agent's systemd unit, if systemd runs this host and the package installed the unit.
+//! Starts and stops the agent's systemd unit, if systemd runs this host and the package has installed the unit.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,12 +11,12 @@ const SYSTEMD_DIR: &str = "/run/systemd/system";
 /// Name of the agent's unit.
 const UNIT: &str = "stemma-agent.service";
 
-/// Returns whether systemd runs the host that has this root.
+/// Returns whether systemd runs the host with this root directory. False for any root other than `/`.
 pub(super) fn is_systemd_booted(root: &Path) -> bool {
     root == Path::new("/") && Path::new(SYSTEMD_DIR).exists()
 }
 
-/// Returns whether systemd has a unit for the agent of this host.
+/// Returns whether the agent's unit is installed on this host.
 fn is_installed(root: &Path) -> Result<bool> {
     Ok(is_systemd_booted(root) && systemctl(&["cat", UNIT])?.is_none())
 }
@@ -26,7 +26,7 @@ pub(super) fn start(root: &Path) -> Result<bool> {
     let has_unit = is_installed(root)?;
     if has_unit {
         run_systemctl(&["enable", UNIT])?;
-        // A running agent still uses the old identity.
+        // The unit is restarted, not started, because an agent that already runs uses the old identity.
         run_systemctl(&["restart", UNIT])?;
     }
     Ok(has_unit)
@@ -40,7 +40,7 @@ pub(super) fn stop(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs systemctl. Fails with its error output if the command does not succeed.
+/// Runs systemctl with these arguments. If the command does not succeed, fails with its error output.
 fn run_systemctl(args: &[&str]) -> Result<()> {
     match systemctl(args)? {
         None => Ok(()),
@@ -48,7 +48,7 @@ fn run_systemctl(args: &[&str]) -> Result<()> {
     }
 }
 
-/// Runs systemctl. Returns `None` if the command succeeds, or else its error output.
+/// Runs systemctl with these arguments. Returns `None` if the command succeeds, or else its error output.
 fn systemctl(args: &[&str]) -> Result<Option<String>> {
     let output = Command::new("systemctl").arg("--quiet").args(args).stdin(Stdio::null()).output();
     let output = output.context("systemctl cannot be started")?;

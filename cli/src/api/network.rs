@@ -5,8 +5,9 @@ use stemma_wire::log::error_chain;
 use stemma_wire::net::UnknownHost;
 use stemma_wire::tls::Refusal;
 
-/// Returns whether a failed request may have been carried out. This knows more than [`ClientError::outcome`]: a peer
-/// that rejected our certificate, or that speaks another protocol, has carried out nothing.
+/// Returns whether the controller may have carried out a request that failed. Unlike [`ClientError::outcome`], this
+/// function also recognizes a peer that rejected our certificate or speaks another protocol. Such a peer has carried
+/// out nothing.
 pub(super) fn request_outcome(error: &ClientError) -> RequestOutcome {
     match error {
         ClientError::Handshake { .. } => RequestOutcome::NotSent,
@@ -15,16 +16,18 @@ pub(super) fn request_outcome(error: &ClientError) -> RequestOutcome {
     }
 }
 
-/// Returns a message of two lines: what failed and why, and what to check.
+/// Returns a message of two lines for a request without a response. The first line is the failure with its cause. The
+/// second line suggests what to check. `url` is the address of the controller.
 pub(super) fn error_message(error: &ClientError, url: &str) -> String {
-    let (what, advice) = match error {
+    let (failure, advice) = match error {
         ClientError::Unreachable { source, .. } => (error_chain(error), unreachable_advice(source)),
         ClientError::ConnectTimeout { .. } => (
             error_chain(error),
             "is the host up, and does a firewall let this port through? --context or --server names another controller",
         ),
+        // The peer has a certificate of this fleet that is not for a controller, for example of an agent.
         ClientError::Untrusted { source: Refusal::WrongUse, .. } => (
-            format!("{url} is not trusted: it shows no certificate of this fleet's controller"),
+            format!("{url} is not trusted: it has no certificate of a controller of this fleet"),
             untrusted_advice(&Refusal::WrongUse),
         ),
         ClientError::Untrusted { source, .. } => (error_chain(error), untrusted_advice(source)),
@@ -43,12 +46,13 @@ pub(super) fn error_message(error: &ClientError, url: &str) -> String {
         ClientError::Broken { .. } => (error_chain(error), "was the controller stopped? try again"),
         ClientError::AnswerTimeout { .. } => (error_chain(error), "is the controller busy? see its journal and /metrics"),
         ClientError::TooLarge { .. } => (error_chain(error), "request less: use a selector, or names"),
+        // This program could not process the response, for example because the disk is full.
         ClientError::NotTaken { .. } => (error_chain(error), "is there room for it?"),
     };
-    crate::output::printable_lines(&format!("{what}\n  {advice}"))
+    crate::output::printable_lines(&format!("{failure}\n  {advice}"))
 }
 
-/// Returns what to check if no connection was made.
+/// Returns what the user should check if no connection to the controller could be opened.
 fn unreachable_advice(source: &std::io::Error) -> &'static str {
     if source.kind() == std::io::ErrorKind::ConnectionRefused {
         return "is the controller running there? --context or --server names another one";
@@ -59,7 +63,7 @@ fn unreachable_advice(source: &std::io::Error) -> &'static str {
     "is there a route to that host? --context or --server names another controller"
 }
 
-/// Returns what to check if the peer's certificate was refused.
+/// Returns what the user should check if we rejected the certificate of the peer.
 fn untrusted_advice(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Expired { .. } | Refusal::NotYetValid { .. } => {
@@ -70,10 +74,10 @@ fn untrusted_advice(refusal: &Refusal) -> &'static str {
     }
 }
 
-/// Returns whether the peer's TLS side rejected our certificate, or required one.
+/// Returns whether the peer rejected our TLS certificate, or required one. The peer reports both as a TLS alert.
 fn is_certificate_refused(error: &ClientError) -> bool {
     use rustls::AlertDescription as Alert;
-    let refuses = |alert: &Alert| {
+    let is_refusal = |alert: &Alert| {
         matches!(
             alert,
             Alert::BadCertificate
@@ -86,7 +90,7 @@ fn is_certificate_refused(error: &ClientError) -> bool {
                 | Alert::AccessDenied
         )
     };
-    tls_errors(error).any(|error| matches!(error, rustls::Error::AlertReceived(alert) if refuses(alert)))
+    tls_errors(error).any(|error| matches!(error, rustls::Error::AlertReceived(alert) if is_refusal(alert)))
 }
 
 /// Returns whether the peer sent something that is not a TLS record.
@@ -94,12 +98,13 @@ fn is_not_tls(error: &ClientError) -> bool {
     tls_errors(error).any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
 }
 
-/// Returns whether the peer sent something that is not an HTTP response.
+/// Returns whether the peer sent something that the HTTP parser does not accept as a response.
 fn is_not_http(error: &ClientError) -> bool {
     matches!(error, ClientError::Broken { source } if source.is_parse())
 }
 
-/// Returns the TLS errors among the causes of an error. They are wrapped in I/O errors.
+/// Returns the TLS errors among the causes of an error. A cause is a TLS error itself, or an I/O error that contains
+/// one.
 fn tls_errors(error: &ClientError) -> impl Iterator<Item = &rustls::Error> {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     causes.filter_map(|cause| {
@@ -117,9 +122,10 @@ mod tests {
     #[test]
     fn error_message_names_next_check_for_each_failure() {
         let target = || "https://c.example:9443".parse().unwrap();
+        // rustls errors arrive inside an I/O error.
         let tls = |error| Error::new(ErrorKind::InvalidData, error);
         let alert = rustls::Error::AlertReceived(rustls::AlertDescription::HandshakeFailure);
-        let no_tls = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+        let invalid_record = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
         for (error, expected) in [
             (
                 ClientError::Unreachable { target: target(), source: ErrorKind::ConnectionRefused.into() },
@@ -142,7 +148,7 @@ mod tests {
             ),
             (ClientError::Untrusted { target: target(), source: Refusal::WrongName }, "use a host name from the certificate"),
             (
-                ClientError::Handshake { target: target(), source: tls(no_tls) },
+                ClientError::Handshake { target: target(), source: tls(invalid_record) },
                 "https://c.example:9443 does not speak TLS\n  is this the admin's port?",
             ),
             (

@@ -1,4 +1,5 @@
-//! An error of the controller, formatted for people: the controller's own message, with field and detail.
+//! Parses an error response of the controller, and formats it for people: the controller's own message, with field and
+//! detail.
 
 use std::fmt;
 
@@ -11,88 +12,94 @@ use stemma_wire::error::ErrorType;
 
 use crate::exit::Exit;
 
-/// A response that is not a success.
+/// An error response of the controller, parsed from its JSON body.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ApiRefusal {
     /// The HTTP status of the response.
     status: u16,
     /// The stable name of the error type, such as `label.conflict`.
-    kind: String,
-    /// The controller's message.
+    error_type: String,
+    /// The controller's message for people.
     pub(crate) message: String,
     /// The path of the field that the error is about.
     pub(crate) field: Option<String>,
-    /// The message without object and field. `None` from an older controller.
+    /// The message without the names of the object and the field. `None` if an older controller sent the error.
     pub(crate) reason: Option<String>,
-    /// More lines about the error, to print below the message.
+    /// Further lines about the error. They are printed below the message.
     pub(crate) detail: Option<String>,
-    /// The errors of a release that does not compile, each with its field.
+    /// All errors of a release that does not compile. Each is the path of a field, if known, and a message.
     pub(crate) errors: Vec<(Option<String>, String)>,
-    /// The fields and keys that other managers own.
+    /// The fields and keys that the write would change, although other managers own them.
     pub(crate) conflicts: Vec<FieldConflict>,
-    /// A possible reason for the conflicts: the manager named by `--adopt` owns nothing.
+    /// A possible reason for the conflicts: the manager that `--adopt` names owns nothing.
     pub(crate) warning: Option<String>,
-    /// The command that takes over what other managers own.
+    /// The command line with `--overwrite` added. It would also change what other managers own.
     pub(super) overwrite_command: Option<String>,
-    /// The key of the object that the error is about, such as `cluster/prod`, if it is not about a field of the
-    /// request.
+    /// The key of the object that the error is about, such as `cluster/prod`. `None` if the error is about a field of
+    /// the request.
     pub(crate) object: Option<String>,
-    /// The key of the object in the request that caused the error, if `object` is another one.
+    /// The key of the object whose write caused the error, if it is not the object in `object`.
     pub(crate) written_object: Option<String>,
     /// The keys of the objects that still use the object to delete, such as `node/web-1`.
     used_by: Vec<String>,
-    /// The findings for which a strict write is refused.
+    /// The findings because of which the controller refused a write with `--strict`.
     pub(crate) findings: Vec<Finding>,
-    /// All refusals of an apply, including this one, if several objects are refused.
+    /// All refusals of an apply in which several objects are refused, including this one. Empty if only this one
+    /// exists.
     refusals: Vec<ApiRefusal>,
 }
 
-/// A key or field that another manager owns with another value.
+/// A key or field that a write would change, and that another manager owns with another value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FieldConflict {
-    /// `labels`, `annotations`, `parameters`, `traits`, `tags` or `fields`.
+    /// The map that contains the key: `labels`, `annotations`, `parameters`, `traits` or `tags`. It is `fields` for a
+    /// field of the object.
     pub(crate) map: String,
     /// The key, or the name of the field.
     pub(crate) key: String,
     /// The owner, such as `git:apply`.
     pub(crate) owner: String,
-    /// The present value of the key or field, as JSON.
+    /// The present value as JSON, or `set` or `set here` if the conflict contains no value.
     pub(crate) value: String,
 }
 
 impl Exit {
-    /// Returns the exit status for an error.
+    /// Returns the exit status for an error. This is the status attached to the error, or else the status for a refusal
+    /// by the controller, or else [`Exit::Error`].
     pub(crate) fn from_error(error: &anyhow::Error) -> Self {
-        let refused = || error.downcast_ref::<ApiRefusal>().map_or(Self::Error, ApiRefusal::exit);
-        Self::from_exit_error(error).unwrap_or_else(refused)
+        let refusal_status = || error.downcast_ref::<ApiRefusal>().map_or(Self::Error, ApiRefusal::exit);
+        Self::attached_status(error).unwrap_or_else(refusal_status)
     }
 }
 
 impl ApiRefusal {
-    /// Returns whether other objects still use the object to delete.
+    /// Returns whether a delete was refused because other objects still use the object.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.kind == ErrorType::ObjectInUse.name()
+        self.error_type == ErrorType::ObjectInUse.name()
     }
 
-    /// Returns whether the query was refused, for example because an older controller does not know a parameter.
+    /// Returns whether the controller refused the query of the request. For example, an older controller does not know
+    /// a query parameter.
     pub(crate) fn is_query_refusal(&self) -> bool {
-        self.kind == ErrorType::RequestQuery.name()
+        self.error_type == ErrorType::RequestQuery.name()
     }
 
-    /// Returns the keys of the objects that use the object to delete. Empty from an older controller.
+    /// Returns the keys of the objects that use the object to delete, such as `node/web-1`. Empty if an older
+    /// controller sent the error.
     pub(crate) fn users(&self) -> &[String] {
         &self.used_by
     }
 
-    /// Returns each refusal of an apply: this one alone, if no others are listed.
+    /// Returns all refusals of an apply, or only this one if the response lists no others.
     pub(crate) fn refusals(&self) -> &[Self] {
         if self.refusals.is_empty() { std::slice::from_ref(self) } else { &self.refusals }
     }
 
-    /// Parses an error response. If the body is not an error of the API, the message is the HTTP status.
-    pub(super) fn from_response(answer: &Response<Bytes>, method: &str, path: &str) -> Self {
-        let status = answer.status();
-        let body: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
+    /// Parses an error response. If the body is not an error of the API, the message consists of method, path and HTTP
+    /// status.
+    pub(super) fn from_response(response: &Response<Bytes>, method: &str, path: &str) -> Self {
+        let status = response.status();
+        let body: Value = serde_json::from_slice(response.body()).unwrap_or_default();
         let refusal = Self::from_body(&body, status.as_u16());
         match refusal.message.as_str() {
             "" => Self { message: format!("{method} {path}: {status}"), ..refusal },
@@ -100,44 +107,46 @@ impl ApiRefusal {
         }
     }
 
-    /// Parses the body of an error response. Members that the body lacks are empty.
+    /// Parses the JSON body of an error response. A member that the body lacks becomes empty or `None`.
     fn from_body(body: &Value, status: u16) -> Self {
         let error = &body["error"];
         let text = |name: &str| error[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        let top_level = |name: &str| body[name].as_str().map(str::to_owned);
-        let listed = |name: &str| body[name].as_array().into_iter().flatten();
+        let top_level_text = |name: &str| body[name].as_str().map(str::to_owned);
+        let array_items = |name: &str| body[name].as_array().into_iter().flatten();
         Self {
             status,
-            kind: text("type").unwrap_or_default(),
+            error_type: text("type").unwrap_or_default(),
             message: text("message").unwrap_or_default(),
             field: text("field"),
             reason: text("reason"),
             detail: text("detail"),
-            errors: listed("errors").map(parse_error).collect(),
-            conflicts: listed("conflicts").map(FieldConflict::from_json).collect(),
-            warning: top_level("warning"),
+            errors: array_items("errors").map(parse_error).collect(),
+            conflicts: array_items("conflicts").map(FieldConflict::from_json).collect(),
+            warning: top_level_text("warning"),
             overwrite_command: None,
-            object: top_level("object"),
-            written_object: top_level("written"),
-            used_by: listed("used_by").filter_map(Value::as_str).map(str::to_owned).collect(),
-            findings: listed("findings").filter_map(|one| Finding::deserialize(one).ok()).collect(),
-            refusals: listed("refusals").map(|one| Self::from_body(one, status)).collect(),
+            object: top_level_text("object"),
+            written_object: top_level_text("written"),
+            used_by: array_items("used_by").filter_map(Value::as_str).map(str::to_owned).collect(),
+            findings: array_items("findings").filter_map(|finding| Finding::deserialize(finding).ok()).collect(),
+            refusals: array_items("refusals").map(|refusal| Self::from_body(refusal, status)).collect(),
         }
     }
 
-    /// Returns the exit status for this refusal.
+    /// Returns the exit status for this refusal. It depends on the HTTP status. The error `store.outcome_unknown` is an
+    /// exception: the controller does not know whether it stored the write.
     pub(crate) fn exit(&self) -> Exit {
         match StatusCode::from_u16(self.status) {
-            _ if self.kind == "store.outcome_unknown" => Exit::Unknown,
+            _ if self.error_type == "store.outcome_unknown" => Exit::Unknown,
             Ok(StatusCode::NOT_FOUND) => Exit::NotFound,
             Ok(StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED) => Exit::Conflict,
             _ => Exit::Error,
         }
     }
 
-    /// Returns what the person can do about the error, if that is known.
+    /// Returns what the user can do about the error, if that is known. Some error types have several causes. Only the
+    /// text of the message tells them apart.
     fn advice(&self) -> Option<&'static str> {
-        match self.kind.as_str() {
+        match self.error_type.as_str() {
             "auth.required" if self.message.contains("the token is unknown") => Some(
                 "create another one with `stemma principal token create`, and write only this token into the file that `token_file` of the context names",
             ),
@@ -157,26 +166,26 @@ impl ApiRefusal {
     }
 }
 
-/// Parses an error of a release that does not compile: its field, if it has one, and its message.
-fn parse_error(one: &Value) -> (Option<String>, String) {
-    (one["field"].as_str().map(str::to_owned), one["message"].as_str().unwrap_or_default().to_owned())
+/// Parses one error of a release that does not compile. Returns the path of its field, if it has one, and its message.
+fn parse_error(error: &Value) -> (Option<String>, String) {
+    (error["field"].as_str().map(str::to_owned), error["message"].as_str().unwrap_or_default().to_owned())
 }
 
 impl FieldConflict {
-    /// Parses a conflict. The text of its value depends on the map, because some conflicts have no value.
-    fn from_json(value: &Value) -> Self {
-        let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-        let present = match (&value["value"], value["map"].as_str()) {
+    /// Parses a conflict. Some conflicts contain no value. Their text for the value depends on the map.
+    fn from_json(conflict: &Value) -> Self {
+        let text = |name: &str| conflict[name].as_str().unwrap_or_default().to_owned();
+        let value_text = match (&conflict["value"], conflict["map"].as_str()) {
             // The field has its default value, or its value is secret.
             (Value::Null, Some("fields")) => "set here".to_owned(),
             // A trait has no value.
             (Value::Null, Some("traits")) => "set".to_owned(),
-            (shown, _) => shown.to_string(),
+            (json_value, _) => json_value.to_string(),
         };
-        Self { map: text("map"), key: text("key"), owner: text("manager"), value: present }
+        Self { map: text("map"), key: text("key"), owner: text("manager"), value: value_text }
     }
 
-    /// Returns the path of the field in a manifest.
+    /// Returns the path of the field in a manifest, such as `labels.tier`.
     pub(crate) fn manifest_field(&self) -> String {
         if self.map == "fields" { self.key.clone() } else { format!("{}.{}", self.map, self.key) }
     }
@@ -189,7 +198,11 @@ impl fmt::Display for FieldConflict {
 }
 
 impl fmt::Display for ApiRefusal {
+    /// Writes the message, then one indented line for each detail, advice, conflict, warning and finding, and the
+    /// command that also changes what others own. If there are conflicts, a fixed sentence replaces the controller's
+    /// message and details.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A field that the message already names is not printed again.
         let field = self.field.as_deref().filter(|field| !self.message.contains(field));
         let mut text = match field {
             // The controller's message contains the conflicts too, with a solution in terms of its API.
@@ -213,11 +226,13 @@ impl std::error::Error for ApiRefusal {}
 mod tests {
     use super::*;
 
+    /// Parses an error response with this status and body.
     fn refusal(status: StatusCode, body: &[u8]) -> ApiRefusal {
-        let answer = Response::builder().status(status).body(Bytes::copy_from_slice(body)).unwrap();
-        ApiRefusal::from_response(&answer, "GET", "/v1/nodes")
+        let response = Response::builder().status(status).body(Bytes::copy_from_slice(body)).unwrap();
+        ApiRefusal::from_response(&response, "GET", "/v1/nodes")
     }
 
+    /// The refusals are a conflict, a body that is not JSON, and an unknown outcome. The conflict replaces the message.
     #[test]
     fn refusal_shows_message_of_controller() {
         let conflict = refusal(
@@ -230,13 +245,15 @@ mod tests {
             "other managers own what this would change\n  labels.tier is \"gold\", owned by git:apply"
         );
         assert_eq!(conflict.exit(), Exit::Conflict);
-        let other = refusal(StatusCode::BAD_GATEWAY, b"<html>");
-        assert_eq!((other.to_string(), other.exit()), ("GET /v1/nodes: 502 Bad Gateway".to_owned(), Exit::Error));
-        let lost = refusal(StatusCode::SERVICE_UNAVAILABLE, br#"{"error": {"type": "store.outcome_unknown", "message": "x"}}"#);
-        assert_eq!(lost.exit(), Exit::Unknown);
+        let not_json = refusal(StatusCode::BAD_GATEWAY, b"<html>");
+        assert_eq!((not_json.to_string(), not_json.exit()), ("GET /v1/nodes: 502 Bad Gateway".to_owned(), Exit::Error));
+        let outcome_unknown =
+            refusal(StatusCode::SERVICE_UNAVAILABLE, br#"{"error": {"type": "store.outcome_unknown", "message": "x"}}"#);
+        assert_eq!(outcome_unknown.exit(), Exit::Unknown);
     }
 
-    /// `docs/errors.md`: status 3 means that the object of the command does not exist, not one that it only refers to.
+    /// By `docs/errors.md`, status 3 means that the object of the command does not exist. If a missing object is only
+    /// referred to, the status is 1.
     #[test]
     fn y09_refusal_ends_with_error_when_reference_is_missing() {
         for (status, kind, exit) in [
@@ -248,16 +265,17 @@ mod tests {
         }
     }
 
+    /// The end of the message contains the required role. Without one, the advice is to ask an admin.
     #[test]
     fn y09_refusal_names_principal_to_ask_when_denied() {
-        for (needs, whom) in
+        for (message_end, person) in
             [("; this needs role operator", "an operator"), ("; this needs role admin", "an admin"), ("", "an admin")]
         {
-            let message = format!("Permission denied: v (viewer) cannot do this: 'Stores a release.'{needs}");
+            let message = format!("Permission denied: v (viewer) cannot do this: 'Stores a release.'{message_end}");
             let body = serde_json::json!({"error": {"type": "auth.forbidden", "message": message}});
             let denied = refusal(StatusCode::FORBIDDEN, body.to_string().as_bytes());
-            let said = format!("{message}\n  ask as {whom}: --context names another context");
-            assert_eq!(denied.to_string(), said);
+            let expected = format!("{message}\n  ask as {person}: --context names another context");
+            assert_eq!(denied.to_string(), expected);
         }
     }
 
@@ -270,7 +288,7 @@ mod tests {
             ),
             ("the certificate has ended; another is needed", "ask an admin of this fleet for a new certificate"),
             (
-                "Authentication required: show a certificate or a token.",
+                "Authentication required: send a certificate or a token.",
                 "set `cert` and `key` in the context: `stemma-controller init` has created an admin's",
             ),
         ] {
@@ -287,7 +305,7 @@ mod tests {
             br#"{"error": {"code": 400, "type": "finding.strict", "title": "x", "message": "a strict write, and 1 warning among the findings; nothing was changed"},
             "findings": [{"severity": "warning", "code": "reference.unset", "object": "release/r task t", "message": "m"}]}"#,
         );
-        let said = "a strict write, and 1 warning among the findings; nothing was changed\n  warning reference.unset release/r task t: m";
-        assert_eq!((strict.to_string().as_str(), strict.exit()), (said, Exit::Error));
+        let expected = "a strict write, and 1 warning among the findings; nothing was changed\n  warning reference.unset release/r task t: m";
+        assert_eq!((strict.to_string().as_str(), strict.exit()), (expected, Exit::Error));
     }
 }

@@ -1,4 +1,4 @@
-//! Loads the files that a context names: the trusted certificates and the client's own credentials.
+//! Loads the files that a context names: the trusted root certificates, and the certificate and key of the client.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +13,11 @@ use stemma_wire::tls::{ClientIdentity, Pin, client_config};
 use crate::args::GlobalArgs;
 use crate::context::ClientContext;
 
-/// Returns the value that an agent pins with `--ca-hash`: the SHA-256 of the public key of the context's fleet root, in
-/// hex.
+/// Returns the SHA-256 of the public key of the fleet's root certificate, in hex. An agent that joins with `--ca-hash`
+/// accepts only controllers with this root. The certificate is the file `ca` of the context.
+///
+/// The context may be root's local socket on the controller's host. The permissions of the file are not checked then,
+/// because only root can write next to that socket.
 ///
 /// # Errors
 /// Fails if the context names no `ca`, or the file contains no certificate.
@@ -28,39 +31,43 @@ pub(crate) fn ca_hash(global: &GlobalArgs) -> Result<String> {
     } else {
         load_certificates(ca)?
     };
-    let root = certificates.first().with_context(|| format!("{} holds no certificate", ca.display()))?;
+    let root = certificates.first().with_context(|| format!("{} contains no certificate", ca.display()))?;
     let hash = stemma_wire::tls::spki_sha256(root).with_context(|| format!("{} is not a certificate", ca.display()))?;
     Ok(stemma_core::digest::Hex(&hash).to_string())
 }
 
-/// Returns the TLS configuration of a context.
+/// Returns the TLS configuration of a context: the trusted root certificates, and the client's certificate and key if
+/// the context names them.
 ///
 /// # Errors
-/// Fails if a file of the context can't be read or has the wrong content.
+/// Fails if a file of the context can't be read or has the wrong content, or if only one of `cert` and `key` is set.
 pub(super) fn tls_config(context: &ClientContext) -> Result<rustls::ClientConfig> {
     let ca = context.ca.as_ref().context("the context names no `ca`, which https needs")?;
     let roots = load_certificates(ca)?;
-    let own = match (&context.cert, &context.key) {
+    let identity = match (&context.cert, &context.key) {
         (Some(cert), Some(key)) => Some(ClientIdentity { chain: load_certificates(cert)?, key: read_secret_key(key)? }),
         (None, None) => None,
         _ => return Err(anyhow!("the context names only one of `cert` and `key`: set both or neither")),
     };
-    Ok(client_config(&Pin::Roots(roots), None, own, Arc::new(SystemClock))?)
+    // `None` means any fleet name. The root certificate already belongs to one fleet.
+    Ok(client_config(&Pin::Roots(roots), None, identity, Arc::new(SystemClock))?)
 }
 
-/// Reads the client's own key. Fails if others can read or replace it (S71).
+/// Reads the client's private key. Fails if other users can read or replace the file.
 fn read_secret_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let text = config::read(file, FileSensitivity::Secret)?;
     PrivateKeyDer::from_pem_slice(text.as_bytes()).with_context(|| format!("{} is not a key", file.display()))
 }
 
+/// Reads the certificates of a PEM file. Fails if other users can write the file.
 fn load_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     parse_certificates(&config::read(file, FileSensitivity::Settings)?, file)
 }
 
+/// Parses the certificates in a PEM text. An error names the file.
 fn parse_certificates(text: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<std::result::Result<Vec<_>, _>>();
-    read.with_context(|| format!("{} holds no certificate", file.display()))
+    let certificates = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<std::result::Result<Vec<_>, _>>();
+    certificates.with_context(|| format!("{} contains no certificate", file.display()))
 }
 
 #[cfg(test)]
@@ -69,6 +76,8 @@ mod tests {
 
     use super::*;
 
+    /// The first key has safe permissions, so the error is about its content. The other errors contain the command that
+    /// corrects the permissions. A certificate file may be read by others, but not written.
     #[test]
     fn s71_key_is_refused_with_fix_when_others_can_access() {
         let dir = tempfile::tempdir().unwrap();

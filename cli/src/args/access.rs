@@ -6,44 +6,45 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 use super::node::parse_duration;
 
-/// The role of a principal.
+/// The role of a principal. A principal is a person or program that uses the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrincipalRoleArg {
     /// Can read.
     Viewer,
-    /// Can run clusters.
+    /// Can read, and write clusters, node groups, nodes, tags, allocations and join tokens.
     Operator,
     /// Can do everything.
     Admin,
 }
 
-/// The lifetime of a certificate or token.
+/// The lifetime of a new certificate or token.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct LifetimeArgs {
-    /// Lifetime, such as `30d`; at most a year.
+    /// Lifetime as a duration, such as `30d`; at most a year.
     #[arg(long, default_value = "90d", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) ttl: u64,
 }
 
-/// The options for the context that is written for a principal.
+/// The options for a new context: a directory with the controller's URL and the credentials of a principal.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct NewContextArgs {
-    /// New directory for a context file and the files that it names: everything that the principal needs, including secrets.
+    /// New directory for a context file and the files that it names. The directory then contains everything that the
+    /// principal needs, including secrets.
     #[arg(long, value_name = "DIR")]
     pub(crate) to: Option<PathBuf>,
-    /// URL of the controller in that context. Default: the URL in your own context.
+    /// URL of the controller in the new context. Default: the URL in your own context.
     #[arg(long, value_name = "URL", requires = "to")]
     pub(crate) url: Option<String>,
 }
 
-/// `principal`.
+/// The subcommands of `stemma principal`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PrincipalCommand {
     /// Create a principal. With --to, also create a certificate and a context for it.
     Create(CreatePrincipalArgs),
-    /// List principals with their credentials and when these expire.
+    /// List principals, with their credentials and the expiry of each.
     List,
-    /// Change a principal.
+    /// Change the role, the cluster or the description of a principal.
     Update(UpdatePrincipalArgs),
     /// Delete a principal. Its certificates and tokens are no longer accepted.
     Delete { name: String },
@@ -52,7 +53,7 @@ pub(crate) enum PrincipalCommand {
     Token(PrincipalTokenCommand),
 }
 
-/// `principal create`.
+/// The arguments of `stemma principal create`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct CreatePrincipalArgs {
     pub(crate) name: String,
@@ -71,7 +72,7 @@ pub(crate) struct CreatePrincipalArgs {
     pub(crate) lifetime: LifetimeArgs,
 }
 
-/// `principal update`.
+/// The arguments of `stemma principal update`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct UpdatePrincipalArgs {
     pub(crate) name: String,
@@ -87,10 +88,11 @@ pub(crate) struct UpdatePrincipalArgs {
     pub(crate) description: Option<String>,
 }
 
-/// `principal token`.
+/// The subcommands of `stemma principal token`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PrincipalTokenCommand {
-    /// Create a token. It is printed once and not stored, or written into a new context with --to.
+    /// Create a token. With --to, the token is written into a new context. Otherwise it is printed once, and stored
+    /// nowhere.
     Create {
         /// Name of the principal.
         name: String,
@@ -103,12 +105,12 @@ pub(crate) enum PrincipalTokenCommand {
     Revoke {
         /// Name of the principal.
         name: String,
-        /// Part of the token before its dot.
+        /// Id of the token: its part before the dot.
         id: String,
     },
 }
 
-/// `cert`.
+/// The subcommands of `stemma cert`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertCommand {
     /// Create a key and a certificate for a principal, in a new context.
@@ -118,7 +120,7 @@ pub(crate) enum CertCommand {
         /// New directory for a context file and the files that it names.
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
-        /// URL of the controller in that context. Default: the URL in your own context.
+        /// URL of the controller in the new context. Default: the URL in your own context.
         #[arg(long, value_name = "URL")]
         url: Option<String>,
         #[command(flatten)]
@@ -126,9 +128,10 @@ pub(crate) enum CertCommand {
     },
     /// List the certificates that have not expired.
     List,
-    /// Replace your context's certificate with a new one for the same key. The old one expires an hour later.
+    /// Replace the certificate of your context with a new one for the same key. The old certificate expires an hour later.
     Renew {
-        /// Lifetime, such as `30d`. Default: 90 days. Without the admin role, at most the lifetime of the old certificate.
+        /// Lifetime, such as `30d`. Default: 90 days. Without the admin role, at most the lifetime of the old
+        /// certificate.
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         ttl: Option<u64>,
     },

@@ -1,4 +1,4 @@
-//! Arguments of the catalogue commands.
+//! Arguments of the commands for the catalogue, which defines the known keys and their values.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use stemma_core::catalog::KeyKind;
 
 use super::KindArg;
 
-/// The commands for the catalogue.
+/// The subcommands of `stemma catalog`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CatalogCommand {
-    /// Import namespaces from files with Glance's metadata definitions. Namespaces that are stored already are left
-    /// unchanged, unless one of the flags is given.
+    /// Import namespaces (groups of keys of the catalogue) from files with metadata definitions of Glance, `OpenStack`'s
+    /// image service. A namespace that is stored already is left unchanged, unless --merge or --overwrite is given.
     Import {
         /// A file with one namespace, or a directory of such files (`*.json`).
         #[arg(required_unless_present = "builtin", value_name = "PATH")]
@@ -23,34 +23,34 @@ pub(crate) enum CatalogCommand {
         /// Write nothing, and list what `--overwrite` would change. Ends with status 6 if it would change anything.
         #[arg(long, conflicts_with_all = ["merge", "overwrite"])]
         diff: bool,
-        /// Add to stored namespaces what they lack, and change nothing else.
+        /// Add to each stored namespace what it lacks, and change nothing else.
         #[arg(long, conflicts_with = "overwrite")]
         merge: bool,
-        /// Replace stored namespaces, whoever wrote them.
+        /// Replace stored namespaces, even if other managers own them.
         #[arg(long)]
         overwrite: bool,
     },
 }
 
-/// The treatment of a namespace that is stored already, in an import.
+/// The mode of an import. It decides what happens to a namespace that is stored already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImportMode {
-    /// Leaves the stored namespace unchanged.
+    /// The stored namespace remains unchanged.
     Keep,
-    /// Changes nothing, and lists what [`ImportMode::Overwrite`] would change.
+    /// Nothing is changed. The import lists what [`ImportMode::Overwrite`] would change.
     Diff,
-    /// Adds what the stored namespace lacks.
+    /// The import adds what the stored namespace lacks.
     Merge,
-    /// Replaces the stored namespace.
+    /// The import replaces the stored namespace.
     Overwrite,
 }
 
-/// The subject of `explain`.
+/// The subject of `stemma explain`: an object, or a key of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExplainTarget {
-    /// An object.
+    /// An object of this kind. Only nodes can be explained.
     Object(KindArg),
-    /// A key of the catalogue.
+    /// A key of this kind in the catalogue, such as a label.
     Key(KeyKind),
 }
 
@@ -68,6 +68,7 @@ impl ValueEnum for ExplainTarget {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
             Self::Object(kind) => kind.to_possible_value(),
+            // The description of a kind of key is one word, such as `label`.
             Self::Key(kind) => Some(PossibleValue::new(kind.description())),
         }
     }

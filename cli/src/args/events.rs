@@ -1,4 +1,4 @@
-//! Arguments of `events` and `wait`.
+//! Arguments of `stemma events` and `stemma wait`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use stemma_core::object;
 use super::node::parse_duration;
 use super::{KindArg, ObjectRef, SelectionArgs, parse_whole};
 
-/// The filter for events.
+/// The filter of `stemma events`.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct EventArgs {
     /// Only events of objects of these kinds.
@@ -22,31 +22,32 @@ pub(crate) struct EventArgs {
     /// Only events of objects with these labels.
     #[arg(long, short = 'l', value_name = "SELECTOR")]
     pub(crate) selector: Option<String>,
-    /// Start at this revision. Default: only new events.
+    /// Start with the event of this store revision. Default: only new events.
     #[arg(long, value_name = "REVISION", value_parser = parse_whole::<u64>)]
     pub(crate) from: Option<u64>,
 }
 
-/// Returns the kinds of objects that have events. The controller accepts these.
+/// Returns the kinds of objects that have events, which are the stored kinds. The controller accepts only these in a
+/// filter.
 fn event_kinds() -> impl Iterator<Item = object::Kind> {
     object::Kind::ALL.iter().copied().filter(|kind| kind.is_stored())
 }
 
-/// Returns a parser for a kind of object that has events. It also accepts the aliases of the kind.
+/// Returns a command line parser for a kind of object that has events. The parser also accepts the aliases of the kind.
 fn event_kind_parser() -> impl TypedValueParser<Value = object::Kind> {
     PossibleValuesParser::new(event_kinds().map(possible_kind)).map(|word: String| {
         let mut kinds = event_kinds();
-        kinds.find(|kind| possible_kind(*kind).matches(&word, false)).expect("no other word is taken")
+        kinds.find(|kind| possible_kind(*kind).matches(&word, false)).expect("the parser accepts no other word")
     })
 }
 
-/// Returns the name of a kind with its aliases.
+/// Returns a kind as a value for the command line: its name, with the aliases that other commands accept for it.
 fn possible_kind(kind: object::Kind) -> PossibleValue {
     let value = KindArg::from_str(kind.word(), false).ok().and_then(|kind| kind.to_possible_value());
     value.unwrap_or_else(|| PossibleValue::new(kind.word()))
 }
 
-/// A class of events.
+/// A class of events: changes of objects, changes of the states of nodes, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EventClass {
     Object,
@@ -54,16 +55,17 @@ pub(crate) enum EventClass {
     All,
 }
 
-/// The objects and the condition to wait for.
+/// The arguments of `stemma wait`: objects, and the condition to wait for.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct WaitArgs {
-    /// The kind, or one object of it.
+    /// The kind of the objects, or one object as KIND/NAME.
     #[arg(value_name = "KIND[/NAME]")]
     pub(crate) subject: ObjectRef,
     pub(crate) names: Vec<String>,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
-    /// The condition: deleted, or FIELD=VALUE, such as state=converged, labels.tier=gold or notes=held. A list meets it if it contains the value.
+    /// The condition: `deleted`, or FIELD=VALUE, such as state=converged, labels.tier=gold or notes=held. A field that
+    /// is a list meets the condition if the list contains the value.
     #[arg(long = "for", value_name = "deleted|FIELD=VALUE")]
     pub(crate) wanted: WaitCondition,
     /// Maximum time to wait, such as 30s, 10m or 2h.
@@ -71,12 +73,13 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: u64,
 }
 
-/// The condition that `wait` waits for, of each object.
+/// The condition that each object must meet before `stemma wait` ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WaitCondition {
     /// The object does not exist.
     Deleted,
-    /// A field has this value, or is a list that contains it. A dot in the path selects a member.
+    /// A field has this value, or is a list that contains this value. The first dot in `path` separates the field from
+    /// a key in it.
     Field { path: String, value: String },
 }
 
@@ -107,14 +110,14 @@ mod tests {
 
     use super::*;
 
-    /// As documented, every kind that has events can be requested. A join token is not an object of the model and has
-    /// no events.
+    /// The command line accepts each kind that has events. A join token is not an object of the model, so it has no
+    /// events.
     #[test]
     fn y09_event_kind_parser_offers_kinds_of_events() {
-        let asked = |words: &str| -> Result<Vec<object::Kind>, clap::Error> {
+        let parse_kinds = |words: &str| -> Result<Vec<object::Kind>, clap::Error> {
             let matches = EventArgs::augment_args(Command::new("events"));
             let matches = matches.try_get_matches_from(["events", "--kind", words])?;
-            EventArgs::from_arg_matches(&matches).map(|asked| asked.kind)
+            EventArgs::from_arg_matches(&matches).map(|args| args.kind)
         };
         for (words, expected) in [
             ("node,principal", vec![object::Kind::Node, object::Kind::Principal]),
@@ -122,10 +125,10 @@ mod tests {
             ("releasetags", vec![object::Kind::ReleaseTags]),
             ("nodes,ng,templates", vec![object::Kind::Node, object::Kind::NodeGroup, object::Kind::ClusterTemplate]),
         ] {
-            assert_eq!(asked(words).unwrap(), expected, "{words}");
+            assert_eq!(parse_kinds(words).unwrap(), expected, "{words}");
         }
         for words in ["token", "secret", "revision", "expectation", "task", "node,token"] {
-            let refused = asked(words).unwrap_err().to_string();
+            let refused = parse_kinds(words).unwrap_err().to_string();
             assert!(refused.contains("[possible values: release, releasetags, "), "{words}: {refused}");
         }
     }

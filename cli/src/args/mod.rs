@@ -26,7 +26,7 @@ pub(crate) use object::{
     AllocationArgs, CreateCommand, FilterArgs, GetTarget, KindArg, NewLabelArgs, ObjectArgs, ObjectRef, PauseArgs, SelectionArgs,
 };
 
-/// Labels, traits, tags and tasks of every host, and where each came from.
+/// Manage labels, traits, tags and tasks of every host, and show where each came from.
 #[derive(Debug, Parser)]
 #[command(name = "stemma", version, max_term_width = 100)]
 pub(crate) struct Args {
@@ -40,34 +40,37 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "For every command")]
 pub(crate) struct GlobalArgs {
-    /// Context to use: a file (with a slash: ./FILE), or the name of a context in ~/.config/stemma.
+    /// Context to use, which has the controller's URL and your credentials: a file with a slash in its path (./FILE),
+    /// or the name of a context in ~/.config/stemma.
     #[arg(long, global = true, env = "STEMMA_CONTEXT", value_name = "FILE|NAME")]
     pub(crate) context: Option<String>,
-    /// URL of the controller, instead of the context's.
+    /// URL of the controller, instead of the URL in the context.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// Manager in whose name this command writes. Default: the one in `stemma.toml` next to the manifests of `apply`,
-    /// that of an import (`catalog-import`, `fuel-import`), or the principal's. `get -o manifest` prints only what this
-    /// manager applies.
+    /// Manager in whose name this command writes. Default: for `apply`, the manager in `stemma.toml` next to the
+    /// manifests; for an import, `catalog-import` or `fuel-import`; else the manager of the principal. With `get -o
+    /// manifest`, print only what this manager applies.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) manager: Option<String>,
     /// Output format.
     #[arg(long, short, global = true, value_enum, default_value = "table")]
     pub(crate) output: Output,
-    /// Reason, recorded in the audit.
+    /// Reason for the write, which is stored in the audit log.
     #[arg(long, global = true, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Let the controller check a write and report its effect without making it: how many hosts it would reach, and on
-    /// how many of them the task set would change.
+    /// Let the controller check a write, but write nothing. Print the number of hosts that the write would reach, and
+    /// on how many of them the task set would change.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
-    /// Refuse a write that causes a warning or an error for any node. An apply is also refused for findings that existed before.
+    /// Refuse a write that causes a finding of severity warning or error. An apply is also refused for such findings
+    /// that existed before.
     #[arg(long, global = true)]
     pub(crate) strict: bool,
-    /// Refuse a write that reaches more hosts than this. By default, a write that reaches more than ten hosts asks for confirmation.
+    /// Refuse a write that reaches more hosts than this number. By default, a write that reaches more than ten hosts
+    /// needs confirmation.
     #[arg(long, global = true, value_name = "N", value_parser = parse_whole::<usize>)]
     pub(crate) max_nodes: Option<usize>,
-    /// Do not ask for confirmation, however many hosts a write reaches.
+    /// Do not request confirmation, however many hosts a write reaches.
     #[arg(long, short, global = true)]
     pub(crate) yes: bool,
 }
@@ -83,11 +86,11 @@ pub(crate) enum Output {
     Manifest,
 }
 
-/// The commands.
+/// The commands of `stemma`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Resolve manifests without a controller and print the result for each node. Parameters of task types are not
-    /// checked; use validate or render for that.
+    /// Compute what the manifests define for each node (such as labels, tags and tasks) without a controller, and print
+    /// it. The parameters of tasks are not checked against their task types; use validate or render for that.
     Resolve(ManifestArgs),
     /// Render the templates of a node's tasks without a controller. Fails for tasks that hosts would refuse.
     Render {
@@ -98,7 +101,8 @@ pub(crate) enum Command {
         /// Id of one task. Default: all tasks.
         task: Option<String>,
     },
-    /// Check manifests without a controller and print the findings. Findings end with status 0 unless --strict is given.
+    /// Check manifests without a controller and print the findings. Findings end with status 0 unless --strict is
+    /// given.
     Validate {
         #[command(flatten)]
         files: ManifestArgs,
@@ -110,7 +114,8 @@ pub(crate) enum Command {
     /// Describe the fields of manifests: of all kinds, of one kind, or of one field, such as `nodegroup.strategy`. With
     /// -o json, print the JSON Schema.
     Fields {
-        /// A kind, and the path of a field. After `release.tasks.parameters`, a task type.
+        /// A kind, or the path of a field that begins with its kind. After `release.tasks.parameters`, name a task
+        /// type.
         #[arg(value_name = "KIND[.FIELD…]")]
         path: Option<String>,
     },
@@ -123,47 +128,50 @@ pub(crate) enum Command {
         /// Take over keys that another manager owns with another value.
         #[arg(long)]
         force: bool,
-        /// Take over the applied keys that this manager owns. As a conflict names it (`admin:update`), only those that it owns by this kind of write.
+        /// Take over the applied keys that this manager owns. A name with `:apply` or `:update`, such as `admin:update`
+        /// in the message of a conflict, means only the keys that the manager owns by this kind of write.
         #[arg(long, value_name = "MANAGER[:apply|:update]")]
         adopt: Option<String>,
     },
     /// List objects, or show some by name.
     Get {
-        /// The kind, such as `nodes` (`stemma fields` lists the kinds of manifests), or one object of it. `tasks` lists
-        /// the tasks of nodes, with the number of nodes by result.
+        /// The kind, such as `nodes` (`stemma fields` lists the kinds of manifests), or one object as KIND/NAME.
+        /// `tasks` lists the tasks of nodes, with the number of nodes by result.
         #[arg(required_unless_present = "raw", value_name = "KIND[/NAME]")]
         subject: Option<GetTarget>,
-        /// Names of the objects. Default: all that match the options below.
+        /// Names of the objects. Default: all objects that match the options below.
         names: Vec<String>,
         /// Print the response to a path of the API unchanged, such as `/metrics`.
         #[arg(long, value_name = "PATH", conflicts_with = "subject")]
         raw: Option<String>,
         #[command(flatten)]
         filter: FilterArgs,
-        /// Keep running and print changes, until Ctrl-C.
+        /// Print the list, then each change of it until Ctrl-C.
         #[arg(long, short, conflicts_with = "raw")]
         watch: bool,
     },
     /// Show all details of one object, for people.
     Describe {
-        /// The kind, such as `node`, or the object. For a `task`: on which nodes it failed, and what it would change on which nodes.
+        /// The kind, such as `node`, or the object as KIND/NAME. For a `task`, the nodes on which it failed are shown,
+        /// and what it would change on which nodes.
         #[arg(value_name = "KIND[/NAME]")]
         subject: GetTarget,
-        /// Name of the object, if only the kind is given before.
+        /// Name of the object, if the first argument is only a kind.
         name: Option<String>,
     },
-    /// Explain why a node has a label's value, a tag, a task or a trait; or which values the key of a label, parameter, property or fact may have.
+    /// Explain why a node has a label's value, a tag, a task or a trait; or which values the key of a label, parameter,
+    /// property or fact may have.
     Explain {
         kind: ExplainTarget,
         /// Name of the node, or the key.
         name: String,
-        /// What to explain of a node.
+        /// The part of the node to explain: a label, tag, task or trait.
         #[arg(requires = "about")]
         question: Option<ExplainTopic>,
         /// Key of the label, name of the tag or trait, or id of the task.
         about: Option<String>,
     },
-    /// Show who did what and what was refused, newest first.
+    /// List the changes by principals and the requests that were refused, newest first.
     Audit(AuditArgs),
     /// Print changes as they happen, until Ctrl-C.
     Events(EventArgs),
@@ -179,7 +187,8 @@ pub(crate) enum Command {
         /// The kind (`node`, `nodegroup`, `cluster`, `clustertemplate` or `release`), or one object of it.
         #[arg(value_name = "KIND[/NAME]")]
         subject: ObjectRef,
-        /// Names of the objects, then the changes: `KEY=VALUE` sets a label, `KEY-` removes one that is provided here.
+        /// Names of the objects, then the changes: `KEY=VALUE` sets a label, `KEY-` removes a label that the object
+        /// itself provides.
         #[arg(value_name = "NAME… CHANGE…")]
         words: Vec<String>,
         #[command(flatten)]
@@ -187,23 +196,23 @@ pub(crate) enum Command {
         /// Also change keys that another manager owns.
         #[arg(long)]
         overwrite: bool,
-        /// Do not inherit this key here.
+        /// Key that the objects no longer inherit. The objects get a tombstone for it.
         #[arg(long, value_name = "KEY")]
         not_inherited: Vec<String>,
-        /// Add the labels that are provided here to the inherited ones.
+        /// Add the labels that the objects themselves provide to the inherited labels.
         #[arg(long, conflicts_with = "replace")]
         merge: bool,
-        /// Use only the labels that are provided here.
+        /// Use only the labels that the objects themselves provide, without inherited labels.
         #[arg(long)]
         replace: bool,
     },
     /// Park, hold, move and rename nodes.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Give no new task set to the hosts of clusters or node groups. They go on with the one that they have, and label
-    /// changes still reach them. Ends with `resume`.
+    /// Give no new task set to the hosts of clusters or node groups. The hosts go on with the one that they have, and
+    /// label changes still reach them. Ends with `resume`.
     Pause(PauseArgs),
-    /// Give new task sets to their hosts again after `pause`.
+    /// Give new task sets to the hosts of clusters or node groups again, after `pause`.
     Resume(PauseArgs),
     /// Manage the traits of nodes.
     #[command(subcommand)]
@@ -214,13 +223,13 @@ pub(crate) enum Command {
     /// Manage user-defined tags, and the tags of nodes.
     #[command(subcommand)]
     Tag(TagCommand),
-    /// Show or set the nodes that hold the tags of a cluster as primary.
+    /// Show or set which node of a cluster holds each tag as primary.
     #[command(subcommand)]
     Primary(PrimaryCommand),
-    /// Manage the task library.
+    /// Manage releases, the libraries of roles, tags and tasks.
     #[command(subcommand)]
     Release(ReleaseCommand),
-    /// Manage join tokens.
+    /// Manage join tokens, with which hosts join the fleet.
     #[command(subcommand)]
     Token(TokenCommand),
     /// Manage principals: viewers, operators and admins, of the fleet or of one cluster.
@@ -235,7 +244,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Returns the manifests that the command reads.
+    /// Returns the arguments that name the manifests, or `None` if the command reads no manifests.
     pub(crate) fn manifests(&self) -> Option<&ManifestArgs> {
         match self {
             Self::Resolve(files) | Self::Render { files, .. } | Self::Validate { files, .. } | Self::Apply { files, .. } => {
@@ -245,7 +254,8 @@ impl Command {
         }
     }
 
-    /// Returns whether the command writes to the controller. Its errors must then say that nothing was changed.
+    /// Returns whether the command writes to the controller. The error of such a command must report that nothing was
+    /// changed.
     pub(crate) fn is_write(&self) -> bool {
         match self {
             Self::Apply { .. }
@@ -258,12 +268,12 @@ impl Command {
             | Self::Role(_)
             | Self::Release(ReleaseCommand::Import { .. })
             | Self::Catalog(CatalogCommand::Import { .. }) => true,
-            Self::Trait(what) => !matches!(what, TraitCommand::List { .. }),
-            Self::Tag(what) => !matches!(what, TagCommand::List { .. }),
-            Self::Primary(what) => !matches!(what, PrimaryCommand::Show { .. }),
-            Self::Token(what) => !matches!(what, TokenCommand::List | TokenCommand::CaHash),
-            Self::Principal(what) => what.is_write(),
-            Self::Cert(what) => what.is_write(),
+            Self::Trait(command) => !matches!(command, TraitCommand::List { .. }),
+            Self::Tag(command) => !matches!(command, TagCommand::List { .. }),
+            Self::Primary(command) => !matches!(command, PrimaryCommand::Show { .. }),
+            Self::Token(command) => !matches!(command, TokenCommand::List | TokenCommand::CaHash),
+            Self::Principal(command) => command.is_write(),
+            Self::Cert(command) => command.is_write(),
             Self::Resolve(_)
             | Self::Render { .. }
             | Self::Validate { .. }
@@ -279,19 +289,21 @@ impl Command {
     }
 }
 
-/// The filter for audit entries.
+/// The filter of `stemma audit`.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct AuditArgs {
-    /// Only entries about this object, such as node/web-1, nodegroup/prod/web or primary/prod/db. Also finds deleted objects, and earlier names.
+    /// Only entries about this object, such as node/web-1, nodegroup/prod/web or primary/prod/db. A deleted object and
+    /// an earlier name of an object are found too.
     #[arg(value_name = "KIND/NAME|UUID")]
     pub(crate) object: Option<String>,
     /// Only entries of this principal.
     #[arg(long, value_name = "NAME")]
     pub(crate) principal: Option<String>,
-    /// Only entries since this time, such as 2026-11-24T18:00:00Z, or within this duration, such as 2h or 3d.
+    /// Only entries since this time, such as 2026-11-24T18:00:00Z, or within this duration before now, such as 2h or
+    /// 3d.
     #[arg(long, value_name = "TIME|DURATION", value_parser = parse_past_time)]
     pub(crate) since: Option<String>,
-    /// Only entries before this time, in the same forms.
+    /// Only entries before this time, in the same forms as for --since.
     #[arg(long, value_name = "TIME|DURATION", value_parser = parse_past_time)]
     pub(crate) until: Option<String>,
     /// Only refused requests.
@@ -302,18 +314,19 @@ pub(crate) struct AuditArgs {
     pub(crate) limit: usize,
 }
 
-/// Parses a whole number, with the grammar of numbers in fields.
+/// Parses a whole number. As in fields of manifests, a sign, a blank or a zero before the number is an error.
 fn parse_whole<N: FromStr + Display>(text: &str) -> Result<N, String> {
     let is_well_formed = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
-    let why = if is_well_formed && !text.is_empty() {
+    let problem = if is_well_formed && !text.is_empty() {
         "the number is too large"
     } else {
         "write a whole number such as 50, without a sign, blank or zero before it"
     };
-    stemma_core::field::parse_integer(text).ok_or_else(|| why.to_owned())
+    stemma_core::field::parse_integer(text).ok_or_else(|| problem.to_owned())
 }
 
-/// Parses a number of rows. An empty list would be useless, and a controller refuses 0 too.
+/// Parses a number of rows. The number 0 is an error, because an empty list would be useless. A controller refuses 0
+/// too.
 fn parse_row_limit(text: &str) -> Result<usize, String> {
     match parse_whole(text)? {
         0 => Err("no row would be shown: use a whole number of at least 1".to_owned()),
@@ -321,40 +334,42 @@ fn parse_row_limit(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses a time, or a duration before now. Returns the time as text.
+/// Parses a time, which is returned unchanged, or a duration such as `2h`. For a duration, returns the time that is
+/// this long before now, as text.
 fn parse_past_time(text: &str) -> Result<String, String> {
     let Err(time_error) = stemma_core::time::parse(text) else { return Ok(text.to_owned()) };
-    // Report the error for the form that the user probably intended.
+    // A time contains a dash, and a duration does not. So a text with a dash gets the error about a time.
     if text.contains('-') {
         return Err(time_error.to_string());
     }
-    let refused = |error: &dyn Display| format!("neither a time, such as 2026-11-24T18:00:00Z, nor a duration: {error}");
-    let seconds = node::parse_duration(text).map_err(|error| refused(&error))?;
-    let ago = jiff::SignedDuration::from_secs(i64::try_from(seconds).map_err(|error| refused(&error))?);
-    jiff::Timestamp::now().checked_sub(ago).map(|at| at.to_string()).map_err(|error| refused(&error))
+    let parse_error = |error: &dyn Display| format!("neither a time, such as 2026-11-24T18:00:00Z, nor a duration: {error}");
+    let seconds = node::parse_duration(text).map_err(|error| parse_error(&error))?;
+    let duration = jiff::SignedDuration::from_secs(i64::try_from(seconds).map_err(|error| parse_error(&error))?);
+    jiff::Timestamp::now().checked_sub(duration).map(|time| time.to_string()).map_err(|error| parse_error(&error))
 }
 
-/// What `explain` explains of a node.
+/// The part of a node that `stemma explain` explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExplainTopic {
-    /// Where the value of this label comes from.
+    /// The origin of this label's value.
     Label,
-    /// Why the node has this tag or not.
+    /// The reason why the node has this tag or not.
     Tag,
-    /// Why this task runs on the node or not.
+    /// The reason why this task runs on the node or not.
     Task,
-    /// Which sources gave the node this trait.
+    /// The sources that gave the node this trait.
     Trait,
 }
 
-/// The manifests to read.
+/// The options that name the manifests to read.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct ManifestArgs {
     /// A manifest, or a directory of manifests (`NAME.yaml`, `.yml` or `.json`, with a NAME of letters, digits, - and
-    /// _). `-` is standard input. A file `stemma.toml` next to them sets their manager: `manager = "team-a"`.
+    /// _). `-` is standard input. A file `stemma.toml` next to the manifests sets their manager: `manager = "team-a"`.
     #[arg(long = "filename", short = 'f', required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Also read the directories below a directory, except links, hidden directories and backups (sub.bak).
+    /// Also read the directories below a named directory, except links, hidden directories and backups (such as
+    /// sub.bak).
     #[arg(long, short = 'R')]
     pub(crate) recursive: bool,
 }

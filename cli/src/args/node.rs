@@ -10,24 +10,24 @@ use super::{SelectionArgs, parse_whole};
 /// The commands for existing nodes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
-    /// Stop running tasks on nodes. Other hosts stop waiting for them. What they hold as primary stays with them,
-    /// unless --release-primary is given. Ends with `unpark`. Until then, a `--reason` is stored with the node as its
-    /// `maintenance_reason`.
+    /// Stop running tasks on nodes. Other hosts stop waiting for these nodes. Each tag that a node holds as primary
+    /// stays with the node, unless --release-primary is given. The park ends with `unpark`. Until then, a `--reason` is
+    /// stored with the node as its `maintenance_reason`.
     Park {
         #[command(flatten)]
         nodes: NodeFieldArgs,
-        /// Give what they hold as primary to the next node by name.
+        /// Make the next node by name the primary of each tag that a parked node holds as primary.
         #[arg(long)]
         release_primary: bool,
     },
-    /// Run tasks on nodes again after `park`. Other hosts wait for them again.
+    /// Run tasks on nodes again after `park`. Other hosts wait for these nodes again.
     Unpark(NodeFieldArgs),
     /// Give no new task set to nodes. They go on with the one that they have, and label changes still reach them.
-    /// Requires a `--reason` or an end. Ends with `unhold`, or at its end.
+    /// Requires a `--reason`, or an end of the hold (--until or --for). The hold ends with `unhold`, or at its end.
     Hold {
         #[command(flatten)]
         nodes: NodeFieldArgs,
-        /// End of the hold, such as 2026-11-24T18:00:00Z. Without it, the hold lasts until `unhold`.
+        /// End of the hold, such as 2026-11-24T18:00:00Z. Without --until and --for, the hold lasts until `unhold`.
         #[arg(long, value_name = "TIME", conflicts_with = "duration")]
         until: Option<String>,
         /// Duration of the hold, such as 90m, 2h or 3d.
@@ -41,7 +41,7 @@ pub(crate) enum NodeCommand {
         /// Names of the nodes, then the group (`CLUSTER/GROUP`).
         #[arg(value_name = "NODE… GROUP")]
         words: Vec<String>,
-        /// Remove the nodes from their groups. They then have no release and no tasks.
+        /// Remove the nodes from their groups. The nodes then have no release and no tasks.
         #[arg(long)]
         out: bool,
         #[command(flatten)]
@@ -54,7 +54,7 @@ pub(crate) enum NodeCommand {
     Rename { node: String, name: String },
 }
 
-/// Nodes, by name or by selection, of which a field is set.
+/// The nodes on which a command sets a field, given by name or by selection.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct NodeFieldArgs {
     pub(crate) names: Vec<String>,
@@ -65,17 +65,18 @@ pub(crate) struct NodeFieldArgs {
     pub(crate) overwrite: bool,
 }
 
-/// Nodes, and the names that are added to them or removed from them.
+/// Nodes, and the names of the traits, roles or tags that a command adds to these nodes or removes from them.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct NodeListArgs {
-    /// Nodes (several with commas), then the other names. `node/NAME`, as `-o name` prints it, is a node in any position.
+    /// Nodes (commas separate several), then the names of traits, roles or tags. A word `node/NAME`, as `-o name` prints
+    /// it, is a node in any position.
     #[arg(value_name = "NODE[,NODE…] NAME…")]
     words: Vec<String>,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 }
 
-/// Nodes and names, if another manager may own what the command changes.
+/// Nodes and names, for a command that may change what another manager owns.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct OwnedNodeListArgs {
     #[command(flatten)]
@@ -86,17 +87,17 @@ pub(crate) struct OwnedNodeListArgs {
 }
 
 impl NodeListArgs {
-    /// Splits the words into nodes and other names, each other name once. If no word names a node as `node/NAME` and
-    /// nothing is selected, the first word is the node.
+    /// Splits the words into nodes and other names. Repeated names are dropped. If no word has the form `node/NAME` and
+    /// no option selects nodes, the first word is the node.
     pub(crate) fn split(&self) -> (Vec<String>, Vec<String>) {
         let is_node = |word: &&String| word.starts_with("node/");
-        let (mut nodes, mut rest): (Vec<&String>, Vec<&String>) = self.words.iter().partition(is_node);
-        if nodes.is_empty() && self.selection.is_empty() && !rest.is_empty() {
-            nodes.push(rest.remove(0));
+        let (mut nodes, mut other_words): (Vec<&String>, Vec<&String>) = self.words.iter().partition(is_node);
+        if nodes.is_empty() && self.selection.is_empty() && !other_words.is_empty() {
+            nodes.push(other_words.remove(0));
         }
         let nodes = nodes.into_iter().flat_map(|word| word.split(',')).map(str::to_owned).collect();
-        let mut seen = BTreeSet::new();
-        (nodes, rest.into_iter().filter(|word| seen.insert(*word)).cloned().collect())
+        let mut unique_words = BTreeSet::new();
+        (nodes, other_words.into_iter().filter(|word| unique_words.insert(*word)).cloned().collect())
     }
 }
 
@@ -115,7 +116,7 @@ pub(crate) enum TraitCommand {
         #[arg(long)]
         all: bool,
     },
-    /// Suppress traits that were detected or set by rules.
+    /// Suppress traits that an agent detected or an inspection rule added.
     Suppress(OwnedNodeListArgs),
     /// Stop suppressing traits.
     Unsuppress(OwnedNodeListArgs),
@@ -128,11 +129,11 @@ pub(crate) enum RoleCommand {
     Add(OwnedNodeListArgs),
     /// Remove roles from nodes.
     Remove(OwnedNodeListArgs),
-    /// Let extensions decide again which tags nodes get from their roles.
+    /// Let the extensions (programs that decide the tags of roles) decide again which tags nodes get.
     Refresh(NodeListArgs),
 }
 
-/// The object that a user-defined tag belongs to.
+/// The cluster or release that a user-defined tag belongs to.
 #[derive(Clone, Debug, ClapArgs)]
 #[group(required = true, multiple = false)]
 pub(crate) struct TagOwnerArgs {
@@ -147,10 +148,10 @@ pub(crate) struct TagOwnerArgs {
 /// The fields of a user-defined tag.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct TagFieldArgs {
-    /// Role that produces the tag.
+    /// Role that gives the tag to nodes.
     #[arg(long)]
     pub(crate) role: Option<String>,
-    /// Whether one node holds the tag as primary.
+    /// True if one of the nodes with the tag holds it as primary.
     #[arg(long)]
     pub(crate) has_primary: Option<bool>,
     /// Title for people.
@@ -173,7 +174,7 @@ pub(crate) enum TagCommand {
         owner: TagOwnerArgs,
         #[command(flatten)]
         fields: TagFieldArgs,
-        /// Also change the cluster's tags if another manager owns them.
+        /// Also change the tags of the cluster if another manager owns them.
         #[arg(long, conflicts_with = "release")]
         overwrite: bool,
     },
@@ -198,9 +199,9 @@ pub(crate) enum TagCommand {
         #[arg(long, conflicts_with = "release")]
         overwrite: bool,
     },
-    /// Assign tags to nodes. Each node gets all of them or none.
+    /// Assign tags to nodes. Each node gets all of the tags or none.
     Assign(OwnedNodeListArgs),
-    /// Unassign tags from nodes. Each node loses all of them or none.
+    /// Unassign tags from nodes. Each node loses all of the tags or none.
     Unassign(OwnedNodeListArgs),
 }
 
@@ -222,8 +223,8 @@ pub(crate) enum PrimaryCommand {
 pub(crate) enum ReleaseCommand {
     /// Import the task library of another system as a release.
     Import {
-        /// A directory of Fuel's `tasks.yaml` files, or one JSON file with `graphs`, `roles` and `tags`. Files and
-        /// directories with names that `run-parts` does not accept are skipped and reported.
+        /// Library of Fuel (an `OpenStack` installer): a directory of `tasks.yaml` files, or one JSON file with `graphs`,
+        /// `roles` and `tags`. Files and directories whose names `run-parts` does not accept are skipped and reported.
         #[arg(long, value_name = "PATH")]
         fuel: PathBuf,
         /// Name of the release.
@@ -232,7 +233,7 @@ pub(crate) enum ReleaseCommand {
         /// Version of the release.
         #[arg(long)]
         version: Option<String>,
-        /// Graph to import, if a JSON file contains several.
+        /// Task graph to import, if a JSON file contains several graphs.
         #[arg(long, default_value = "default")]
         graph: String,
         /// Take over fields that another manager owns with another value.
@@ -241,18 +242,18 @@ pub(crate) enum ReleaseCommand {
     },
 }
 
-/// The commands for join tokens.
+/// The commands for join tokens, with which hosts join the fleet.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Create a token. Its secret is printed once and not stored.
+    /// Create a token. The secret of the token is printed once, and stored nowhere.
     Create {
-        /// Group that its nodes join (`CLUSTER/GROUP`).
+        /// Group that nodes with this token join (`CLUSTER/GROUP`).
         #[arg(long, conflicts_with = "node")]
         nodegroup: Option<String>,
-        /// The only node that can join with it.
+        /// The only node that can join with this token.
         #[arg(long)]
         node: Option<String>,
-        /// Number of nodes that can use it.
+        /// Number of nodes that can join with this token.
         #[arg(long, default_value_t = 1, value_parser = parse_whole::<u32>)]
         uses: u32,
         /// Lifetime, such as `90s`, `30m`, `1h` or `7d`.
@@ -266,11 +267,12 @@ pub(crate) enum TokenCommand {
     List,
     /// Delete a token, so that no node can use it any more.
     Delete { id: String },
-    /// Print the value that an agent pins: the hash of the fleet root's public key.
+    /// Print the hash of the public key of the fleet's root certificate. An agent that joins with `--ca-hash` accepts
+    /// only controllers with this root.
     CaHash,
 }
 
-/// Parses a duration. Returns it in seconds.
+/// Parses a duration such as `1h30m`. Returns it in seconds.
 pub(super) use stemma_core::time::parse_duration;
 
 #[cfg(test)]
@@ -280,9 +282,11 @@ mod tests {
     use super::super::Args;
     use super::*;
 
+    /// A whole number consists only of digits, without a zero before it. The options `--limit` and `--max-nodes` use
+    /// this parser.
     #[test]
     fn y04_option_number_has_grammar_of_field() {
-        for (text, read) in [
+        for (text, expected) in [
             ("0", Some(0)),
             ("5", Some(5)),
             ("4294967295", Some(u32::MAX)),
@@ -296,13 +300,13 @@ mod tests {
             ("5e0", None),
             ("", None),
         ] {
-            assert_eq!(parse_whole::<u32>(text).ok(), read, "{text:?}");
+            assert_eq!(parse_whole::<u32>(text).ok(), expected, "{text:?}");
         }
         assert_eq!(parse_whole::<u32>("4294967296").unwrap_err(), "the number is too large");
         for option in ["--limit", "--max-nodes"] {
-            for (number, taken) in [("5", true), ("05", false), ("+5", false)] {
-                let read = Args::try_parse_from(["stemma", "audit", option, number]);
-                assert_eq!(read.is_ok(), taken, "{option} {number}");
+            for (number, is_valid) in [("5", true), ("05", false), ("+5", false)] {
+                let parsed = Args::try_parse_from(["stemma", "audit", option, number]);
+                assert_eq!(parsed.is_ok(), is_valid, "{option} {number}");
             }
         }
     }
@@ -310,8 +314,8 @@ mod tests {
     /// The API refuses `limit=0` with status 400.
     #[test]
     fn y09_row_limit_is_refused_when_zero() {
-        let said = Args::try_parse_from(["stemma", "audit", "--limit", "0"]).unwrap_err().to_string();
-        assert!(said.contains("no row would be shown: use a whole number of at least 1"), "{said}");
+        let error = Args::try_parse_from(["stemma", "audit", "--limit", "0"]).unwrap_err().to_string();
+        assert!(error.contains("no row would be shown: use a whole number of at least 1"), "{error}");
         for limit in ["1", "1000"] {
             Args::try_parse_from(["stemma", "audit", "--limit", limit]).unwrap();
         }
@@ -319,7 +323,7 @@ mod tests {
 
     #[test]
     fn duration_is_numbers_with_units() {
-        for (text, read) in [
+        for (text, expected) in [
             ("90s", Some(90)),
             ("30m", Some(1_800)),
             ("1h", Some(3_600)),
@@ -337,7 +341,7 @@ mod tests {
             ("99999999999999999999d", None),
             ("9999999999999999d", None),
         ] {
-            assert_eq!(parse_duration(text).ok(), read, "{text}");
+            assert_eq!(parse_duration(text).ok(), expected, "{text}");
         }
     }
 }

@@ -6,7 +6,8 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use stemma_core::name::{closest_match, did_you_mean};
 use stemma_core::status::State;
 
-/// A kind of object. A kind comes before the kinds that its objects refer to.
+/// A kind of object that the command line names. The order of the variants matters: a kind precedes the kinds that its
+/// objects refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum KindArg {
     #[value(alias = "allocations")]
@@ -29,12 +30,12 @@ pub(crate) enum KindArg {
     Token,
 }
 
-/// A kind, or one object of it, in the form that `-o name` prints.
+/// A kind, or one object in the form `KIND/NAME`, as `-o name` prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectRef {
     /// The kind.
     pub(crate) kind: KindArg,
-    /// The name of the object.
+    /// The name of the object. `None` if only the kind is given.
     pub(crate) name: Option<String>,
 }
 
@@ -46,12 +47,12 @@ impl FromStr for ObjectRef {
     }
 }
 
-/// What to get: objects of a kind, or tasks, which are not objects.
+/// The subject of `stemma get` and `stemma describe`: objects, or tasks, which are not objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GetTarget {
-    /// A kind, or one object of it.
+    /// All objects of a kind, or one object.
     Objects(ObjectRef),
-    /// All tasks, or the task with this id, over the nodes that have them.
+    /// The tasks of all nodes, or only the task with this id.
     Tasks(Option<String>),
 }
 
@@ -60,35 +61,36 @@ impl FromStr for GetTarget {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (word, name) = split_kind_and_name(text);
-        let is_task = ["task", "tasks"].iter().any(|known| known.eq_ignore_ascii_case(word));
+        let is_task = ["task", "tasks"].iter().any(|task_word| task_word.eq_ignore_ascii_case(word));
         if is_task { Ok(Self::Tasks(name)) } else { ObjectRef::parse_with_words(text, &["task"]).map(Self::Objects) }
     }
 }
 
-/// Splits an argument into the kind and the name after it.
+/// Splits `KIND/NAME` at the first slash into kind and name. Without a slash, the whole text is the kind.
 fn split_kind_and_name(text: &str) -> (&str, Option<String>) {
     text.split_once('/').map_or((text, None), |(word, name)| (word, Some(name.to_owned())))
 }
 
 impl ObjectRef {
-    /// Parses an argument. The error for an unknown kind lists the kinds and the `others`.
-    fn parse_with_words(text: &str, others: &[&str]) -> Result<Self, String> {
+    /// Parses `KIND` or `KIND/NAME`. The error for an unknown kind lists the kinds, and also `extra_words`, which the
+    /// caller accepts in place of a kind.
+    fn parse_with_words(text: &str, extra_words: &[&str]) -> Result<Self, String> {
         let (word, name) = split_kind_and_name(text);
-        let known = |kind: &KindArg| kind.to_possible_value().map(|value| value.get_name().to_owned());
+        let kind_name = |kind: &KindArg| kind.to_possible_value().map(|value| value.get_name().to_owned());
         let kind = KindArg::from_str(word, true).map_err(|_| {
-            let mut kinds: Vec<String> = KindArg::value_variants().iter().filter_map(known).collect();
-            kinds.extend(others.iter().map(|&other| other.to_owned()));
-            let near = did_you_mean(closest_match(word, kinds.iter().map(String::as_str)));
-            format!("unknown kind {word:?}{near}: it is one of {}", kinds.join(", "))
+            let mut kinds: Vec<String> = KindArg::value_variants().iter().filter_map(kind_name).collect();
+            kinds.extend(extra_words.iter().map(|&other| other.to_owned()));
+            let hint = did_you_mean(closest_match(word, kinds.iter().map(String::as_str)));
+            format!("unknown kind {word:?}{hint}: it is one of {}", kinds.join(", "))
         })?;
         Ok(Self { kind, name })
     }
 
-    /// Returns the kind, and the names of its objects. If the first object is given as `KIND/NAME`, each further one
-    /// must be too.
+    /// Returns the kind, and the names of its objects. If the first object has the form `KIND/NAME`, all others must
+    /// have this form and the same kind.
     ///
     /// # Errors
-    /// Fails for a name of another kind.
+    /// Fails for an object of another kind or form.
     pub(crate) fn with_names(&self, names: impl IntoIterator<Item = String>) -> Result<(KindArg, Vec<String>), String> {
         let mut objects: Vec<String> = self.name.iter().cloned().collect();
         for name in names {
@@ -106,7 +108,7 @@ impl ObjectRef {
     }
 }
 
-/// The selection of objects that are not named.
+/// The options that select objects by their properties, in place of names.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct SelectionArgs {
     /// Select objects by a Kubernetes label selector.
@@ -124,17 +126,17 @@ pub(crate) struct SelectionArgs {
 }
 
 impl SelectionArgs {
-    /// Returns whether nothing is selected.
+    /// Returns whether none of the options is given.
     pub(crate) fn is_empty(&self) -> bool {
-        let single = [&self.selector, &self.nodegroup, &self.cluster];
-        single.iter().all(|option| option.is_none()) && self.state.is_empty()
+        let options = [&self.selector, &self.nodegroup, &self.cluster];
+        options.iter().all(|option| option.is_none()) && self.state.is_empty()
     }
 }
 
 /// Objects, by name or by selection.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct ObjectArgs {
-    /// The kind, such as `node`, or one object of it.
+    /// The kind, such as `node`, or one object as KIND/NAME.
     #[arg(value_name = "KIND[/NAME]")]
     pub(crate) subject: ObjectRef,
     /// Names of the objects, or more objects as KIND/NAME.
@@ -143,10 +145,10 @@ pub(crate) struct ObjectArgs {
     pub(crate) selection: SelectionArgs,
 }
 
-/// Objects whose field `paused` is set.
+/// The objects that `stemma pause` or `stemma resume` changes, by name or by selection.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PauseArgs {
-    /// The kind (`cluster` or `nodegroup`), or one object of it.
+    /// The kind (`cluster` or `nodegroup`), or one object as KIND/NAME.
     #[arg(value_name = "KIND[/NAME]")]
     pub(crate) subject: ObjectRef,
     /// Names of the objects, or more objects as KIND/NAME.
@@ -158,7 +160,8 @@ pub(crate) struct PauseArgs {
     pub(crate) overwrite: bool,
 }
 
-/// A filter for nodes or objects. Several names are given by repeating an option or with commas.
+/// A filter for nodes or other objects. An option accepts several names: separated by commas, or by repeating the
+/// option.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct FilterArgs {
     #[command(flatten)]
@@ -184,20 +187,20 @@ pub(crate) struct FilterArgs {
     /// Select objects that meet this requirement: `KEY EXPRESSION`.
     #[arg(long)]
     pub(crate) requirement: Vec<String>,
-    /// Show only these fields.
+    /// Show only these fields of each object.
     #[arg(long, value_delimiter = ',')]
     pub(crate) fields: Vec<String>,
 }
 
 impl KindArg {
-    /// The kinds whose hosts can be paused.
+    /// The kinds of objects whose hosts can be paused.
     pub(crate) const PAUSABLE: &[Self] = &[Self::Nodegroup, Self::Cluster];
-    /// The kinds whose labels `label` can change.
+    /// The kinds of objects whose labels `stemma label` can change.
     pub(crate) const LABELED: &[Self] = &[Self::Node, Self::Nodegroup, Self::Cluster, Self::Clustertemplate, Self::Release];
 }
 
 impl PauseArgs {
-    /// Returns the objects to pause or resume, in the form that other commands use.
+    /// Returns the objects to pause or resume as [`ObjectArgs`], without `overwrite`.
     pub(crate) fn object_args(&self) -> ObjectArgs {
         let Self { subject, names, selection, .. } = self;
         ObjectArgs { subject: subject.clone(), names: names.clone(), selection: selection.clone() }
@@ -205,7 +208,7 @@ impl PauseArgs {
 }
 
 impl FilterArgs {
-    /// Creates a filter that only contains this selection.
+    /// Creates a filter from a selection. The other options of the filter are unset.
     pub(crate) fn from_selection(selection: &SelectionArgs) -> Self {
         Self { selection: selection.clone(), ..Self::default() }
     }
@@ -214,11 +217,11 @@ impl FilterArgs {
 /// The labels of a new object.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct NewLabelArgs {
-    /// `KEY=VALUE`. The option can be repeated. If it is given once, several can be separated by commas.
+    /// Label as `KEY=VALUE`. The option can be repeated. If it is given once, commas separate several labels.
     #[arg(long, value_name = "K=V,…")]
     pub(crate) labels: Vec<String>,
-    /// Add these labels to the inherited ones. This is the default; with `false` they replace the inherited ones.
-    /// (`--override-labels` is the name in Magnum's spec.)
+    /// Add these labels to the inherited labels. This is the default; with `false` these labels replace the inherited
+    /// labels. (The alias `--override-labels` is the name in the spec of Magnum, `OpenStack`'s cluster service.)
     #[arg(long, alias = "override-labels", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) merge_labels: Option<bool>,
 }
@@ -229,13 +232,13 @@ pub(crate) struct AllocationArgs {
     /// Resource class of the node. Must match exactly.
     #[arg(long)]
     pub(crate) resource_class: String,
-    /// Trait that the node must have. Several are given by repeating the option, or with commas.
+    /// Trait that the node must have. The option can be repeated, and commas separate several traits.
     #[arg(long = "trait", value_name = "TRAIT", value_delimiter = ',')]
     pub(crate) traits: Vec<String>,
     /// Requirement that the node must meet: `KEY EXPRESSION`.
     #[arg(long)]
     pub(crate) requirement: Vec<String>,
-    /// Node that may be allocated, or several.
+    /// Node that may be allocated. The option can be repeated, and commas separate several nodes.
     #[arg(long, value_name = "NODE", value_delimiter = ',')]
     pub(crate) candidate_node: Vec<String>,
     /// Group of the node (`CLUSTER/GROUP`). The node must meet the group's requirements.
@@ -264,7 +267,7 @@ pub(crate) enum CreateCommand {
         #[command(flatten)]
         labels: NewLabelArgs,
     },
-    /// Create a cluster with its two default groups.
+    /// Create a cluster with the node groups `default-master` and `default-worker`.
     Cluster {
         name: String,
         /// Template of the cluster.
@@ -283,7 +286,7 @@ pub(crate) enum CreateCommand {
         #[command(flatten)]
         labels: NewLabelArgs,
     },
-    /// Create a node that has no agent yet.
+    /// Create a node for a host that has no agent yet.
     Node {
         name: String,
         /// Group of the node, as `CLUSTER/GROUP`.
@@ -298,14 +301,14 @@ pub(crate) enum CreateCommand {
 mod tests {
     use super::*;
 
-    /// `get` and `describe` accept tasks, but their error listed only the kinds of objects.
+    /// Regression test: `get` and `describe` accept tasks, but their error listed only the kinds of objects.
     #[test]
     fn y09_parse_error_lists_accepted_words_when_kind_is_unknown() {
-        let asked = |word: &str| word.parse::<GetTarget>().unwrap_err();
-        assert!(asked("tags").starts_with("unknown kind \"tags\"") && asked("tags").ends_with(", token, task"));
-        assert!(asked("taks").contains("(did you mean \"task\"?)"), "{}", asked("taks"));
-        let deleted = "tags".parse::<ObjectRef>().unwrap_err();
-        assert!(deleted.ends_with(", token"), "a task is no object: {deleted}");
+        let parse_error = |word: &str| word.parse::<GetTarget>().unwrap_err();
+        assert!(parse_error("tags").starts_with("unknown kind \"tags\"") && parse_error("tags").ends_with(", token, task"));
+        assert!(parse_error("taks").contains("(did you mean \"task\"?)"), "{}", parse_error("taks"));
+        let object_error = "tags".parse::<ObjectRef>().unwrap_err();
+        assert!(object_error.ends_with(", token"), "a task is not an object: {object_error}");
         for word in ["task", "tasks"] {
             assert_eq!(word.parse::<GetTarget>(), Ok(GetTarget::Tasks(None)));
         }

@@ -1,5 +1,5 @@
-//! Principals, their certificates and tokens. Keys and secrets are created here. The controller receives only a public
-//! key or a hash.
+//! Commands for principals, their certificates and tokens. Keys and secrets are created here. The controller receives
+//! only a public key or a hash.
 
 use std::path::Path;
 
@@ -23,23 +23,23 @@ use crate::context::ClientContext;
 use crate::context_dir::{self, ContextDir, ContextSecret};
 use crate::output::{cell_text, table, time_with_age};
 
-/// Runs `principal`.
+/// Runs `stemma principal`: creates, lists, changes and deletes principals, and creates and revokes their tokens.
 pub(crate) async fn principal(api: &mut ApiClient, global: &GlobalArgs, command: PrincipalCommand) -> Result<()> {
     match command {
-        PrincipalCommand::Create(new) => create_principal(api, global, new).await,
+        PrincipalCommand::Create(args) => create_principal(api, global, args).await,
         PrincipalCommand::List => {
             let list = api.get(&Endpoint::ListPrincipals.path(&[])).await?;
             let head = ["name", "role", "cluster", "known by", "description"];
             print_table(&list, "principals", &head, principal_row, global.output)
         }
-        PrincipalCommand::Update(change) => update_principal(api, global, change).await,
+        PrincipalCommand::Update(args) => update_principal(api, global, args).await,
         PrincipalCommand::Delete { name } => {
-            let answer = api.send(WriteRequest::with_parameters(Endpoint::DeletePrincipal, &[&name])).await?;
+            let response = api.send(WriteRequest::with_parameters(Endpoint::DeletePrincipal, &[&name])).await?;
             let sentence = format!("principal {name} deleted");
-            WriteReport { kind: "principal", name: &name, sentence, answer }.print(api, global.output).await
+            WriteReport { kind: "principal", name: &name, sentence, answer: response }.print(api, global.output).await
         }
-        PrincipalCommand::Token(PrincipalTokenCommand::Create { name, handover, lifetime }) => {
-            create_token(api, global, &name, &handover, lifetime.ttl).await
+        PrincipalCommand::Token(PrincipalTokenCommand::Create { name, handover: new_context, lifetime }) => {
+            create_token(api, global, &name, &new_context, lifetime.ttl).await
         }
         PrincipalCommand::Token(PrincipalTokenCommand::Revoke { name, id }) => {
             api.send(WriteRequest::with_parameters(Endpoint::RevokeBearerToken, &[&name, &id])).await?;
@@ -49,45 +49,49 @@ pub(crate) async fn principal(api: &mut ApiClient, global: &GlobalArgs, command:
     }
 }
 
-/// Runs `principal create`. With `--to`, also creates a certificate, and a context with it.
-async fn create_principal(api: &mut ApiClient, global: &GlobalArgs, new: CreatePrincipalArgs) -> Result<()> {
-    let CreatePrincipalArgs { name, role, cluster, description, handover, lifetime } = new;
-    let target = ContextTarget::from_args(api, global, &handover)?;
+/// Runs `stemma principal create`. With `--to`, also creates a certificate for the principal, and writes a context that
+/// contains it into a new directory.
+async fn create_principal(api: &mut ApiClient, global: &GlobalArgs, args: CreatePrincipalArgs) -> Result<()> {
+    let CreatePrincipalArgs { name, role, cluster, description, handover: new_context, lifetime } = args;
+    // The new directory is created first. If that fails, no principal is created.
+    let target = ContextTarget::from_args(api, global, &new_context)?;
     let body = without_nulls(json!({"name": name, "role": role_word(role), "cluster": cluster, "description": description}));
-    let answer = api.send(WriteRequest::with_parameters(Endpoint::CreatePrincipal, &[]).with_json(&body)).await?;
+    let response = api.send(WriteRequest::with_parameters(Endpoint::CreatePrincipal, &[]).with_json(&body)).await?;
     if let Some(target) = target.filter(|_| !api.is_dry()) {
         create_certificate(api, &name, target, lifetime.ttl).await?;
     }
     let sentence = format!("principal {name} created");
-    WriteReport { kind: "principal", name: &name, sentence, answer }.print(api, global.output).await
+    WriteReport { kind: "principal", name: &name, sentence, answer: response }.print(api, global.output).await
 }
 
-/// Runs `principal update`. If the change ends credentials of the principal, a person at a terminal is asked for
-/// confirmation.
-async fn update_principal(api: &mut ApiClient, global: &GlobalArgs, change: UpdatePrincipalArgs) -> Result<()> {
-    let UpdatePrincipalArgs { name, role, cluster, fleet, description } = change;
+/// Runs `stemma principal update`. The write is first checked in a dry run. If it would end credentials of the
+/// principal, a person at a terminal must confirm it. With `--fleet`, the cluster is removed, so the role applies to
+/// the whole fleet.
+async fn update_principal(api: &mut ApiClient, global: &GlobalArgs, args: UpdatePrincipalArgs) -> Result<()> {
+    let UpdatePrincipalArgs { name, role, cluster, fleet, description } = args;
     let mut body = without_nulls(json!({"role": role.map(role_word), "cluster": cluster, "description": description}));
     if fleet {
         body["cluster"] = Value::Null;
     }
     let write = WriteRequest::with_parameters(Endpoint::PatchPrincipal, &[&name]).with_json(&body);
-    let (mut answer, _) = api.check_write(&write).await?;
+    let (mut response, _) = api.check_write(&write).await?;
     if !api.is_dry() {
-        api.check_ended(&name, &ended_credentials(&answer))?;
-        answer = api.send_checked(&write).await?;
+        api.confirm_invalid_credentials(&name, &ended_credentials(&response))?;
+        response = api.send_checked(&write).await?;
     }
     let sentence = format!("principal {name} changed");
-    WriteReport { kind: "principal", name: &name, sentence, answer }.print(api, global.output).await
+    WriteReport { kind: "principal", name: &name, sentence, answer: response }.print(api, global.output).await
 }
 
-/// Returns the certificates and tokens that a change of a principal ends, from the response.
-fn ended_credentials(answer: &Value) -> Vec<&str> {
-    let changes = answer.get("changes").and_then(Value::as_array).into_iter().flatten();
+/// Returns the certificates and tokens that a change of a principal ends. In the response, they are changed fields such
+/// as `certificates.SERIAL` or `tokens.ID`.
+fn ended_credentials(response: &Value) -> Vec<&str> {
+    let changes = response.get("changes").and_then(Value::as_array).into_iter().flatten();
     let fields = changes.filter_map(|change| change.get("field")?.as_str());
     fields.filter(|field| field.starts_with("certificates.") || field.starts_with("tokens.")).collect()
 }
 
-/// Runs `cert`.
+/// Runs `stemma cert`: creates, lists, renews and revokes certificates of principals.
 pub(crate) async fn cert(api: &mut ApiClient, global: &GlobalArgs, command: CertCommand) -> Result<()> {
     match command {
         CertCommand::Create { name, to, url, lifetime } => {
@@ -107,7 +111,8 @@ pub(crate) async fn cert(api: &mut ApiClient, global: &GlobalArgs, command: Cert
     }
 }
 
-/// The context to create for a principal: its directory, its URL, and the fleet root of the caller's own context.
+/// The context to create for a principal: its directory, the controller's URL, and the fleet's root certificate from
+/// the caller's own context.
 struct ContextTarget {
     context_dir: ContextDir,
     url: String,
@@ -115,12 +120,13 @@ struct ContextTarget {
 }
 
 impl ContextTarget {
-    fn from_args(api: &ApiClient, global: &GlobalArgs, handover: &NewContextArgs) -> Result<Option<Self>> {
-        handover.to.as_deref().map(|to| Self::new(api, global, to, handover.url.as_deref())).transpose()
+    /// Returns the context to create, or `None` if no directory is given (`--to`).
+    fn from_args(api: &ApiClient, global: &GlobalArgs, new_context: &NewContextArgs) -> Result<Option<Self>> {
+        new_context.to.as_deref().map(|to| Self::new(api, global, to, new_context.url.as_deref())).transpose()
     }
 
-    /// Creates the directory and reads the caller's context. Everything that can fail is done here, before a credential
-    /// is requested, so that no issued credential is lost.
+    /// Creates the directory, checks the URL, and reads the caller's context. Everything that can fail is done here,
+    /// before a credential is requested. So no credential is issued that can't be written.
     fn new(api: &ApiClient, global: &GlobalArgs, directory: &Path, url: Option<&str>) -> Result<Self> {
         let context = ClientContext::load(global)?.with_socket_context()?;
         let url = url.unwrap_or(&context.url).to_owned();
@@ -129,7 +135,7 @@ impl ContextTarget {
         Ok(Self { ca: ca.transpose()?, context_dir: ContextDir::create(directory, api.is_dry())?, url })
     }
 
-    /// Writes the context with the credential, and prints how to use it.
+    /// Writes the context with a credential into the directory, and prints how to use it.
     fn write(self, secret: &ContextSecret<'_>) -> Result<()> {
         let directory = self.context_dir.write(&self.url, self.ca.as_deref(), secret)?;
         errln!("use it:  stemma --context {}/context.toml get nodes", directory.display());
@@ -137,7 +143,8 @@ impl ContextTarget {
     }
 }
 
-/// Creates a key, requests a certificate for it, and writes a context with both.
+/// Creates a key, requests a certificate for it, and writes a context with both. In a dry run, only the request is
+/// checked. `ttl_s` is the lifetime in seconds.
 async fn create_certificate(api: &mut ApiClient, name: &str, target: ContextTarget, ttl_s: u64) -> Result<()> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let body = json!({"principal": name, "csr": signing_request(&key)?, "ttl_seconds": ttl_s});
@@ -150,16 +157,16 @@ async fn create_certificate(api: &mut ApiClient, name: &str, target: ContextTarg
     target.write(&ContextSecret::Certificate { chain, key: &key.serialize_pem() })
 }
 
-/// Requests a new certificate for the key of the context. The old one is accepted for another hour, so a request with a
-/// lost response can be repeated.
+/// Requests a new certificate for the key of the context, and replaces the context's certificate file. The controller
+/// accepts the old certificate for another hour, so the request can be repeated if its response is lost.
 async fn renew_certificate(api: &mut ApiClient, global: &GlobalArgs, ttl_s: Option<u64>) -> Result<()> {
     let context = ClientContext::load(global)?;
     let (Some(cert), Some(key)) = (&context.cert, &context.key) else {
-        anyhow::bail!("the context names no certificate; make one with: stemma cert create NAME --to DIR");
+        anyhow::bail!("the context names no certificate; create one with: stemma cert create NAME --to DIR");
     };
-    let text = std::fs::read_to_string(key).with_context(|| key.display().to_string())?;
-    let pair = KeyPair::from_pem(&text).with_context(|| format!("{} is not a private key", key.display()))?;
-    let body = without_nulls(json!({"csr": signing_request(&pair)?, "ttl_seconds": ttl_s}));
+    let key_text = std::fs::read_to_string(key).with_context(|| key.display().to_string())?;
+    let key_pair = KeyPair::from_pem(&key_text).with_context(|| format!("{} is not a private key", key.display()))?;
+    let body = without_nulls(json!({"csr": signing_request(&key_pair)?, "ttl_seconds": ttl_s}));
     let response = api.send(WriteRequest::with_parameters(Endpoint::IssueCertificate, &[]).with_json(&body)).await?;
     if !api.is_dry() {
         let chain = response.get("certificate").and_then(Value::as_str).context("the response contains no certificate")?;
@@ -170,10 +177,10 @@ async fn renew_certificate(api: &mut ApiClient, global: &GlobalArgs, ttl_s: Opti
     Ok(())
 }
 
-/// Runs `principal token create`. The secret is created here. It is printed once, or written into a new context with
-/// `--to`.
-async fn create_token(api: &mut ApiClient, global: &GlobalArgs, name: &str, handover: &NewContextArgs, ttl_s: u64) -> Result<()> {
-    let target = ContextTarget::from_args(api, global, handover)?;
+/// Runs `stemma principal token create`. The secret is created here, and the controller receives only its hash. The
+/// token is printed once, or written into a new context with `--to`.
+async fn create_token(api: &mut ApiClient, global: &GlobalArgs, name: &str, context: &NewContextArgs, ttl_s: u64) -> Result<()> {
+    let target = ContextTarget::from_args(api, global, context)?;
     let secret = Hex(&random_bytes::<32>()?).to_string();
     let hash = Hex(&Sha256::digest(secret.as_bytes())).to_string();
     let body = json!({"secret_sha256": hash, "ttl_seconds": ttl_s});
@@ -194,30 +201,33 @@ async fn create_token(api: &mut ApiClient, global: &GlobalArgs, name: &str, hand
     }
 }
 
-/// Returns a certificate signing request that contains only the key.
+/// Returns a certificate signing request in PEM that contains only the public key, and no name.
 fn signing_request(key: &KeyPair) -> Result<String> {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
     Ok(parameters.serialize_request(key)?.pem()?)
 }
 
-/// Returns the sentence about a new credential. `id` is the field of the response that contains its id.
+/// Returns the sentence about a new credential, with its id and its expiry. `id` is the name of the response field that
+/// contains the id.
 fn created_message(noun: &str, response: &Value, id: &str, name: &str) -> String {
-    // In a dry run there is no number.
+    // The response to a dry run contains no id.
     let id = response.get(id).and_then(Value::as_str).map(|id| format!(" {id}")).unwrap_or_default();
     format!("{noun}{id} of principal {name}, good until {}", time_with_age(response.get("ends_at")))
 }
 
+/// Prints a sentence about a write. In a dry run, also prints that nothing was written.
 fn print_message(api: &ApiClient, sentence: &str) {
     outln!("{sentence}{}", if api.is_dry() { " (dry run)" } else { "" });
     print_dry_run(api);
 }
 
+/// Returns the name of a role in the API.
 fn role_word(role: PrincipalRoleArg) -> String {
     role.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Returns the body without its null fields.
+/// Returns a request body without its null fields.
 fn without_nulls(mut body: Value) -> Value {
     if let Some(map) = body.as_object_mut() {
         map.retain(|_, value| !value.is_null());
@@ -225,31 +235,37 @@ fn without_nulls(mut body: Value) -> Value {
     body
 }
 
-/// Prints the list in the field `name` of a response: `principals` or `certificates`.
-fn print_table(list: &Value, name: &str, head: &[&str], row: impl Fn(&Value) -> Vec<String>, output: Output) -> Result<()> {
-    let rows = list.get(name).cloned().unwrap_or_default();
-    let items: Vec<&Value> = rows.as_array().into_iter().flatten().collect();
+/// Prints a list of the response in the requested format. `field` is the field of the list: `principals` or
+/// `certificates`. `row` returns the table row of an item. With `-o name`, the name of a principal or the serial number
+/// of a certificate is printed.
+fn print_table(list: &Value, field: &str, head: &[&str], row: impl Fn(&Value) -> Vec<String>, output: Output) -> Result<()> {
+    let entries = list.get(field).cloned().unwrap_or_default();
+    let items: Vec<&Value> = entries.as_array().into_iter().flatten().collect();
     let names: Vec<String> =
-        items.iter().map(|item| cell_text(item.get(if name == "principals" { "name" } else { "serial" }))).collect();
-    let kind = name.trim_end_matches('s');
-    let shown = || table(head, items.iter().map(|item| row(item)));
-    read::print_list(&rows, (kind, names.iter().map(String::as_str)), shown, output)
+        items.iter().map(|item| cell_text(item.get(if field == "principals" { "name" } else { "serial" }))).collect();
+    // The word before each name in `-o name` is the singular of the field.
+    let kind = field.trim_end_matches('s');
+    let as_table = || table(head, items.iter().map(|item| row(item)));
+    read::print_list(&entries, (kind, names.iter().map(String::as_str)), as_table, output)
 }
 
+/// Returns the table row of a principal.
 fn principal_row(principal: &Value) -> Vec<String> {
     let text = |field: &str| cell_text(principal.get(field));
     vec![text("name"), text("role"), text("cluster"), credentials(principal), text("description")]
 }
 
-/// Returns the valid credentials of a principal, each with its expiry.
+/// Returns the certificates and tokens of a principal that are not revoked, each with its expiry. Returns `-` if there
+/// are none.
 fn credentials(principal: &Value) -> String {
     let items = |field: &str| principal.get(field).and_then(Value::as_array).into_iter().flatten();
     let certificates = items("certificates").filter(|cert| cert.get("revoked_at").is_none_or(Value::is_null));
-    let pairs = certificates.map(|one| ("certificate", one)).chain(items("tokens").map(|one| ("token", one)));
-    let texts: Vec<String> = pairs.map(|(kind, one)| format!("{kind} until {}", time_with_age(one.get("ends_at")))).collect();
+    let pairs = certificates.map(|cert| ("certificate", cert)).chain(items("tokens").map(|token| ("token", token)));
+    let texts: Vec<String> = pairs.map(|(kind, item)| format!("{kind} until {}", time_with_age(item.get("ends_at")))).collect();
     if texts.is_empty() { "-".to_owned() } else { texts.join(", ") }
 }
 
+/// Returns the table row of a certificate. The last cell is the time at which it was revoked, or `-`.
 fn certificate_row(cert: &Value) -> Vec<String> {
     let revoked = cert.get("revoked_at").filter(|at| !at.is_null());
     let revoked = revoked.map_or_else(|| "-".to_owned(), |at| time_with_age(Some(at)));
@@ -264,26 +280,26 @@ mod tests {
     fn principal_row_shows_only_valid_credentials() {
         let end = "2020-01-01T00:00:00+00:00";
         let certificate = |revoked: Value| json!({"ends_at": end, "revoked_at": revoked});
-        let one = |certificates: Value, tokens: Value| json!({"certificates": certificates, "tokens": tokens});
-        for (one, begins) in [
-            (one(json!([]), json!([])), "-"),
-            (one(json!([certificate(json!(end))]), json!([])), "-"),
-            (one(json!([certificate(Value::Null)]), json!([])), "certificate until 2020-01-01 00:00"),
-            (one(json!([]), json!([{"ends_at": end}])), "token until 2020-01-01 00:00"),
+        let principal = |certificates: Value, tokens: Value| json!({"certificates": certificates, "tokens": tokens});
+        for (principal, expected_start) in [
+            (principal(json!([]), json!([])), "-"),
+            (principal(json!([certificate(json!(end))]), json!([])), "-"),
+            (principal(json!([certificate(Value::Null)]), json!([])), "certificate until 2020-01-01 00:00"),
+            (principal(json!([]), json!([{"ends_at": end}])), "token until 2020-01-01 00:00"),
         ] {
-            assert!(credentials(&one).starts_with(begins), "{one}: {}", credentials(&one));
+            assert!(credentials(&principal).starts_with(expected_start), "{principal}: {}", credentials(&principal));
         }
     }
 
     #[test]
     fn x04_f10_ended_credentials_are_read_from_changes() {
-        let answer = json!({"name": "carol", "changes": [
+        let response = json!({"name": "carol", "changes": [
             {"field": "role", "old": "operator", "new": "admin"},
             {"field": "cluster", "old": "a"},
             {"field": "certificates.01", "old": "good"},
             {"field": "tokens.ab", "old": "good"},
         ]});
-        assert_eq!(ended_credentials(&answer), ["certificates.01", "tokens.ab"]);
+        assert_eq!(ended_credentials(&response), ["certificates.01", "tokens.ab"]);
         assert!(ended_credentials(&Value::Null).is_empty());
     }
 

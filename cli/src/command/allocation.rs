@@ -1,4 +1,4 @@
-//! Describes an allocation: which node it has and why, or why it has none and what to do.
+//! Describes an allocation: which node it has and why, or why it has none and what the user can do.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::command::manifest::is_set;
 use crate::command::read;
 use crate::output::{cell_text, shell_quoted};
 
-/// Returns the name of an allocation's node, or `None` if it has no node.
+/// Returns the name of an allocation's node, or `None` if it has no node. If the node does not exist, returns its uuid.
 ///
 /// # Errors
 /// If the node can't be read.
@@ -19,12 +19,13 @@ pub(crate) async fn node_name(api: &mut ApiClient, allocation: &Value) -> Result
     Ok(Some(node.map_or_else(|| uuid.to_owned(), |node| read::object_name(KindArg::Node, &node))))
 }
 
-/// Returns why the controller chose the node, in one line, or `None` if the allocation has no explanation.
+/// Returns one line with the reason why the controller chose the node. Returns `None` if the allocation contains no
+/// explanation.
 pub(crate) fn reason(allocation: &Value) -> Option<String> {
-    let explanation = allocation.get("explanation").filter(|because| because.is_object())?;
+    let explanation = allocation.get("explanation").filter(|value| value.is_object())?;
     let mut text = match explanation.get("candidates").and_then(Value::as_u64) {
         Some(1) => "the only one that fits".to_owned(),
-        Some(fit) => format!("the best of the {fit} that fit"),
+        Some(count) => format!("the best of the {count} that fit"),
         // A caller that is bound to a cluster does not see the number of candidates.
         None => "the best of those that fit".to_owned(),
     };
@@ -36,11 +37,12 @@ pub(crate) fn reason(allocation: &Value) -> Option<String> {
     Some(text)
 }
 
-/// Returns what to do when no node was available, with the command that lists the nodes that would fit.
+/// Returns the next step if no node was available, with the command that lists the nodes that would fit. The field
+/// `requirements` of the allocation is a map or a list of maps.
 pub(crate) fn next_step(name: &str, allocation: &Value) -> String {
     let mut command = "stemma get nodes".to_owned();
     for (option, field) in [("nodegroup", "nodegroup"), ("trait", "traits")] {
-        if let Some(value) = allocation.get(field).filter(|entry| is_set(entry)) {
+        if let Some(value) = allocation.get(field).filter(|value| is_set(value)) {
             command.push_str(&format!(" --{option} {}", shell_quoted(&cell_text(Some(value)))));
         }
     }
@@ -66,7 +68,7 @@ mod tests {
 
     #[test]
     fn allocation_shows_reason_or_next_step() {
-        for (because, expected) in [
+        for (explanation, expected) in [
             (json!(null), None),
             (json!({"candidates": 1, "surplus_traits": [], "to_spare": {}}), Some("the only one that fits")),
             (
@@ -77,10 +79,10 @@ mod tests {
             ),
             (json!({"surplus_traits": [], "to_spare": {}}), Some("the best of those that fit")),
         ] {
-            assert_eq!(reason(&json!({"explanation": because})).as_deref(), expected);
+            assert_eq!(reason(&json!({"explanation": explanation})).as_deref(), expected);
         }
-        let then = "lists the nodes with these traits and requirements; once one of class rc is free: stemma delete allocation a, and create it again";
-        for (asked, look) in [
+        let advice = "lists the nodes with these traits and requirements; once one of class rc is free: stemma delete allocation a, and create it again";
+        for (fields, command) in [
             (json!({}), "stemma get nodes"),
             (json!({"traits": ["CUSTOM_A", "CUSTOM_B"]}), "stemma get nodes --trait CUSTOM_A,CUSTOM_B"),
             (json!({"nodegroup": "prod/web"}), "stemma get nodes --nodegroup prod/web"),
@@ -94,9 +96,9 @@ mod tests {
                 "stemma get nodes --requirement 'label:a b' --requirement 'label:a <in> c'",
             ),
         ] {
-            let mut allocation = asked;
+            let mut allocation = fields;
             allocation["resource_class"] = "rc".into();
-            assert_eq!(next_step("a", &allocation), format!("{look} {then}"));
+            assert_eq!(next_step("a", &allocation), format!("{command} {advice}"));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `apply`: sends every object, and the files that they name, in one request. All of them are applied or none.
+//! `stemma apply`: sends all objects of the manifests, and the files that they name, in one request. Either all of the
+//! objects are applied or none.
 
 use std::collections::BTreeMap;
 
@@ -21,40 +22,41 @@ use crate::tree;
 
 /// The options of an apply.
 pub(crate) struct ApplyOptions<'a> {
-    /// True to take over fields that another manager owns with another value.
+    /// True if the apply also changes fields and keys that another manager owns with another value.
     pub(crate) force: bool,
-    /// The manager whose fields are taken over, if they are in the applied objects.
+    /// The manager from which the fields and keys in the applied objects move to the applying manager.
     pub(crate) adopt: Option<&'a str>,
 }
 
 /// Applies the objects in the files.
 ///
 /// # Errors
-/// For errors in the files, and for a refusal of the controller, with its place in the files.
+/// Fails if the files contain errors, or if the controller refuses the apply. An error contains its place in the files.
 pub(crate) async fn apply(api: &mut ApiClient, files: &ManifestArgs, options: ApplyOptions<'_>, output: Output) -> Result<()> {
     let manifests = manifest::read(&tree::expanded_paths(files)?)?;
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
     let body = format!("{{\"objects\":[{}]}}", objects.join(","));
     let mut path = format!("{}?force={}", Endpoint::Apply.path(&[]), options.force);
-    if let Some(from) = options.adopt {
-        path.push_str(&format!("&adopt={}", escape(from)));
+    if let Some(manager) = options.adopt {
+        path.push_str(&format!("&adopt={}", escape(manager)));
     }
     let write = WriteRequest::new(Endpoint::Apply, path).with_bytes(body).with_files(manifests.blobs.clone());
     let mut applied = api.send(write).await.map_err(|error| locate_refusal(error, &manifests))?;
-    let places = SourceMap::new(&manifests.objects);
+    let source_map = SourceMap::new(&manifests.objects);
     if let Some(findings) = applied.get_mut("findings") {
-        places.add_places(findings);
+        source_map.add_places(findings);
     }
-    print_applied(api, &applied, &places, output).await?;
+    print_applied(api, &applied, &source_map, output).await?;
     print_dry_run(api);
     Ok(())
 }
 
-/// Maximum number of infos of one rule that are printed for people.
+/// Maximum number of findings of severity info that are printed for one rule.
 const MAX_INFOS_PER_RULE: usize = 3;
 
-/// Prints the result of an apply in the requested format. With `-o manifest`, the objects are read again.
-pub(crate) async fn print_applied(api: &mut ApiClient, applied: &Value, places: &SourceMap<'_>, output: Output) -> Result<()> {
+/// Prints the result of an apply in the requested format. With `-o manifest`, the objects are read again and printed.
+/// In a dry run, the actions are printed in their place.
+pub(crate) async fn print_applied(api: &mut ApiClient, applied: &Value, sources: &SourceMap<'_>, output: Output) -> Result<()> {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
     let kind_and_name = |object: &Value| {
         let kind = KindArg::from_manifest_kind(object.get("kind").and_then(Value::as_str).unwrap_or_default());
@@ -70,42 +72,47 @@ pub(crate) async fn print_applied(api: &mut ApiClient, applied: &Value, places: 
             }
             out!("{}", texts.join("---\n"));
         }
-        Output::Manifest | Output::Table | Output::Wide => print_actions(api.is_dry(), applied, places),
+        Output::Manifest | Output::Table | Output::Wide => print_actions(api.is_dry(), applied, sources),
     }
     Ok(())
 }
 
-/// Adds the place in the files to each error of a refusal.
+/// Adds the place in the files to each error of a refusal. An error that is not a refusal is returned unchanged. An
+/// invalid value of `--adopt` becomes a usage error. Findings of a strict write are listed with their own places. If a
+/// part of the refusal is not about an object in the request, the whole refusal is one error with at most one place.
 fn locate_refusal(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
     let Some(refusal) = error.downcast_ref::<ApiRefusal>() else { return error };
+    // The query parameter `adopt` contains the value of the option, so this is a mistake in the command line.
     if refusal.is_query_refusal() && refusal.field.as_deref() == Some("adopt") {
         return Exit::Usage.with_message(refusal.to_string());
     }
-    let places = SourceMap::new(&manifests.objects);
+    let source_map = SourceMap::new(&manifests.objects);
     if !refusal.findings.is_empty() {
-        let lines = refusal.findings.iter().map(|finding| format!("\n  {}", places.finding_line(finding)));
+        let lines = refusal.findings.iter().map(|finding| format!("\n  {}", source_map.finding_line(finding)));
         return refusal.exit().with_message(refusal.message.clone() + &lines.collect::<String>());
     }
     let (mut problems, mut conflicts) = (Problems::default(), Problems::default());
-    for part in refusal.refusals() {
-        let Some((manifest, field)) = part.field.as_deref().and_then(|field| find_object_field(field, manifests)) else {
-            return match places.locate_refusal(refusal) {
+    for entry in refusal.refusals() {
+        // This part of the refusal is not about an object in the request.
+        let Some((manifest, field)) = entry.field.as_deref().and_then(|field| find_object_field(field, manifests)) else {
+            return match source_map.locate_refusal(refusal) {
                 Some(place) => refusal.exit().with_message(format!("{place}: {refusal}")),
                 None => error,
             };
         };
-        for conflict in &part.conflicts {
+        for conflict in &entry.conflicts {
             conflicts.add(manifest.locate(&conflict.manifest_field()), conflict);
         }
-        if part.conflicts.is_empty() {
-            add_refusal(part, manifest, &field, &mut problems);
+        if entry.conflicts.is_empty() {
+            add_refusal(entry, manifest, &field, &mut problems);
         }
     }
     let warning = refusal.warning.iter().map(|warning| format!("\n  {}", printable(warning)));
     refusal.exit().with_message(refusal_message(&problems, &conflicts) + &warning.collect::<String>())
 }
 
-/// Adds the errors of a refused object, each with its place in the files.
+/// Adds the errors of one refused object to `problems`, each with its place in the files. For a release that does not
+/// compile, these are the errors in its list. For any other object, this is the reason of the refusal.
 fn add_refusal(refusal: &ApiRefusal, manifest: &Manifest, field: &str, problems: &mut Problems) {
     for (field, message) in &refusal.errors {
         let (place, message) = manifest.locate_error(field.as_deref().unwrap_or_default(), message);
@@ -127,25 +134,26 @@ fn refusal_message(problems: &Problems, conflicts: &Problems) -> String {
         return problems.to_string();
     }
     let advice = "agree with the owners or leave these out; or take them over: --force, or --adopt MANAGER for one manager's";
-    let first = if problems.is_empty() { String::new() } else { format!("{problems}\n") };
-    format!("{first}other managers own what this would change{}\n  {advice}", conflicts.lines())
+    let errors_text = if problems.is_empty() { String::new() } else { format!("{problems}\n") };
+    format!("{errors_text}other managers own what this would change{}\n  {advice}", conflicts.lines())
 }
 
-/// Finds the object that an error is about, and the field in it.
+/// Returns the manifest that an error is about, and the path of the field in it. In a response, the path is
+/// `objects[INDEX].FIELD`. Returns `None` if the path has another form.
 fn find_object_field<'a>(field: &str, manifests: &'a Manifests) -> Option<(&'a Manifest, String)> {
     let (index, field) = field.strip_prefix("objects[")?.split_once(']')?;
     let index: usize = index.parse().ok()?;
     Some((manifests.objects.get(index)?, field.trim_start_matches('.').to_owned()))
 }
 
-/// Returns the reason of a refusal with its field, as `validate` prints it. The place before the message already names
-/// the object.
+/// Returns the reason of a refusal with its field in front, as `validate` prints it. The field is not added if the
+/// reason already begins with it. The place in front of the whole message already names the object.
 fn reason_in_field(reason: &str, field: &str) -> String {
     if field.is_empty() || reason.starts_with(field) { reason.to_owned() } else { format!("{field}: {reason}") }
 }
 
-/// Prints a table of the objects with what happened to each, then the changed fields and the findings.
-fn print_actions(is_dry: bool, applied: &Value, places: &SourceMap<'_>) {
+/// Prints a table of the objects with the action on each (such as `created`), then the changed fields and the findings.
+fn print_actions(is_dry: bool, applied: &Value, source_map: &SourceMap<'_>) {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
     let rows = objects()
         .map(|object| vec![cell_text(object.get("kind")), cell_text(object.get("name")), cell_text(object.get("action"))]);
@@ -156,11 +164,11 @@ fn print_actions(is_dry: bool, applied: &Value, places: &SourceMap<'_>) {
             outln!("{label}: {line}");
         }
     }
-    print_findings(applied, places);
+    print_findings(applied, source_map);
 }
 
-/// Prints the findings. Each apply of a cluster repeats the same infos, so only a few of each rule are printed.
-fn print_findings(applied: &Value, places: &SourceMap<'_>) {
+/// Prints the findings. Infos repeat in every apply of a cluster, so only the first few infos of each rule are printed.
+fn print_findings(applied: &Value, source_map: &SourceMap<'_>) {
     let mut counter = InfoCounter::default();
     for finding in applied.get("findings").and_then(Value::as_array).into_iter().flatten() {
         // A newer controller may send a finding in another form.
@@ -169,20 +177,21 @@ fn print_findings(applied: &Value, places: &SourceMap<'_>) {
             continue;
         };
         if counter.should_print(&finding) {
-            outln!("{}", places.finding_line(&finding));
+            outln!("{}", source_map.finding_line(&finding));
         }
     }
-    for (code, more) in counter.omitted() {
-        outln!("info {code}: {more} more; -o json lists them");
+    for (code, omitted_count) in counter.omitted() {
+        outln!("info {code}: {omitted_count} more; -o json lists them");
     }
 }
 
-/// Counts the infos of each rule. Graver findings are always printed.
+/// The number of findings of severity info for each rule.
 #[derive(Default)]
 struct InfoCounter(BTreeMap<String, usize>);
 
 impl InfoCounter {
-    /// Returns whether a finding is printed.
+    /// Counts a finding. Returns whether to print it: errors and warnings always, and infos up to
+    /// [`MAX_INFOS_PER_RULE`] for each rule.
     fn should_print(&mut self, finding: &Finding) -> bool {
         if finding.severity != Severity::Info {
             return true;
@@ -192,15 +201,16 @@ impl InfoCounter {
         *infos <= MAX_INFOS_PER_RULE
     }
 
-    /// Returns the manager in whose name writes are made, or `None` if that is the manager of the principal.
+    /// Returns each rule with infos that were not printed, and the number of these infos.
     fn omitted(self) -> impl Iterator<Item = (String, usize)> {
         self.0
             .into_iter()
-            .filter_map(|(code, infos)| Some((code, infos.checked_sub(MAX_INFOS_PER_RULE).filter(|more| *more > 0)?)))
+            .filter_map(|(code, infos)| Some((code, infos.checked_sub(MAX_INFOS_PER_RULE).filter(|omitted| *omitted > 0)?)))
     }
 }
 
-/// Returns the word for the kind of an applied object. A kind that only a newer controller knows stays as it is.
+/// Returns the command line's word for the kind of an applied object, such as `nodegroup` for `NodeGroup`. An unknown
+/// kind of a newer controller is returned unchanged.
 fn kind_word(object: &Value) -> &str {
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
     match KindArg::from_manifest_kind(kind) {
@@ -213,17 +223,19 @@ fn kind_word(object: &Value) -> &str {
 mod tests {
     use super::*;
 
+    /// Of five infos of one rule, the first three are printed and two are omitted. Warnings of the rule are always
+    /// printed.
     #[test]
     fn w11_info_counter_prints_warning_after_many_infos() {
-        let found = |severity, n: usize| Finding {
+        let finding = |severity, number: usize| Finding {
             severity,
-            ..Finding::new(stemma_core::finding::rule::REFERENCE_UNSET, format!("release/r task t{n}"), "m")
+            ..Finding::new(stemma_core::finding::rule::REFERENCE_UNSET, format!("release/r task t{number}"), "m")
         };
-        let mut few = InfoCounter::default();
-        let said: Vec<bool> = (0..5).map(|n| few.should_print(&found(Severity::Info, n))).collect();
-        assert_eq!(said, [true, true, true, false, false]);
-        assert!((5..9).all(|n| few.should_print(&found(Severity::Warning, n))));
-        assert_eq!(few.omitted().collect::<Vec<_>>(), [("reference.unset".to_owned(), 2)]);
+        let mut counter = InfoCounter::default();
+        let decisions: Vec<bool> = (0..5).map(|number| counter.should_print(&finding(Severity::Info, number))).collect();
+        assert_eq!(decisions, [true, true, true, false, false]);
+        assert!((5..9).all(|number| counter.should_print(&finding(Severity::Warning, number))));
+        assert_eq!(counter.omitted().collect::<Vec<_>>(), [("reference.unset".to_owned(), 2)]);
     }
 
     #[test]

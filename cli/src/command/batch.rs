@@ -1,8 +1,8 @@
 //! One command for several objects. The controller first checks all writes in a dry run. Then the user confirms all of
-//! them at once, and they are sent one after another.
+//! the writes at once, and they are sent one after another.
 //!
-//! They are not a transaction (`apply` is): one may fail while others succeed. Each success is printed at once.
-//! Failures are printed at the end with their reasons, and the status is 1.
+//! The writes are not a transaction (an `apply` is): one write may fail while others succeed. Each success is printed
+//! at once. Failures are printed at the end with their reasons, and the exit status is 1.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,16 +21,16 @@ use crate::output::printable;
 /// An object that a command acts on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TargetObject {
-    /// `node`, `cluster`, `tag`, …
+    /// The word for the kind, such as `node`, `cluster` or `tag`.
     pub(crate) kind: &'static str,
-    /// The name by which the object can be read.
+    /// The name or uuid with which the API can read the object.
     pub(crate) name: String,
 }
 
 impl TargetObject {
-    /// Returns the kind. Panics if no [`KindArg`] has this name.
+    /// Returns the kind. Panics if no [`KindArg`] has this name, which is the case for tags.
     pub(crate) fn kind_arg(&self) -> KindArg {
-        KindArg::from_name(self.kind).expect("objects with a kind are named by it")
+        KindArg::from_name(self.kind).expect("each target of this command has a known kind")
     }
 }
 
@@ -44,10 +44,10 @@ impl fmt::Display for TargetObject {
 #[derive(Clone, Debug)]
 pub(crate) struct Targets {
     /// The objects without repetition, in the order of the command line or the list.
-    pub(crate) all: Vec<TargetObject>,
-    /// True if one object was named. The result is then printed as an object, not as a list.
+    pub(crate) objects: Vec<TargetObject>,
+    /// True if the user named exactly one object. The result is then printed as an object, not as a list.
     is_single: bool,
-    /// True if a selection found the objects.
+    /// True if the objects were found by a selection, such as `-l`, and not named by the user.
     pub(crate) is_selected: bool,
 }
 
@@ -57,9 +57,9 @@ pub(crate) struct WritePlan {
     pub(crate) writes: Vec<WriteRequest>,
     /// The sentence to print after the writes.
     pub(crate) sentence: String,
-    /// The value to print if there is no write.
+    /// The value to print if no write is sent. After the check, this is the response to the dry run of the writes.
     pub(crate) answer: Value,
-    /// A note about the writes. It is printed after their dry run and before they are sent.
+    /// A note about the writes. It is printed after the dry run, before the writes are sent.
     pub(crate) note: Option<String>,
 }
 
@@ -69,21 +69,21 @@ impl WritePlan {
         Self { writes: vec![write], ..Self::no_change(sentence, Value::Null) }
     }
 
-    /// Returns a plan without writes.
+    /// Returns a plan without writes. `answer` is the object to print in place of a response.
     pub(crate) fn no_change(sentence: String, answer: Value) -> Self {
         Self { writes: Vec::new(), sentence, answer, note: None }
     }
 }
 
-/// The objects that failed, each with its error.
+/// The objects that failed, each with the text of its error.
 #[derive(Default)]
 struct BatchFailures {
     lines: Vec<(TargetObject, String)>,
-    /// True if the outcome of a write is unknown.
+    /// True if the outcome of a write is unknown, because its response was lost.
     is_unknown: bool,
-    /// True if a failed object was partly changed.
+    /// True if a failed object was changed by an earlier write of this command.
     is_partial: bool,
-    /// True if the controller did not respond. The remaining objects are then not tried.
+    /// True if the controller did not respond. The command then does not try the remaining objects.
     should_stop: bool,
 }
 
@@ -93,17 +93,17 @@ impl Targets {
         Self::deduplicate(names.iter().map(|name| TargetObject { kind, name: name.clone() }))
     }
 
-    /// Returns the objects, each once.
+    /// Creates targets from objects, without repeated objects.
     fn deduplicate(objects: impl Iterator<Item = TargetObject>) -> Self {
-        let mut seen = BTreeSet::new();
-        let objects: Vec<_> = objects.filter(|object| seen.insert(object.clone())).collect();
-        Self { is_single: objects.len() == 1, is_selected: false, all: objects }
+        let mut unique_objects = BTreeSet::new();
+        let objects: Vec<_> = objects.filter(|object| unique_objects.insert(object.clone())).collect();
+        Self { is_single: objects.len() == 1, is_selected: false, objects }
     }
 
-    /// Returns the objects named as `KIND NAME…` or as `KIND/NAME …`, or those that a selection finds.
+    /// Returns the objects that are named as `KIND NAME…` or as `KIND/NAME …`, or the objects that a selection finds.
     ///
     /// # Errors
-    /// If nothing is named, if names and a selection are both given, or if the list can't be read.
+    /// If no object is named, if names and a selection are both given, or if the list can't be read.
     pub(crate) async fn from_args(api: &mut ApiClient, ObjectArgs { subject, names, selection }: &ObjectArgs) -> Result<Self> {
         let Some(first) = &subject.name else { return Self::for_kind(api, subject.kind, names, selection).await };
         check_names_or_selection(names, selection)?;
@@ -121,7 +121,7 @@ impl Targets {
         Self::deduplicate(objects.into_iter().map(|(kind, name)| TargetObject { kind: kind.name(), name })).validate()
     }
 
-    /// Returns the named objects of a kind, or those that a selection finds.
+    /// Returns the named objects of a kind, or the objects that a selection finds.
     ///
     /// # Errors
     /// As [`Self::from_args`].
@@ -136,8 +136,8 @@ impl Targets {
             if names.is_empty() {
                 errln!("no {} is selected; nothing was changed", kind.name());
             }
-            let all = names.into_iter().map(|name| TargetObject { kind: kind.name(), name }).collect();
-            return Ok(Self { all, is_single: false, is_selected: true });
+            let targets = names.into_iter().map(|name| TargetObject { kind: kind.name(), name }).collect();
+            return Ok(Self { objects: targets, is_single: false, is_selected: true });
         }
         if names.is_empty() {
             let sentence = format!("which {}? name some, or select them, as with -l KEY=VALUE", kind.name());
@@ -147,10 +147,10 @@ impl Targets {
         Self::from_names(kind.name(), &names).validate()
     }
 
-    /// Fails if a name is not valid for its kind. All names are checked before any object is changed.
+    /// Returns the targets if each name is valid for its kind. All names are checked before any object is changed.
     fn validate(self) -> Result<Self> {
         let usage_error = |error: Error| Exit::Usage.with_message(format!("{error:#}"));
-        self.all.iter().try_for_each(|object| object.kind_arg().path(&object.name).map(drop).map_err(usage_error))?;
+        self.objects.iter().try_for_each(|object| object.kind_arg().path(&object.name).map(drop).map_err(usage_error))?;
         Ok(self)
     }
 }
@@ -173,7 +173,7 @@ pub(crate) async fn select_names(
     Ok(objects.iter().map(|object| read::object_name(kind, object)).collect())
 }
 
-/// Fails if names and a selection are both given.
+/// Fails if the user gave both names and a selection.
 fn check_names_or_selection(names: &[String], selection: &SelectionArgs) -> Result<()> {
     if names.is_empty() || selection.is_empty() {
         return Ok(());
@@ -182,70 +182,74 @@ fn check_names_or_selection(names: &[String], selection: &SelectionArgs) -> Resu
         .with_message(format!("{} is named and others are selected: use names or a selection, not both", names.join(", "))))
 }
 
-/// Plans and checks the writes of each object, asks for confirmation once, then sends the writes. Each success is
-/// printed at once.
+/// Plans and checks the writes of each object, requests confirmation once, then sends the writes. Each success is
+/// printed at once. `plan` returns the writes for one object.
 ///
 /// # Errors
-/// If one object was named, the error of that object. Otherwise a list of the failures and of what was done.
+/// If the user named one object, the error of that object. Otherwise a list of the failed, untried and changed objects.
 pub(crate) async fn run_batch(
     api: &mut ApiClient,
-    objects: &Targets,
+    targets: &Targets,
     output: Output,
     plan: impl AsyncFn(&mut ApiClient, &TargetObject) -> Result<WritePlan>,
 ) -> Result<()> {
     let mut failures = BatchFailures::default();
-    let planned = check_all(api, objects, &plan, &mut failures).await?;
+    let planned = check_all(api, targets, &plan, &mut failures).await?;
     if !api.is_dry() {
-        confirm(api, objects, &planned)?;
+        confirm(api, targets, &planned)?;
     }
-    let (mut done, mut values) = (Vec::new(), Vec::new());
-    for (object, step) in planned {
+    let (mut succeeded, mut values) = (Vec::new(), Vec::new());
+    for (object, write_plan) in planned {
         if failures.should_stop {
             break;
         }
-        match write_object(api, object, step, &plan).await {
+        match write_object(api, object, write_plan, &plan).await {
             Ok(report) => {
-                values.extend(report.print_part(api, output, done.is_empty()).await?);
-                done.push(object);
+                // The last argument is true for the first printed result.
+                values.extend(report.print_part(api, output, succeeded.is_empty()).await?);
+                succeeded.push(object);
             }
-            Err(error) if objects.is_single => return Err(error),
+            Err(error) if targets.is_single => return Err(error),
             Err(error) => failures.add(object, &error),
         }
     }
     if matches!(output, Output::Json | Output::Yaml) {
-        let value = if objects.is_single { values.pop().unwrap_or_default() } else { Value::Array(values) };
+        let value = if targets.is_single { values.pop().unwrap_or_default() } else { Value::Array(values) };
         read::print_value(&value, output)?;
     }
     print_dry_run(api);
-    failures.into_result(&objects.all, &done)
+    failures.into_result(&targets.objects, &succeeded)
 }
 
-/// Asks the user to confirm the planned writes.
-fn confirm(api: &ApiClient, objects: &Targets, planned: &[(&TargetObject, Option<WritePlan>)]) -> Result<()> {
+/// Requests confirmation of the planned writes, if it is necessary. For objects that a selection found, the question
+/// names the objects that will be written. An object without a plan counts as written.
+fn confirm(api: &ApiClient, targets: &Targets, planned: &[(&TargetObject, Option<WritePlan>)]) -> Result<()> {
     let reach = api.total_reach();
-    let Some(kind) = objects.all.first().map(|object| object.kind).filter(|_| objects.is_selected) else {
+    let Some(kind) = targets.objects.first().map(|object| object.kind).filter(|_| targets.is_selected) else {
         return api.check_reach(reach);
     };
-    let is_written = |step: &Option<WritePlan>| step.as_ref().is_none_or(|step| !step.writes.is_empty());
-    let written = planned.iter().filter(|(_, step)| is_written(step)).map(|(object, _)| object.name.as_str());
-    api.check_selected(kind, objects.all.len(), &written.collect::<Vec<_>>(), reach)
+    let is_written = |write_plan: &Option<WritePlan>| write_plan.as_ref().is_none_or(|write_plan| !write_plan.writes.is_empty());
+    let written = planned.iter().filter(|(_, write_plan)| is_written(write_plan)).map(|(object, _)| object.name.as_str());
+    api.check_selected(kind, targets.objects.len(), &written.collect::<Vec<_>>(), reach)
 }
 
-/// Plans the writes of all objects and checks them in a dry run. An object that is still in use can't be deleted yet.
-/// It gets no plan, and is checked again after the other objects of the command are deleted. Such objects come last,
-/// each before the objects that it refers to.
+/// Plans the writes of all objects and checks them in a dry run. An object that other objects use can't be deleted yet,
+/// so it gets no plan. It is checked again after the other objects of the command were deleted.
+///
+/// Objects without a plan are last in the result. Each of them precedes the objects that it refers to.
 async fn check_all<'a>(
     api: &mut ApiClient,
-    objects: &'a Targets,
+    targets: &'a Targets,
     plan: &impl AsyncFn(&mut ApiClient, &TargetObject) -> Result<WritePlan>,
     failures: &mut BatchFailures,
 ) -> Result<Vec<(&'a TargetObject, Option<WritePlan>)>> {
     let (mut planned, mut deferred) = (Vec::new(), Vec::new());
-    for object in &objects.all {
+    for object in &targets.objects {
         match check_object(api, object, plan).await {
-            Ok(step) => planned.push((object, Some(step))),
-            Err(error) if objects.is_single => return Err(error),
-            Err(error) if api.is_dry() && is_used_outside(&error, &objects.all) => failures.add(object, &error),
+            Ok(write_plan) => planned.push((object, Some(write_plan))),
+            Err(error) if targets.is_single => return Err(error),
+            // No other write of this command can free an object that is also used by others.
+            Err(error) if api.is_dry() && is_used_outside(&error, &targets.objects) => failures.add(object, &error),
             Err(error) if is_in_use(&error) => deferred.push((object, None)),
             Err(error) => failures.add(object, &error),
         }
@@ -259,128 +263,133 @@ async fn check_all<'a>(
     Ok(planned)
 }
 
-/// Prints the primaries that the planned writes move. Each line also says whether this command changes or deletes the
-/// node that the primary would move to.
+/// Prints the primaries that the planned writes move. A printed line also states if this command changes or deletes the
+/// node to which the primary would move.
 async fn announce_moves(api: &mut ApiClient, planned: &mut [(&TargetObject, Option<WritePlan>)]) {
     let plans = &*planned;
-    if plans.iter().filter_map(|(_, step)| step.as_ref()).all(|step| moved_primary_messages(&step.answer).is_empty()) {
+    if plans.iter().filter_map(|(_, plan)| plan.as_ref()).all(|plan| moved_primary_messages(&plan.answer).is_empty()) {
         return;
     }
-    let mut batch = ChangedNodes::default();
+    let mut changes = ChangedNodes::default();
+    // For each plan, the name of the node that it writes, or `None` for another object.
     let mut names = Vec::new();
-    for (object, step) in plans {
-        let writes = step.as_ref().map_or(&[][..], |step| &step.writes[..]);
+    for (object, plan) in plans {
+        let writes = plan.as_ref().map_or(&[][..], |plan| &plan.writes[..]);
         if object.kind != KindArg::Node.name() || writes.is_empty() {
             names.push(None);
             continue;
         }
         let name = node_name(api, &object.name).await;
-        let nodes = if writes.iter().any(WriteRequest::deletes_node) { &mut batch.deleted } else { &mut batch.changed };
+        let nodes = if writes.iter().any(WriteRequest::deletes_node) { &mut changes.deleted } else { &mut changes.changed };
         nodes.insert(name.clone());
         names.push(Some(name));
     }
-    for ((_, step), name) in planned.iter_mut().zip(names) {
-        if let Some(step) = step {
-            batch.mark_moves(name.as_deref(), &mut step.answer);
-            api.announce_moves(&step.answer);
+    for ((_, plan), name) in planned.iter_mut().zip(names) {
+        if let Some(plan) = plan {
+            changes.mark_moves(name.as_deref(), &mut plan.answer);
+            api.announce_moves(&plan.answer);
         }
     }
 }
 
-/// Returns the name of a node that was given by name or by uuid.
+/// Returns the name of a node that was given by name or by uuid. If the node can't be read, returns the given text.
 async fn node_name(api: &mut ApiClient, name: &str) -> String {
     if name.parse::<uuid::Uuid>().is_err() {
         return name.to_owned();
     }
-    let found = read::read_one(api, KindArg::Node, name).await;
-    found.map_or_else(|_| name.to_owned(), |node| read::object_name(KindArg::Node, &node))
+    let result = read::read_object(api, KindArg::Node, name).await;
+    result.map_or_else(|_| name.to_owned(), |node| read::object_name(KindArg::Node, &node))
 }
 
+/// Returns whether the controller refused a delete because other objects still use the object.
 fn is_in_use(error: &Error) -> bool {
     error.downcast_ref::<ApiRefusal>().is_some_and(ApiRefusal::is_in_use)
 }
 
-/// Returns whether an object outside this command also uses the object that could not be deleted. A target that is
-/// named by its uuid counts as any user of its kind, because the controller lists users by name.
-fn is_used_outside(error: &Error, objects: &[TargetObject]) -> bool {
+/// Returns whether an object outside this command also uses the object that could not be deleted. The controller lists
+/// users by name. So a target that is given by uuid is assumed to be any user of its kind.
+fn is_used_outside(error: &Error, targets: &[TargetObject]) -> bool {
     let is_included = |user: &str| {
         let (kind, name) = user.split_once('/').unwrap_or((user, ""));
-        let mut same_kind = objects.iter().filter(|object| object.kind == kind);
-        same_kind.any(|object| object.name == name || object.name.parse::<uuid::Uuid>().is_ok())
+        let mut targets_of_kind = targets.iter().filter(|object| object.kind == kind);
+        targets_of_kind.any(|object| object.name == name || object.name.parse::<uuid::Uuid>().is_ok())
     };
     error.downcast_ref::<ApiRefusal>().is_some_and(|refusal| !refusal.users().iter().all(|user| is_included(user)))
 }
 
-/// Plans the writes of one object and checks them in a dry run. Returns the plan with the responses.
+/// Plans the writes of one object, and checks them in a dry run. Returns the plan with the responses to the dry run. If
+/// the object does not exist, the error suggests a similar name.
 async fn check_object(
     api: &mut ApiClient,
     object: &TargetObject,
     plan: &impl AsyncFn(&mut ApiClient, &TargetObject) -> Result<WritePlan>,
 ) -> Result<WritePlan> {
-    let mut step = plan(api, object).await?;
-    for write in &step.writes {
+    let mut write_plan = plan(api, object).await?;
+    for write in &write_plan.writes {
         let (answer, _) = match api.check_write(write).await {
             Err(error) if Exit::from_error(&error) == Exit::NotFound => {
                 let Some(kind) = KindArg::from_name(object.kind) else { return Err(error) };
                 return Err(read::with_suggestion(api, kind, &object.name, error).await);
             }
-            decided => decided?,
+            result => result?,
         };
-        step.answer = merge_changes(&step.answer, answer);
+        write_plan.answer = merge_changes(&write_plan.answer, answer);
     }
-    if let Some(note) = &step.note {
+    if let Some(note) = &write_plan.note {
         errln!("info: {object} {}", printable(note));
     }
-    Ok(step)
+    Ok(write_plan)
 }
 
-/// Sends the writes of one object. Without a plan, the writes are planned and checked first, which was impossible
-/// before other objects of the command were deleted. With `--dry-run`, nothing is sent, and the report contains the
-/// response of the check, if any.
+/// Sends the writes of one object, and returns the report to print. Without a plan, the writes are planned and checked
+/// first. That was not possible earlier, because the object was still used by objects that this command has deleted
+/// now. If the writes then reach more hosts than confirmed, the user must confirm again.
+///
+/// With `--dry-run`, nothing is sent, and the report contains the response to the check, if any.
 async fn write_object<'a>(
     api: &mut ApiClient,
     object: &'a TargetObject,
-    step: Option<WritePlan>,
+    write_plan: Option<WritePlan>,
     plan: &impl AsyncFn(&mut ApiClient, &TargetObject) -> Result<WritePlan>,
 ) -> Result<WriteReport<'a>> {
-    let step = match step {
-        Some(step) => step,
+    let write_plan = match write_plan {
+        Some(write_plan) => write_plan,
         None if api.is_dry() => {
             let sentence = format!("{object} is in use: it is decided after the others are deleted");
             return Ok(WriteReport { kind: object.kind, name: &object.name, sentence, answer: Value::Null });
         }
         None => {
-            let confirmed = api.total_reach();
-            let step = check_object(api, object, plan).await?;
-            api.announce_moves(&step.answer);
-            if api.total_reach().hosts > confirmed.hosts {
+            let confirmed_reach = api.total_reach();
+            let write_plan = check_object(api, object, plan).await?;
+            api.announce_moves(&write_plan.answer);
+            if api.total_reach().hosts > confirmed_reach.hosts {
                 api.check_reach(api.total_reach())?;
             }
-            step
+            write_plan
         }
     };
-    let is_sent = !(api.is_dry() || step.writes.is_empty());
-    let writes = if is_sent { &step.writes[..] } else { &[] };
-    let mut answer = if is_sent { Value::Null } else { step.answer };
+    let is_sent = !(api.is_dry() || write_plan.writes.is_empty());
+    let writes = if is_sent { &write_plan.writes[..] } else { &[] };
+    let mut answer = if is_sent { Value::Null } else { write_plan.answer };
     for (index, write) in writes.iter().enumerate() {
         api.announce_new_moves(write).await.map_err(|error| partial_error(error, &writes[..index]))?;
         let response = api.send_checked(write).await.map_err(|error| partial_error(error, &writes[..index]))?;
         answer = merge_changes(&answer, response);
     }
-    Ok(WriteReport { kind: object.kind, name: &object.name, sentence: step.sentence, answer })
+    Ok(WriteReport { kind: object.kind, name: &object.name, sentence: write_plan.sentence, answer })
 }
 
-/// Adds the changes and moved primaries of earlier writes to the response of a write.
-fn merge_changes(before: &Value, mut answer: Value) -> Value {
+/// Returns the response to a write. The changes and moved primaries of the earlier response are added to its lists.
+fn merge_changes(earlier_answer: &Value, mut answer: Value) -> Value {
     for list in ["changes", "moved_primaries"] {
-        if let (Some(Value::Array(earlier)), Some(Value::Array(later))) = (before.get(list), answer.get_mut(list)) {
+        if let (Some(Value::Array(earlier)), Some(Value::Array(later))) = (earlier_answer.get(list), answer.get_mut(list)) {
             later.splice(0..0, earlier.iter().cloned());
         }
     }
     answer
 }
 
-/// Returns the error of a write, with the earlier writes of the object that succeeded.
+/// Returns the error of a write. Its message also lists the earlier writes of the object, which succeeded.
 fn partial_error(error: Error, earlier: &[WriteRequest]) -> Error {
     if earlier.is_empty() {
         return error;
@@ -390,19 +399,21 @@ fn partial_error(error: Error, earlier: &[WriteRequest]) -> Error {
 }
 
 impl BatchFailures {
-    /// Records a failure.
+    /// Records the failure of an object. An error that has an exit status but is not a refusal means that the
+    /// controller did not respond. This does not apply to an error after an earlier write of the same object
+    /// (`is_partial`).
     fn add(&mut self, object: &TargetObject, error: &Error) {
         self.is_unknown |= Exit::from_error(error) == Exit::Unknown;
         self.is_partial |= exit::is_partial(error);
-        let is_unanswered = matches!(Exit::from_exit_error(error), Some(Exit::Error | Exit::Unknown)) && !exit::is_partial(error);
+        let is_unanswered = matches!(Exit::attached_status(error), Some(Exit::Error | Exit::Unknown)) && !exit::is_partial(error);
         self.should_stop = is_unanswered && error.downcast_ref::<ApiRefusal>().is_none();
         let reason = format!("{error:#}").replace('\n', "\n  ");
         self.lines.push((object.clone(), reason));
     }
 
-    /// Returns the error of the command: the failed objects with their reasons, the objects that were not tried, and
-    /// those that succeeded. `Ok` if none failed.
-    fn into_result(self, targets: &[TargetObject], done: &[&TargetObject]) -> Result<()> {
+    /// Returns the error of the command, or `Ok` if no object failed. The error lists the failed objects with their
+    /// reasons, the objects that were not tried, and the objects that succeeded.
+    fn into_result(self, targets: &[TargetObject], succeeded: &[&TargetObject]) -> Result<()> {
         if self.lines.is_empty() {
             return Ok(());
         }
@@ -410,15 +421,15 @@ impl BatchFailures {
         let failed: Vec<String> = self.lines.iter().map(|(object, reason)| format!("{object}: {reason}")).collect();
         let mut text = format!("{} of {} failed\n  {}", failed.len(), targets.len(), failed.join("\n  "));
         let is_reported =
-            |object: &&TargetObject| done.contains(object) || self.lines.iter().any(|(failed, _)| failed == *object);
+            |object: &&TargetObject| succeeded.contains(object) || self.lines.iter().any(|(failed, _)| failed == *object);
         let untried: Vec<&TargetObject> = targets.iter().filter(|object| !is_reported(object)).collect();
-        for (word, objects) in [("not tried", &untried[..]), ("done", done)] {
+        for (word, objects) in [("not tried", &untried[..]), ("done", succeeded)] {
             if !objects.is_empty() {
                 text.push_str(&format!("\n  {word}: {}", joined(objects)));
             }
         }
         let exit = if self.is_unknown { Exit::Unknown } else { Exit::Error };
-        let is_unchanged = done.is_empty() && !self.is_partial;
+        let is_unchanged = succeeded.is_empty() && !self.is_partial;
         Err(if is_unchanged { exit.with_message(text) } else { exit.partial_failure(text) })
     }
 }

@@ -1,5 +1,5 @@
-//! `describe`: one object for a person who has to act on it. Problems are first, then the fields, then the maps with
-//! their owners. Unset fields and fields that only clients of other systems use are left out.
+//! `stemma describe`: one object for a person who has to act on it. Problems are first, then the fields, then the maps
+//! with their owners. Unset fields, and fields that only clients of other systems use, are left out.
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
@@ -10,13 +10,13 @@ use crate::args::{FilterArgs, KindArg, Output};
 use crate::command::{allocation, manifest, primary, read};
 use crate::output::{cell_text, is_difference, is_failure, last_lines, printable, split_words, table, time_with_age};
 
-/// Maximum length of a computed value, in characters.
+/// Maximum length of a printed value in a map, in characters.
 const MAX_VALUE_CHARS: usize = 160;
 
-/// Maximum number of lines of a task's difference.
+/// Maximum number of printed lines of a task's difference.
 const MAX_DIFF_LINES: usize = 20;
 
-/// Fields that are shown in addition to those that a manifest can set. The controller computes most of them.
+/// Fields that are printed in addition to those that a manifest can set. The controller computes most of them.
 const SHOWN_FIELDS: &[&str] = &[
     "uuid",
     "state",
@@ -48,12 +48,13 @@ const SHOWN_FIELDS: &[&str] = &[
     "created_by",
 ];
 
-/// Describes one object.
+/// Runs `stemma describe`: prints one object with its problems. With `-o json` and other formats for programs, prints
+/// the object as `stemma get` does.
 ///
 /// # Errors
-/// If the object does not exist.
+/// If the object does not exist or can't be read.
 pub(crate) async fn describe(api: &mut ApiClient, kind: KindArg, name: &str, output: Output) -> Result<()> {
-    let object = read::read_one(api, kind, name).await?;
+    let object = read::read_object(api, kind, name).await?;
     if !matches!(output, Output::Table | Output::Wide) {
         return read::print_objects(api, kind, &[name.to_owned()], &[object], &FilterArgs::default(), output).await;
     }
@@ -67,6 +68,7 @@ pub(crate) async fn describe(api: &mut ApiClient, kind: KindArg, name: &str, out
     if let Some(findings) = findings {
         outln!("\n{findings}\n");
     }
+    // The results of tasks are not part of the node and are read separately.
     if kind == KindArg::Node {
         let report = api.get(&kind.endpoint_path(Endpoint::NodeReport, name, &[])?).await?;
         let results = current_results(&report);
@@ -90,71 +92,77 @@ pub(crate) async fn describe(api: &mut ApiClient, kind: KindArg, name: &str, out
     Ok(())
 }
 
-/// Returns the findings, each with severity, code and message.
+/// Returns a table of the findings with severity, code and message, or `None` if there are no findings.
 fn finding_lines(findings: Option<&Value>) -> Option<String> {
-    let findings = findings.and_then(Value::as_array).filter(|found| !found.is_empty())?;
+    let findings = findings.and_then(Value::as_array).filter(|list| !list.is_empty())?;
     let row = |finding: &Value| ["severity", "code", "message"].map(|field| cell_text(finding.get(field))).to_vec();
     Some(format!("FINDINGS\n{}", indented(&table(&["severity", "code", "message"], findings.iter().map(row)))))
 }
 
-/// Returns the findings of a cluster and of the holders of its primaries, and the table of its primaries.
+/// Returns two texts for a cluster: its findings with those of the nodes that hold its primaries, and the table of its
+/// primaries. A text without content is `None`.
 async fn cluster_details(api: &mut ApiClient, name: &str) -> Result<(Option<String>, Option<String>)> {
     let list = api.get(&KindArg::Cluster.endpoint_path(Endpoint::ListPrimaries, name, &[])?).await?;
     let path = KindArg::Cluster.endpoint_path(Endpoint::ValidateCluster, name, &[])?;
     let checked = api.get(&path).await?;
-    let rows: Vec<&Value> = read::items(&list).collect();
+    let rows: Vec<&Value> = read::list_items(&list).collect();
     let findings = cluster_findings(checked.get("findings"), name, &rows, &path);
     let primaries = (!rows.is_empty()).then(|| format!("PRIMARIES\n{}", indented(&primary::primary_table(&rows))));
     Ok((findings, primaries))
 }
 
-/// Returns the findings about a cluster itself and about the nodes that hold one of its tags as primary. Of the others
-/// it returns only the number, and the command that shows them: there may be as many as the cluster has nodes.
+/// Returns a table of the findings about the cluster itself, and about the nodes that hold one of its tags as primary.
+/// There may be as many other findings as the cluster has nodes. So these are only counted, with the command that
+/// prints them from the API path `path`.
 fn cluster_findings(findings: Option<&Value>, cluster: &str, primaries: &[&Value], path: &str) -> Option<String> {
-    let holders = primaries.iter().filter_map(|row| Some(format!("node/{}", row.get("node")?.as_str()?)));
+    let holders = primaries.iter().filter_map(|primary| Some(format!("node/{}", primary.get("node")?.as_str()?)));
     let objects: Vec<String> = holders.chain([format!("cluster/{cluster}")]).collect();
     let is_shown = |finding: &&Value| {
+        // The object may be followed by a part of it, as in `cluster/eu tag/x`.
         let object = finding.get("object").and_then(Value::as_str).and_then(|object| object.split(' ').next());
         object.is_some_and(|object| objects.iter().any(|name| name == object))
     };
-    let findings = findings.and_then(Value::as_array).filter(|found| !found.is_empty())?;
-    let (shown, others): (Vec<&Value>, Vec<&Value>) = findings.iter().partition(is_shown);
+    let findings = findings.and_then(Value::as_array).filter(|list| !list.is_empty())?;
+    let (shown_findings, other_findings): (Vec<&Value>, Vec<&Value>) = findings.iter().partition(is_shown);
     let mut text = String::from("FINDINGS");
-    if !shown.is_empty() {
+    if !shown_findings.is_empty() {
         let head = ["severity", "code", "object", "message"];
         let row = |finding: &&Value| head.map(|field| cell_text(finding.get(field))).to_vec();
-        text.push_str(&format!("\n{}", indented(&table(&head, shown.iter().map(row)))));
+        text.push_str(&format!("\n{}", indented(&table(&head, shown_findings.iter().map(row)))));
     }
-    if !others.is_empty() {
-        text.push_str(&format!("\n  {} about its groups and other nodes: stemma get --raw {path}", others.len()));
+    if !other_findings.is_empty() {
+        text.push_str(&format!("\n  {} about its groups and other nodes: stemma get --raw {path}", other_findings.len()));
     }
     Some(text)
 }
 
-/// Returns the decision of an allocation: which node it has and why, or why it has none and what to do.
+/// Returns the decision about an allocation: its node and the reason of the choice, or why it has no node and the next
+/// step.
 async fn allocation_decision(api: &mut ApiClient, object: &Value) -> Result<String> {
     let Some(node) = allocation::node_name(api, object).await? else {
-        let next = allocation::next_step(&read::object_name(KindArg::Allocation, object), object);
-        let rows = [("error", cell_text(object.get("last_error"))), ("next", next)];
+        let next_step = allocation::next_step(&read::object_name(KindArg::Allocation, object), object);
+        let rows = [("error", cell_text(object.get("last_error"))), ("next", next_step)];
         return Ok(format!("FAILED\n{}", indented(&row_lines(&rows))));
     };
-    let why = allocation::reason(object).unwrap_or_default();
-    let rows = [("node", format!("{node} ({})", cell_text(object.get("node_uuid")))), ("why", why)];
+    let reason = allocation::reason(object).unwrap_or_default();
+    let rows = [("node", format!("{node} ({})", cell_text(object.get("node_uuid")))), ("why", reason)];
     Ok(format!("CHOSEN\n{}", indented(&row_lines(&rows))))
 }
 
-/// Returns one line for each name with its value.
+/// Returns one line for each pair of a name and its value.
 fn row_lines(rows: &[(&str, String)]) -> String {
     rows.iter().map(|(name, value)| printable(&format!("{name:<5} {value}"))).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the results of the tasks in the current task set.
+/// Returns the results of the tasks in the current task set. A result counts as current if the response does not mark
+/// it as outdated.
 fn current_results(report: &Value) -> Vec<&Value> {
     let results = report.get("results").and_then(Value::as_array).into_iter().flatten();
     results.filter(|result| result.get("is_current") != Some(&Value::Bool(false))).collect()
 }
 
-/// Returns the tasks whose host state differs and was not corrected, each with the time and the difference.
+/// Returns the tasks whose host state differs and was not corrected, each with the time and the difference. Returns
+/// `None` if there are no such tasks.
 fn difference_lines(results: &[&Value]) -> Option<String> {
     let differing: Vec<_> = results.iter().filter(|result| is_difference(result)).collect();
     let row = |result: &&&Value| {
@@ -167,15 +175,17 @@ fn difference_lines(results: &[&Value]) -> Option<String> {
             text.push_str(&format!("\n  {}:", printable(&cell_text(result.get("task")))));
         }
         diff.lines().take(MAX_DIFF_LINES).for_each(|line| text.push_str(&format!("\n    {}", printable(line))));
-        let more = diff.lines().count().saturating_sub(MAX_DIFF_LINES);
-        if more > 0 {
-            text.push_str(&format!("\n    and {more} more lines; on the host: stemma-agent check"));
+        let omitted = diff.lines().count().saturating_sub(MAX_DIFF_LINES);
+        if omitted > 0 {
+            text.push_str(&format!("\n    and {omitted} more lines; on the host: stemma-agent check"));
         }
     }
     (!differing.is_empty()).then_some(text)
 }
 
-/// Returns the failed tasks of the current task set, each with time, message and output, and what to do next.
+/// Returns the failed tasks, each with time, message and the end of its output, and the next step. Returns `None` if no
+/// task failed. The next step is about a task that itself failed, in preference to a task that only requires a failed
+/// task.
 fn failure_lines(node: &str, results: &[&Value]) -> Option<String> {
     let failed: Vec<&Value> = results.iter().copied().filter(|result| is_failure(result.get("outcome"))).collect();
     let first = failed.iter().find(|result| result["outcome"] != "DependencyFailed").or(failed.first())?;
@@ -188,7 +198,7 @@ fn failure_lines(node: &str, results: &[&Value]) -> Option<String> {
             message,
         ]
     });
-    let rows = table(&["task", "outcome", "since", "what it said"], rows);
+    let rows = table(&["task", "outcome", "since", "message"], rows);
     let mut text = format!("FAILED\n{}", indented(&rows));
     for result in &failed {
         let lines = last_lines(result.get("output"));
@@ -208,32 +218,36 @@ fn failure_lines(node: &str, results: &[&Value]) -> Option<String> {
 }
 
 /// Returns a table of the fields that are not maps: those that a manifest can set, and those of [`SHOWN_FIELDS`]. Unset
-/// fields are left out.
+/// fields are left out. An empty map is included if its presence has a meaning. A passthrough field (which only clients
+/// of other systems use) is included if it has another value than its default.
 fn plain_fields(kind: KindArg, object: &Map<String, Value>) -> String {
     let (fields, passthrough) = manifest::kind_fields(kind);
     let rows = object.iter().filter(|(name, value)| {
         let name = name.as_str();
-        let field = fields.iter().find(|(known, _)| *known == name);
+        let field = fields.iter().find(|(field_name, _)| *field_name == name);
         let is_selected = field.is_some() || SHOWN_FIELDS.contains(&name);
-        let is_empty_map = field.is_some_and(|(_, form)| manifest::is_empty_object(*form, value));
+        let is_empty_map = field.is_some_and(|(_, field_type)| manifest::is_empty_object(*field_type, value));
         // `merge_labels: false` cuts off all inherited labels, so it must be visible.
         let is_merge_flag = name == "merge_labels" && object.get("provided_labels").is_some_and(Value::is_object);
         (!value.is_object() || is_empty_map)
             && (manifest::is_set(value) || is_empty_map || (is_merge_flag && kind != KindArg::Clustertemplate))
-            && (is_selected || passthrough.iter().any(|kept| kept.name == name && !manifest::is_unset_passthrough(kept, value)))
+            && (is_selected || passthrough.iter().any(|item| item.name == name && !manifest::is_unset_passthrough(item, value)))
     });
-    let shown = |name: &str, value: &Value| match value {
+    let cell = |name: &str, value: &Value| match value {
         Value::String(_) if read::is_time(name) => time_with_age(Some(value)),
         Value::Object(_) => "set, without fields".to_owned(),
         Value::Array(items) if items.iter().any(Value::is_object) => format!("{} (-o json shows them)", items.len()),
         other => cell_text(Some(other)),
     };
-    let table = table(&["", ""], rows.map(|(name, value)| vec![name.clone(), shown(name, value)]));
+    let table = table(&["", ""], rows.map(|(name, value)| vec![name.clone(), cell(name, value)]));
+    // The head of the table is empty, so it is removed.
     table.lines().skip_while(|line| line.trim().is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns whether a field is a map that is shown in a section of its own.
+/// Returns whether a field is a map that gets a section of its own in the output. Maps without interest for people,
+/// maps that are printed elsewhere, and lists of owners get none.
 fn is_section(kind: KindArg, name: &str, value: &Value) -> bool {
+    // These maps are for programs, or are printed in another form.
     let is_noise = ["links", "trait_sources", "driver_info", "clean_step", "deploy_step", "explanation"].contains(&name);
     // The table of primaries already shows the node that the cluster names.
     let is_shown_before = kind == KindArg::Cluster && name == "primaries";
@@ -245,8 +259,10 @@ fn is_section(kind: KindArg, name: &str, value: &Value) -> bool {
         && (kind != KindArg::Node || name != "traits")
 }
 
-/// Returns a map as rows. The rows of a provided map also show the owners of each key, and tombstones.
+/// Returns the entries of a map as table rows. For a map with the labels, annotations or parameters that the object
+/// itself provides (`provided_labels` and so on), the rows also contain the owners of each key, and tombstones.
 fn describe_section(object: &Map<String, Value>, section: &str, value: &Value) -> String {
+    // For example, the owners of `provided_labels` are in the field `label_owners`.
     let owners = section.strip_prefix("provided_").map(|map| format!("{}_owners", map.trim_end_matches('s')));
     let owners = owners.and_then(|owners| object.get(&owners));
     let map = value.as_object().into_iter().flatten();
@@ -257,7 +273,7 @@ fn describe_section(object: &Map<String, Value>, section: &str, value: &Value) -
     table(&["key", "value", "owner"], map.map(|(key, value)| vec![key.clone(), text(value), cell_text(owners.get(key))]))
 }
 
-/// Returns a value for a cell, shortened if it is long.
+/// Returns a value for a table cell, cut after [`MAX_VALUE_CHARS`] characters.
 fn shortened(value: &Value) -> String {
     let text = cell_text(Some(value));
     match text.char_indices().nth(MAX_VALUE_CHARS) {
@@ -266,6 +282,7 @@ fn shortened(value: &Value) -> String {
     }
 }
 
+/// Returns the text with two blanks before each line.
 fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
@@ -275,6 +292,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// Each difference is printed below the name of its task. The task `run` has no difference, so it is only in the
+    /// table.
     #[test]
     fn y09_difference_lines_name_task() {
         let result = |task: &str, diff: &str| json!({"at": "2026-11-20T09:41:00+00:00", "task": task, "outcome": "WouldChange", "message": "", "diff": diff});
@@ -283,6 +302,7 @@ mod tests {
         assert!(text.ends_with("\n  motd:\n    -a\n    +b\n  site:\n    -c"), "{text}");
     }
 
+    /// A task whose own mode is `observe` has no difference that is known.
     #[test]
     fn y06_difference_lines_omit_observed_task() {
         let result = |is_observed: Value| json!({"at": "2026-11-20T09:41:00+00:00", "task": "ob", "outcome": "WouldChange", "diff": "", "is_observed": is_observed});
@@ -293,12 +313,14 @@ mod tests {
 
     #[test]
     fn shortened_cuts_long_value() {
-        let roles: Map<String, Value> = (0..40).map(|n| (format!("role-{n}"), json!({"tags": ["a", "b"]}))).collect();
+        let roles: Map<String, Value> = (0..40).map(|number| (format!("role-{number}"), json!({"tags": ["a", "b"]}))).collect();
         let shown = shortened(&roles.into());
         assert!(shown.starts_with("role-0=tags=a,b,role-1=") && shown.ends_with("… (-o json shows all of it)"), "{shown}");
         assert_eq!((shown.chars().count() < 200, shortened(&json!("short"))), (true, "short".to_owned()));
     }
 
+    /// The next step names `site-conf`, the first task that itself failed. The result of `gone` belongs to an earlier
+    /// task set.
     #[test]
     fn failure_lines_show_task_and_next_step() {
         let report = json!({"results": [
@@ -322,15 +344,16 @@ mod tests {
         assert_eq!(failure_lines("web-1", &current_results(&json!({"results": null}))), None);
     }
 
+    /// The findings of the cluster, and of the node `db-1` that holds a primary, are shown. The others are counted.
     #[test]
     fn x07_cluster_findings_show_own_and_count_others() {
-        let one =
+        let finding =
             |object: &str| json!({"severity": "warning", "code": "a.rule", "object": object, "message": format!("of {object}.")});
         let rows = [json!({"tag": "db", "node": "db-1"}), json!({"tag": "mq", "node": null})];
         let rows: Vec<&Value> = rows.iter().collect();
-        let shown = |found: &[&str]| {
-            let found: Value = found.iter().map(|object| one(object)).collect();
-            cluster_findings(Some(&found), "eu", &rows, "/v1/clusters/eu/validate")
+        let shown = |objects: &[&str]| {
+            let objects: Value = objects.iter().map(|object| finding(object)).collect();
+            cluster_findings(Some(&objects), "eu", &rows, "/v1/clusters/eu/validate")
         };
         let text = shown(&["cluster/eu", "cluster/eu tag/x", "node/db-1", "node/db-11", "nodegroup/eu/web"]).unwrap();
         assert!(text.starts_with("FINDINGS\n"), "{text}");
@@ -338,17 +361,17 @@ mod tests {
             assert!(text.contains(part), "{part:?} in {text}");
         }
         assert!(!text.contains("of node/db-11.") && !text.contains("of nodegroup/eu/web."), "{text}");
-        let more = "\n  2 about its groups and other nodes: stemma get --raw /v1/clusters/eu/validate";
-        assert!(text.ends_with(more), "{text}");
-        assert_eq!(shown(&["node/x"]).unwrap(), more.replace("\n  2", "FINDINGS\n  1"));
+        let omitted_line = "\n  2 about its groups and other nodes: stemma get --raw /v1/clusters/eu/validate";
+        assert!(text.ends_with(omitted_line), "{text}");
+        assert_eq!(shown(&["node/x"]).unwrap(), omitted_line.replace("\n  2", "FINDINGS\n  1"));
         assert_eq!(shown(&[]), None);
         assert_eq!(cluster_findings(None, "eu", &[], ""), None);
     }
 
     #[test]
     fn finding_lines_show_code_and_message() {
-        let found = json!([{"severity": "error", "code": "identity.doubled", "object": "node/a", "message": "two hosts, 10.0.0.1 and 10.0.0.2"}]);
-        let shown = finding_lines(Some(&found)).unwrap();
+        let findings = json!([{"severity": "error", "code": "identity.doubled", "object": "node/a", "message": "two hosts, 10.0.0.1 and 10.0.0.2"}]);
+        let shown = finding_lines(Some(&findings)).unwrap();
         assert!(shown.starts_with("FINDINGS\n"), "{shown}");
         for part in ["error", "identity.doubled", "two hosts, 10.0.0.1 and 10.0.0.2"] {
             assert!(shown.contains(part), "{shown}");

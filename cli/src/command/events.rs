@@ -1,4 +1,4 @@
-//! `events` prints changes as they happen. `wait` waits for a condition.
+//! `stemma events` prints changes as they happen. `stemma wait` waits until objects meet a condition.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,9 +19,10 @@ use crate::command::read::{self, read_objects};
 use crate::exit::Exit;
 use crate::output::{cell_text, printable};
 
-/// Time to wait after an event, so that one poll covers the events that follow it closely.
+/// Time to wait after an event before objects are read again. Further events that follow closely then need no read of
+/// their own.
 const SETTLE_DELAY: Duration = Duration::from_millis(200);
-/// Maximum time between two polls.
+/// Maximum time between two polls. A poll reads all objects that do not meet the condition yet.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Prints events until Ctrl-C, which ends the command with status 0.
@@ -30,17 +31,18 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// If the events can't be read.
 pub(crate) async fn events(api: &mut ApiClient, args: &EventArgs, output: Output) -> Result<()> {
     let mut events = api.events(events_path(args), args.from);
-    let following = events.follow(|item| match item {
+    // A stream ends only with an error.
+    let event_loop = events.follow(|item| match item {
         StreamItem::Connected => Ok(()),
         StreamItem::Event(event) => print_event(&event, output),
     });
     tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
-        Err(error) = following => Err(error),
+        signal_result = tokio::signal::ctrl_c() => Ok(signal_result?),
+        Err(error) = event_loop => Err(error),
     }
 }
 
-/// Returns the path of the event stream for the filter.
+/// Returns the API path of the event stream, with the filter as its query.
 fn events_path(args: &EventArgs) -> String {
     let class = match args.class {
         EventClass::Object => Some("object"),
@@ -82,15 +84,16 @@ fn print_event(event: &ServerEvent, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// Returns the time of an event, or `None` if it has none: status events are not stored. The client's own time is no
-/// substitute, because it would be mistaken for the event's.
+/// Returns the UTC time of an event, with the date if the event is not of today. Returns `None` for an event without a
+/// time, because status events are not stored. The time of the client is not shown in its place, because users would
+/// mistake it for the time of the event.
 fn event_time(event: &ServerEvent, now: Timestamp) -> Option<String> {
     let at: Timestamp = event.data.get("at")?.as_str()?.parse().ok()?;
     let is_today = at.strftime("%Y-%m-%d").to_string() == now.strftime("%Y-%m-%d").to_string();
     Some(at.strftime(if is_today { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" }).to_string())
 }
 
-/// Returns `KIND/NAME` of the object of an event. The name of a node group contains its cluster.
+/// Returns `KIND/NAME` of the object that an event is about. The name of a node group contains its cluster.
 fn object_text(data: &Value) -> String {
     let text = |field: &str| cell_text(data.get(field));
     match data.get("cluster").and_then(Value::as_str).filter(|_| text("kind") == "nodegroup") {
@@ -99,7 +102,7 @@ fn object_text(data: &Value) -> String {
     }
 }
 
-/// Returns the line that describes an event for people.
+/// Returns the line for people that describes an event: an action on an object, or the state of a node.
 fn event_line(event: &ServerEvent) -> String {
     let text = |field: &str| cell_text(event.data.get(field));
     let object = object_text(&event.data);
@@ -109,10 +112,10 @@ fn event_line(event: &ServerEvent) -> String {
     format!("{object} {} at revision {}", text("action"), text("revision"))
 }
 
-/// Returns the names of the objects to wait for: the named ones, or those that a selection finds now.
+/// Returns the names of the objects to wait for: the given names, or the objects that a selection finds now.
 ///
 /// # Errors
-/// If names and a selection are both given. With status 3 if the selection finds none.
+/// If names and a selection are both given. With status 3 if the selection finds no object.
 pub(crate) async fn selected_names(
     api: &mut ApiClient,
     kind: KindArg,
@@ -129,7 +132,8 @@ pub(crate) async fn selected_names(
     Ok(matches)
 }
 
-/// Waits until all objects meet the condition.
+/// Waits until all objects meet the condition. The objects are polled after each event, and at least every
+/// [`MAX_POLL_INTERVAL`].
 ///
 /// # Errors
 /// With status 1 after the timeout, naming the objects that do not meet the condition. With 2 for an unknown field or
@@ -143,8 +147,8 @@ pub(crate) async fn wait(api: &mut ApiClient, kind: KindArg, names: &[String], a
     let mut events = api.events(Endpoint::WatchEvents.path(&[]), None).without_warnings();
     let following = events.follow(move |_| Ok(notify.send(())?));
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
-    let unpolled = |name: &String| (name.clone(), "was not checked yet".to_owned());
-    let mut unmet: Vec<(String, String)> = names.iter().map(unpolled).collect();
+    let unchecked = |name: &String| (name.clone(), "was not checked yet".to_owned());
+    let mut unmet: Vec<(String, String)> = names.iter().map(unchecked).collect();
     let polling = async {
         let (mut names, mut is_first) = (names.to_vec(), true);
         loop {
@@ -158,7 +162,7 @@ pub(crate) async fn wait(api: &mut ApiClient, kind: KindArg, names: &[String], a
                 return Ok(());
             }
             names = unmet.iter().map(|(name, _)| name.clone()).collect();
-            // An inherited value changes without an event of the object, so the wait has a limit.
+            // An inherited value changes without an event of the object, so the wait for an event has a limit.
             let _event = timeout(MAX_POLL_INTERVAL, wakeups.recv()).await;
             sleep(SETTLE_DELAY).await;
             while wakeups.try_recv().is_ok() {}
@@ -166,12 +170,12 @@ pub(crate) async fn wait(api: &mut ApiClient, kind: KindArg, names: &[String], a
     };
     let waiting = async {
         tokio::select! {
-            done = polling => done,
+            result = polling => result,
             Err(error) = following => Err(error),
         }
     };
     match Box::pin(timeout_at(deadline, waiting)).await {
-        Ok(done) => done,
+        Ok(result) => result,
         Err(_) => {
             let reasons: Vec<String> =
                 unmet.iter().map(|(name, reason)| format!("{}/{} {reason}", kind.name(), printable(name))).collect();
@@ -181,38 +185,40 @@ pub(crate) async fn wait(api: &mut ApiClient, kind: KindArg, names: &[String], a
     }
 }
 
-/// Refuses a state that no node can have, because the wait would never succeed.
-fn check_state_value(kind: KindArg, wanted: &WaitCondition) -> Result<()> {
-    let WaitCondition::Field { path, value } = wanted else { return Ok(()) };
-    let known = State::ALL.map(State::name);
-    if kind != KindArg::Node || path != "state" || known.contains(&value.as_str()) {
+/// Fails if the condition is a state that no node can have, because the wait would never succeed. The kind of the
+/// objects must be `node`, because other kinds have other states.
+fn check_state_value(kind: KindArg, condition: &WaitCondition) -> Result<()> {
+    let WaitCondition::Field { path, value } = condition else { return Ok(()) };
+    let states = State::ALL.map(State::name);
+    if kind != KindArg::Node || path != "state" || states.contains(&value.as_str()) {
         return Ok(());
     }
-    let hint = did_you_mean(closest_match(value, known));
-    Err(Exit::Usage.with_message(format!("{value:?} is not a node state{hint}: use one of {}", known.join(", "))))
+    let hint = did_you_mean(closest_match(value, states));
+    Err(Exit::Usage.with_message(format!("{value:?} is not a node state{hint}: use one of {}", states.join(", "))))
 }
 
-/// Refuses a field that no object of the kind has, and a member of a field that is not a map. The wait would never
-/// succeed. A field of a received object is accepted too, because a newer controller may have fields that this program
-/// does not know.
-fn check_field_name(kind: KindArg, wanted: &WaitCondition, objects: &[&Value]) -> Result<()> {
-    let WaitCondition::Field { path, .. } = wanted else { return Ok(()) };
+/// Fails if no object of the kind has the field of the condition, or if the condition names a member of a field that is
+/// not a map. In both cases the wait would never succeed. A field of a received object is accepted too, because a newer
+/// controller may have fields that this program does not know.
+fn check_field_name(kind: KindArg, condition: &WaitCondition, objects: &[&Value]) -> Result<()> {
+    let WaitCondition::Field { path, .. } = condition else { return Ok(()) };
     let (field, member) = path.split_once('.').map_or((path.as_str(), None), |(field, member)| (field, Some(member)));
     let received = objects.iter().filter_map(|object| object.as_object()).flat_map(|object| object.keys().cloned());
-    let known: BTreeSet<String> = kind.known_fields().into_iter().chain(received).collect();
+    let known_fields: BTreeSet<String> = kind.known_fields().into_iter().chain(received).collect();
     let noun = kind.name_with_article();
-    if !known.contains(field) {
-        let known: Vec<&str> = known.iter().map(String::as_str).collect();
-        let hint = match closest_match(field, known.iter().copied()) {
-            Some(near) => format!("{}; `-o json` shows all of them", did_you_mean(Some(near))),
-            None => format!(": it has {}", known.join(", ")),
+    if !known_fields.contains(field) {
+        let known_fields: Vec<&str> = known_fields.iter().map(String::as_str).collect();
+        // If no field has a similar name, the error lists all fields.
+        let hint = match closest_match(field, known_fields.iter().copied()) {
+            Some(similar) => format!("{}; `-o json` shows all of them", did_you_mean(Some(similar))),
+            None => format!(": it has {}", known_fields.join(", ")),
         };
         return Err(Exit::Usage.with_message(format!("--for: {noun} has no field {field:?}{hint}")));
     }
     // A field that is still unset may become a map.
     let mut values = objects.iter().filter_map(|object| object.get(field)).filter(|value| !value.is_null()).peekable();
-    let is_no_map = values.peek().is_some() && values.all(|value| !value.is_object());
-    match member.filter(|_| is_no_map) {
+    let is_plain_field = values.peek().is_some() && values.all(|value| !value.is_object());
+    match member.filter(|_| is_plain_field) {
         Some(member) => {
             let sentence = format!("--for: {field} of {noun} is not a map, so it has no {member:?}: use {field}=VALUE");
             Err(Exit::Usage.with_message(sentence))
@@ -221,8 +227,8 @@ fn check_field_name(kind: KindArg, wanted: &WaitCondition, objects: &[&Value]) -
     }
 }
 
-/// Polls the objects. Returns those that do not meet the condition, each with the reason, and prints the others. The
-/// first poll also checks the field name.
+/// Reads the objects once, and prints those that meet the condition. Returns the other objects by name, each with the
+/// reason. The first poll also checks that the field of the condition exists.
 async fn poll(
     api: &mut ApiClient,
     kind: KindArg,
@@ -251,15 +257,16 @@ async fn poll(
     Ok(unmet)
 }
 
-/// Returns why an object does not meet the condition, or `None` if it does.
-fn unmet_reason(wanted: &WaitCondition, object: Option<&Value>) -> Option<String> {
-    let WaitCondition::Field { path, value } = wanted else { return object.map(|_| "is there".to_owned()) };
+/// Returns why an object does not meet the condition, or `None` if it does. The object is `None` if it does not exist.
+fn unmet_reason(condition: &WaitCondition, object: Option<&Value>) -> Option<String> {
+    let WaitCondition::Field { path, value } = condition else { return object.map(|_| "is there".to_owned()) };
     // The key of a label may contain dots.
-    let actual = object.and_then(|object| path.splitn(2, '.').try_fold(object, |found, part| found.get(part)));
-    let Some(actual) = actual.filter(|found| !found.is_null()) else { return Some(format!("has no {path}")) };
-    let shown = cell_text(Some(actual));
+    let actual = object.and_then(|object| path.splitn(2, '.').try_fold(object, |current, part| current.get(part)));
+    let Some(actual) = actual.filter(|current| !current.is_null()) else { return Some(format!("has no {path}")) };
+    // A list also meets the condition if its whole text is the value.
+    let actual_text = cell_text(Some(actual));
     let is_listed = || actual.as_array().is_some_and(|items| items.iter().any(|item| cell_text(Some(item)) == *value));
-    (shown != *value && !is_listed()).then(|| format!("has {path}={shown}"))
+    (actual_text != *value && !is_listed()).then(|| format!("has {path}={actual_text}"))
 }
 
 #[cfg(test)]
@@ -269,7 +276,7 @@ mod tests {
     #[test]
     fn unmet_reason_shows_present_value() {
         let node = json!({"state": "failed", "labels": {"example.org/tier": "gold"}, "notes": ["held", "orphaned"]});
-        let without = json!({"notes": []});
+        let without_notes = json!({"notes": []});
         for (condition, object, expected) in [
             // y06: the list was compared as a whole, so a second note hid the first.
             ("notes=held", Some(&node), None),
@@ -277,8 +284,9 @@ mod tests {
             ("notes=held,orphaned", Some(&node), None),
             ("notes=untold", Some(&node), Some("has notes=held,orphaned")),
             ("notes=hel", Some(&node), Some("has notes=held,orphaned")),
-            ("notes=held", Some(&without), Some("has notes=")),
-            ("notes=", Some(&without), None),
+            // An empty list has an empty text.
+            ("notes=held", Some(&without_notes), Some("has notes=")),
+            ("notes=", Some(&without_notes), None),
             ("state=failed", Some(&node), None),
             ("state=converged", Some(&node), Some("has state=failed")),
             ("labels.example.org/tier=gold", Some(&node), None),
@@ -287,12 +295,12 @@ mod tests {
             ("deleted", None, None),
             ("deleted", Some(&node), Some("is there")),
         ] {
-            let wanted: WaitCondition = condition.parse().unwrap();
-            assert_eq!(unmet_reason(&wanted, object).as_deref(), expected, "{condition}");
+            let parsed: WaitCondition = condition.parse().unwrap();
+            assert_eq!(unmet_reason(&parsed, object).as_deref(), expected, "{condition}");
         }
     }
 
-    /// Regression: a wait for an unknown state ran until its timeout.
+    /// Regression test: a wait for an unknown state ran until its timeout.
     #[test]
     fn check_state_value_rejects_unknown_state() {
         let check = |kind, condition: &str| check_state_value(kind, &condition.parse().unwrap());
@@ -310,7 +318,8 @@ mod tests {
         }
     }
 
-    /// Regression: a wait for an unknown field ran until its timeout.
+    /// Regression test: a wait for an unknown field ran until its timeout. The field `of_a_newer_one` is not known to this
+    /// program, but the received object has it.
     #[test]
     fn check_field_name_rejects_unknown_field() {
         let node = json!({"state": "failed", "labels": {"a.b/tier": "gold"}, "hold": null, "of_a_newer_one": 1});
@@ -355,7 +364,7 @@ mod tests {
             assert_eq!(event_time(&event, now).as_deref(), expected);
         }
         let status = ServerEvent { class: "status".to_owned(), data: json!({"kind": "node", "name": "n3", "state": "paused"}) };
-        assert_eq!(event_time(&status, now), None, "the moment at which it is printed stood there");
+        assert_eq!(event_time(&status, now), None, "the time of the client is not shown");
     }
 
     #[test]

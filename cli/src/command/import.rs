@@ -1,7 +1,9 @@
-//! `release import --fuel`: reads a library of Fuel from its own files and stores it as a release.
+//! `stemma release import --fuel`: reads a task library of Fuel (an `OpenStack` installer) from its own files, and stores
+//! it as a release.
 //!
-//! The translation is a pure function of core; this module reads the files. Fuel has tasks in many `tasks.yaml` below
-//! its modules, and the tags that its roles produce in the fixture `openstack.yaml` or a plugin's `node_roles.yaml`.
+//! The translation is a pure function in the crate `stemma-core`; this module reads the files. Fuel has tasks in many
+//! files `tasks.yaml` below its modules. The tags that its roles produce are in the fixture `openstack.yaml`, or in a
+//! plugin's `node_roles.yaml`.
 
 use std::path::{Path, PathBuf};
 
@@ -26,49 +28,51 @@ use crate::problem::Problems;
 use crate::tree::Subdirectories;
 use crate::yaml::{read_documents, to_block};
 
-/// Manager of an import when `--manager` is not given.
+/// Name of the manager of an import, if `--manager` is not given.
 const DEFAULT_MANAGER: &str = "fuel-import";
-/// Names of files that contain a list of tasks.
+/// Names of the files of Fuel that contain a list of tasks.
 const TASK_FILES: &[&str] = &["tasks.yaml", "tasks.yml", "deployment_tasks.yaml"];
-/// Extensions of the files that are read.
+/// File extensions of YAML, the format of the files to read.
 const YAML_EXTENSIONS: &[&str] = &["yaml", "yml"];
-/// Names of files in Fuel's plugins that are themselves a map of roles.
+/// Names of the files in Fuel's plugins that consist of a map of roles.
 const ROLE_FILES: &[&str] = &["node_roles.yaml"];
-/// Maximum depth of directories that are read.
+/// Maximum depth of subdirectories. A library with a deeper directory is refused.
 const MAX_DEPTH: usize = 16;
 
-/// The arguments of an import.
+/// The arguments of `stemma release import`.
 pub(crate) struct ReleaseImport<'a> {
     pub(crate) path: &'a Path,
     pub(crate) graph: &'a str,
     pub(crate) name: &'a str,
     pub(crate) version: Option<&'a str>,
-    /// True to take over fields that another manager owns.
+    /// True if the import also changes fields that another manager owns.
     pub(crate) force: bool,
 }
 
-/// Translates the library and stores the release. With `--dry-run` the controller only checks the write. With `-o
-/// manifest`, `-o yaml` and `-o json` the release is printed and no controller is contacted.
+/// Translates Fuel's task library and stores it as a release. With `--dry-run` the controller only checks the write.
+/// With `-o manifest`, `-o yaml` and `-o json` the release is printed, and no controller is contacted.
 ///
 /// # Errors
-/// If the library can't be read or translated, or the controller refuses. When no controller is contacted, for what it
-/// would refuse.
+/// If the library can't be read or translated, or the controller refuses the release. If no controller is contacted,
+/// for anything that a controller would refuse.
 pub(crate) async fn import_release(global: &GlobalArgs, args: ReleaseImport<'_>) -> Result<()> {
     let full_name = args.version.map_or_else(|| args.name.to_owned(), |version| format!("{}@{version}", args.name));
     let name: ReleaseRef = full_name.parse().with_context(|| format!("{full_name:?} is not a release name"))?;
-    let imported = read_files(args.path)?;
-    let import = imported.translate(args.graph).with_context(|| args.path.display().to_string())?;
+    let files = read_files(args.path)?;
+    let import = files.translate(args.graph).with_context(|| args.path.display().to_string())?;
     let compiled = compile_release(&name, &import)?;
     let manifest = release_manifest(&args, &import)?;
     let is_printed = matches!(global.output, Output::Json | Output::Yaml | Output::Manifest);
     for finding in import.findings.iter().chain(&compiled.findings) {
         let finding = printable(&finding.to_string());
+        // Standard output then contains only the release or its name, so the findings are on standard error.
         if is_printed || global.dry_run || global.output == Output::Name {
             errln!("{finding}");
         } else {
             outln!("{finding}");
         }
     }
+    // Then no controller is contacted, so this program checks what a controller would refuse.
     if is_printed {
         print_release(&manifest, &import, global.output)?;
         return check_release(&name, &manifest);
@@ -77,7 +81,7 @@ pub(crate) async fn import_release(global: &GlobalArgs, args: ReleaseImport<'_>)
         manager: Some(global.manager.clone().unwrap_or(DEFAULT_MANAGER.to_owned())),
         ..global.clone()
     })?;
-    let answer = store(&mut api, &manifest, args.force).await?;
+    let answer = store_release(&mut api, &manifest, args.force).await?;
     if global.dry_run {
         print_release(&manifest, &import, global.output)?;
         print_decision(&name, &answer);
@@ -98,8 +102,9 @@ pub(crate) async fn import_release(global: &GlobalArgs, args: ReleaseImport<'_>)
     Ok(())
 }
 
-/// Stores the release, or has the controller check the write in a dry run. Returns the response.
-async fn store(api: &mut ApiClient, manifest: &Value, force: bool) -> Result<Value> {
+/// Stores the release, or lets the controller check the write in a dry run. Returns the response. If other managers own
+/// fields, the error names the options that resolve this.
+async fn store_release(api: &mut ApiClient, manifest: &Value, force: bool) -> Result<Value> {
     let path = format!("{}?force={force}", Endpoint::Apply.path(&[]));
     let result = api.send(WriteRequest::new(Endpoint::Apply, path).with_json(&json!({"objects": [manifest]}))).await;
     result.map_err(|error| match error.downcast_ref::<ApiRefusal>() {
@@ -110,7 +115,8 @@ async fn store(api: &mut ApiClient, manifest: &Value, force: bool) -> Result<Val
     })
 }
 
-/// Prints what a dry run would do to the release.
+/// Prints the effect that the release would have: the action on it (such as `created`) and its changed fields. `answer`
+/// is the response to a dry run.
 fn print_decision(name: &ReleaseRef, answer: &Value) {
     let Some(object) = answer.pointer("/objects/0") else { return };
     errln!("release {name} would be {}", printable(&cell_text(object.get("action"))));
@@ -120,6 +126,7 @@ fn print_decision(name: &ReleaseRef, answer: &Value) {
 }
 
 /// Fails for what a controller would refuse: invalid fields of the manifest, and tasks that every host would refuse.
+/// The error lists all problems.
 fn check_release(name: &ReleaseRef, manifest: &Value) -> Result<()> {
     let mut problems = Problems::default();
     match parse_objects(manifest) {
@@ -132,14 +139,15 @@ fn check_release(name: &ReleaseRef, manifest: &Value) -> Result<()> {
     problems.into_result()
 }
 
-/// Parses the manifest as a controller does.
+/// Parses the manifest by the rules of the controller. Returns all errors if there are any.
 fn parse_objects(manifest: &Value) -> Result<ManifestObjects, Vec<BodyError>> {
-    let manager = Manager::new(DEFAULT_MANAGER).expect("the name is a manager's");
+    // The manager has no effect on the errors.
+    let manager = Manager::new(DEFAULT_MANAGER).expect("the name of the manager is valid");
     let document = read_document(&manifest.to_string()).map_err(|error| vec![error])?;
     assemble(&[document], &manager).map_err(|errors| errors.into_iter().map(|(_, error)| error).collect())
 }
 
-/// Prints the release as JSON or YAML, and the summary of the import.
+/// Prints the release as JSON or YAML, and the summary of the import. In JSON output, the summary is on standard error.
 fn print_release(manifest: &Value, import: &FuelImport, output: Output) -> Result<()> {
     match output {
         Output::Json => {
@@ -154,17 +162,17 @@ fn print_release(manifest: &Value, import: &FuelImport, output: Output) -> Resul
     Ok(())
 }
 
-/// Returns the last line of the output: how many of the imported tasks can run. Markers are not counted, because they
-/// only mark a place in the order and are not run.
+/// Returns the summary of the import: how many of the imported tasks can run. Tasks that only mark a place in the order
+/// are not counted.
 fn summary(import: &FuelImport) -> String {
-    let waiting = import.total - import.runnable;
+    let not_runnable = import.total - import.runnable;
     format!(
-        "{} of {} tasks can run; {waiting} depend on something that is not translated, so they are resolved but never started",
+        "{} of {} tasks can run; {not_runnable} depend on something that is not translated, so they are resolved but never started",
         import.runnable, import.total
     )
 }
 
-/// Compiles the release. Fails with all of its errors.
+/// Compiles the release, which checks it. Fails with all errors of the release.
 fn compile_release(name: &ReleaseRef, import: &FuelImport) -> Result<std::sync::Arc<CompiledRelease>> {
     compile(name, &import.spec, &|_| None, &SyntaxReader).map_err(|errors| {
         let mut problems = Problems::default();
@@ -188,10 +196,10 @@ fn release_manifest(args: &ReleaseImport<'_>, import: &FuelImport) -> Result<Val
     Ok(Value::Object(manifest))
 }
 
-/// The content of the imported files.
+/// The content of the imported files. Either `file` is set, or the fields `tasks`, `roles` and `tags` are.
 #[derive(Debug, Default)]
 struct ImportedFiles {
-    /// Returns the manager in whose name writes are made, or `None` if that is the manager of the principal.
+    /// The content of a single file that contains whole task graphs. `None` if a directory or a list of tasks was read.
     file: Option<Value>,
     tasks: Vec<Value>,
     roles: Map<String, Value>,
@@ -199,6 +207,7 @@ struct ImportedFiles {
 }
 
 impl ImportedFiles {
+    /// Translates the content into a release. `graph` selects a task graph, if a single file contains several.
     fn translate(&self, graph: &str) -> Result<FuelImport> {
         Ok(match &self.file {
             Some(file) => fuel::import_file(file, graph)?,
@@ -206,30 +215,31 @@ impl ImportedFiles {
         })
     }
 
-    /// Adds the roles and tags of a release, at any place in the document.
+    /// Adds the roles and tags in `roles_metadata` and `tags_metadata` of a document. Fuel's fixtures have these in the
+    /// `fields` of list items, so the items of a list and the value of `fields` are searched too.
     fn add_metadata(&mut self, document: &Value) {
         for (field, target) in [("roles_metadata", &mut self.roles), ("tags_metadata", &mut self.tags)] {
             if let Some(Value::Object(entries)) = document.get(field) {
                 target.extend(entries.clone());
             }
         }
-        for inner in document.as_array().into_iter().flatten().chain(document.get("fields")) {
-            self.add_metadata(inner);
+        for nested in document.as_array().into_iter().flatten().chain(document.get("fields")) {
+            self.add_metadata(nested);
         }
     }
 }
 
-/// Reads a library: the task and role files below a directory, or a single file with tasks or graphs.
+/// Reads a task library: the task and role files below a directory, or a single file with tasks or graphs.
 fn read_files(path: &Path) -> Result<ImportedFiles> {
     let mut imported = ImportedFiles::default();
     if path.is_dir() {
-        let below = Subdirectories::find(path)?;
-        let files = yaml_files(path, &below).with_context(|| path.display().to_string())?;
-        Subdirectories::warn_skipped(&below.skipped, path, "one with a name of letters, digits, - and _ is read");
+        let subdirectories = Subdirectories::find(path)?;
+        let files = yaml_files(path, &subdirectories).with_context(|| path.display().to_string())?;
+        Subdirectories::warn_skipped(&subdirectories.skipped, path, "one with a name of letters, digits, - and _ is read");
         Listing::warn_skipped(&files.skipped, path, YAML_EXTENSIONS);
         files.files.iter().try_for_each(|file| read_file(&mut imported, file, path))?;
         if imported.tasks.is_empty() {
-            bail!("no tasks below {}: Fuel keeps them in files called {}", path.display(), TASK_FILES.join(" or "));
+            bail!("no tasks below {}: Fuel stores them in files called {}", path.display(), TASK_FILES.join(" or "));
         }
         if imported.roles.is_empty() {
             errln!(
@@ -248,36 +258,37 @@ fn read_files(path: &Path) -> Result<ImportedFiles> {
     Ok(imported)
 }
 
-/// Lists the YAML files of a directory and of those below it, sorted by path. Symbolic links are not followed. Below
-/// the top directory, only ignored task files are reported, because nothing else is read there.
-fn yaml_files(top: &Path, below: &Subdirectories) -> Result<Listing> {
+/// Lists the YAML files of a directory and of its subdirectories, sorted by path. Symbolic links are not followed. In
+/// the subdirectories, a skipped file is reported only if it resembles a task file, because no other files are read
+/// there.
+fn yaml_files(top_directory: &Path, subdirectories: &Subdirectories) -> Result<Listing> {
     let mut files = Listing::default();
-    for dir in std::iter::once(top).chain(below.included.iter().map(PathBuf::as_path)) {
-        if dir.strip_prefix(top).is_ok_and(|inner| inner.components().count() > MAX_DEPTH) {
+    for dir in std::iter::once(top_directory).chain(subdirectories.included.iter().map(PathBuf::as_path)) {
+        if dir.strip_prefix(top_directory).is_ok_and(|relative_path| relative_path.components().count() > MAX_DEPTH) {
             bail!("{} is nested deeper than {MAX_DEPTH} directories", dir.display());
         }
-        let Listing { files: taken, skipped } = Listing::read(dir, YAML_EXTENSIONS)?;
+        let Listing { files: listed, skipped } = Listing::read(dir, YAML_EXTENSIONS)?;
         let is_file = |file: &PathBuf| std::fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file());
-        files.files.extend(taken.into_iter().filter(is_file));
-        files.skipped.extend(skipped.into_iter().filter(|file| dir == top || is_discarded_task_file(file)));
+        files.files.extend(listed.into_iter().filter(is_file));
+        files.skipped.extend(skipped.into_iter().filter(|file| dir == top_directory || is_discarded_task_file(file)));
     }
     files.files.sort();
     files.skipped.sort();
     Ok(files)
 }
 
-/// Returns whether a file that is ignored by its name looks like a task file: `tasks.yaml~`, `.tasks.yaml.swp`,
+/// Returns whether a skipped file resembles a task file by its name, such as `tasks.yaml~`, `.tasks.yaml.swp` or
 /// `tasks.bak.yaml`.
 fn is_discarded_task_file(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let is_separator = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
+    let is_separator = |character: char| !character.is_ascii_alphanumeric() && character != '_';
     let word = name.split(is_separator).find(|word| !word.is_empty()).unwrap_or_default();
-    TASK_FILES.iter().any(|tasks| tasks.split_once('.').is_some_and(|(known, _)| known == word))
+    TASK_FILES.iter().any(|task_file| task_file.split_once('.').is_some_and(|(stem, _)| stem == word))
 }
 
-/// Reads a file. Tasks are read at any depth, roles and tags only in the top directory, because modules have other YAML
-/// below it.
-fn read_file(imported: &mut ImportedFiles, file: &Path, top: &Path) -> Result<()> {
+/// Adds the content of a file to `imported`. Task files are read in every directory. Roles and tags are read only from
+/// the top directory, because the YAML files of modules have another purpose.
+fn read_file(imported: &mut ImportedFiles, file: &Path, top_directory: &Path) -> Result<()> {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if TASK_FILES.contains(&name) {
         for document in parse_file(file)? {
@@ -286,7 +297,7 @@ fn read_file(imported: &mut ImportedFiles, file: &Path, top: &Path) -> Result<()
                 _ => bail!("{}: a task file must be a list of tasks", file.display()),
             }
         }
-    } else if file.parent() == Some(top) {
+    } else if file.parent() == Some(top_directory) {
         for document in parse_file(file)? {
             match document {
                 Value::Object(roles) if ROLE_FILES.contains(&name) => imported.roles.extend(roles),
@@ -297,7 +308,7 @@ fn read_file(imported: &mut ImportedFiles, file: &Path, top: &Path) -> Result<()
     Ok(())
 }
 
-/// Reads the YAML documents of a file as JSON values.
+/// Reads a YAML file. Returns each document as a JSON value.
 fn parse_file(file: &Path) -> Result<Vec<Value>> {
     let text = read_text(file, MAX_MANIFEST_BYTES).with_context(|| file.display().to_string())?;
     let documents = read_documents(&text).with_context(|| file.display().to_string())?;
@@ -308,6 +319,8 @@ fn parse_file(file: &Path) -> Result<Vec<Value>> {
 mod tests {
     use super::*;
 
+    /// A directory with a backup name (`lib.bak`, `lib~`) or an invalid name (`d 1`) is skipped and reported. The
+    /// hidden `.git` is skipped without a report.
     #[test]
     fn y08_import_skips_hidden_and_discarded_directories() {
         let dir = tempfile::tempdir().unwrap();
@@ -315,20 +328,21 @@ mod tests {
             std::fs::create_dir_all(dir.path().join(name)).unwrap();
             std::fs::write(dir.path().join(name).join("tasks.yaml"), "[]").unwrap();
         }
-        let below = Subdirectories::find(dir.path()).unwrap();
+        let subdirectories = Subdirectories::find(dir.path()).unwrap();
         let names = |paths: &[PathBuf]| {
             let name = |path: &PathBuf| path.strip_prefix(dir.path()).unwrap().display().to_string();
             paths.iter().map(name).collect::<Vec<_>>()
         };
-        assert_eq!(names(&yaml_files(dir.path(), &below).unwrap().files), ["lib/astute/tasks.yaml", "lib/tasks.yaml"]);
-        assert_eq!(names(&below.skipped), ["lib/d 1", "lib.bak", "lib~"]);
+        assert_eq!(names(&yaml_files(dir.path(), &subdirectories).unwrap().files), ["lib/astute/tasks.yaml", "lib/tasks.yaml"]);
+        assert_eq!(names(&subdirectories.skipped), ["lib/d 1", "lib.bak", "lib~"]);
     }
 
+    /// A skipped file is reported if its name resembles that of a file that the import would read.
     #[test]
     fn y08_import_reports_task_file_when_discarded() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("lib/astute")).unwrap();
-        let left_out = [
+        let skipped_files = [
             ".openstack.yaml",
             "lib/.tasks.yaml.swp",
             "lib/astute/deployment_tasks.yaml.orig",
@@ -338,42 +352,44 @@ mod tests {
             "lib/tasks.yml.rpmsave",
             "openstack.yaml.bak",
         ];
-        let read = ["lib/astute/hiera.yaml", "lib/tasks.yaml", "openstack.yaml"];
+        let accepted_files = ["lib/astute/hiera.yaml", "lib/tasks.yaml", "openstack.yaml"];
         // Files of modules that are never read, whatever their name, are not reported.
         let others = ["lib/astute/hiera.yaml.bak", "lib/.fixtures.yml", "README.md", "lib/tasks.rb"];
-        for name in left_out.iter().chain(&read).chain(&others) {
+        for name in skipped_files.iter().chain(&accepted_files).chain(&others) {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
         let files = yaml_files(dir.path(), &Subdirectories::find(dir.path()).unwrap()).unwrap();
         let paths = |names: &[&str]| names.iter().map(|name| dir.path().join(name)).collect::<Vec<_>>();
-        assert_eq!(files.skipped, paths(&left_out));
-        assert_eq!(files.files, paths(&read));
+        assert_eq!(files.skipped, paths(&skipped_files));
+        assert_eq!(files.files, paths(&accepted_files));
     }
 
+    /// Tasks are read from every directory, and roles and tags only from the top directory. Of the two tasks that are
+    /// not stages, only `db` can run, because the condition of `web` is not translated.
     #[test]
     fn import_reads_nested_tasks_and_own_metadata() {
         let dir = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
+        let write_file = |path: &str, text: &str| {
             let path = dir.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        put(
+        write_file(
             "openstack.yaml",
             "- pk: 1\n  fields: &base\n    roles_metadata: {controller: {tags: [controller, database]}}\n    tags_metadata: {database: {has_primary: true}}\n- pk: 2\n  fields: {<<: *base}\n",
         );
-        put(
+        write_file(
             "a/b/tasks.yaml",
             "- {id: deploy_start, type: stage}\n- id: db\n  type: shell\n  version: 2.1.0\n  tags: [database]\n  requires: [deploy_start]\n  parameters: {cmd: /bin/true, timeout: 180}\n",
         );
-        put("a/b/other.yaml", "roles_metadata: {ignored: {}}\n");
-        put(
+        write_file("a/b/other.yaml", "roles_metadata: {ignored: {}}\n");
+        write_file(
             "c/tasks.yaml",
             "- id: web\n  type: puppet\n  groups: [controller]\n  condition: {yaql_exp: 'changed($)'}\n  cross-depends: [{name: db}]\n",
         );
-        let found = read_files(dir.path()).unwrap();
-        assert_eq!(found.roles.keys().collect::<Vec<_>>(), ["controller"]);
-        let import = found.translate("default").unwrap();
+        let imported = read_files(dir.path()).unwrap();
+        assert_eq!(imported.roles.keys().collect::<Vec<_>>(), ["controller"]);
+        let import = imported.translate("default").unwrap();
         let ids: Vec<&str> = import.spec.tasks.iter().map(|task| task.id.as_str()).collect();
         assert_eq!(ids, ["deploy_start", "db", "web"]);
         assert_eq!(

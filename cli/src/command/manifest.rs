@@ -1,9 +1,9 @@
-//! `-o manifest`: prints an object as its author would write it, so that an apply of it changes nothing.
+//! `-o manifest`: prints an object as its author would write it, so that an apply of the manifest changes nothing.
 //!
 //! A response contains more than the author provided: effective maps, values reported by a host, counts of nodes,
 //! values from the levels above, and defaults of fields that clients of other systems expect. So the stored fields are
-//! requested. An older controller does not send these; its computed fields are left out as far as they can be
-//! recognized. Core's field tables list the fields that an author may set.
+//! requested. An older controller does not send the stored fields. Its computed fields are then left out as far as they
+//! can be recognized. The field tables in the crate `stemma-core` list the fields that an author may set.
 
 use anyhow::{Error, Result, anyhow, bail};
 use serde_json::{Map, Value, json};
@@ -22,19 +22,19 @@ use crate::command::owned;
 use crate::output::printable;
 use crate::yaml::to_block;
 
-/// Fields that Magnum computes and its clients send back. An older controller returns them as if they were stored.
+/// Fields that Magnum (`OpenStack`'s cluster service) computes and its clients send back. An older controller returns
+/// these fields as if they were stored.
 const COMPUTED_FIELDS: &[&str] =
     &["id", "is_default", "master_count", "node_addresses", "node_count", "stack_id", "status", "status_reason", "uuid"];
 
-/// Fields of Ironic's node that are `null` until somebody sets them, and that are neither passthrough nor undriven
-/// fields.
+/// Fields of a node in the API of Ironic (`OpenStack`'s bare-metal service) that are `null` until somebody sets them.
+/// [`ALWAYS_NULL`] and the passthrough fields are not repeated here.
 const NULL_NODE_FIELDS: &[&str] = &["allocation_uuid", "description"];
 
 /// The query parameter that requests the stored fields of an object, and the field of the response that contains them.
 const STORED_PARAMETER: &str = "stored";
 
-/// Returns the manifest of an object that was written, as text. If none can be printed, returns the comment that gives
-/// the reason.
+/// Returns the manifest of an object as text. If the object can't be exported, returns a comment with the reason.
 ///
 /// # Errors
 /// If the object can't be read.
@@ -42,56 +42,57 @@ pub(crate) async fn manifest_by_name(api: &mut ApiClient, kind: KindArg, name: &
     let object = read_stored(api, kind, name).await?;
     match not_exported_reason(kind, name, &object) {
         None => manifest_text(api, kind, &object).await,
-        Some(why) => Ok(omission_comment(&why)),
+        Some(reason) => Ok(omission_comment(&reason)),
     }
 }
 
-/// Returns the comment that stands for a manifest that is not printed.
-pub(crate) fn omission_comment(why: &str) -> String {
-    format!("# Left out: {why}\n")
+/// Returns the YAML comment that is printed in place of a manifest. `reason` is the reason why the manifest is left
+/// out.
+pub(crate) fn omission_comment(reason: &str) -> String {
+    format!("# Left out: {reason}\n")
 }
 
-/// Refuses a kind that `apply` does not accept.
+/// Fails if `apply` does not accept the kind, so that its objects have no manifest.
 ///
 /// # Errors
-/// If `apply` does not accept the kind. The error names the commands that show and create its objects.
+/// The error names the commands that show and create objects of the kind.
 pub(crate) fn check_exportable(kind: KindArg) -> Result<()> {
     if kind.has_manifest() {
         return Ok(());
     }
     let command = if kind == KindArg::Token { "stemma token create" } else { "stemma create allocation" };
-    let word = kind.name();
-    bail!("-o manifest: apply can't create this kind ({word}): -o yaml or -o json shows it, and `{command}` creates one")
+    let kind_name = kind.name();
+    bail!("-o manifest: apply can't create this kind ({kind_name}): -o yaml or -o json shows it, and `{command}` creates one")
 }
 
-/// Returns why no manifest of an object is printed, or `None` if the manifest is complete. Applying a manifest without
-/// the hidden fields would remove these. A manifest without a name would be refused.
+/// Returns why no manifest of an object can be printed, or `None` if it can. If the fields of a sensitive object are
+/// hidden, applying a manifest without these fields would remove them. A manifest without a name would be refused.
 pub(crate) fn not_exported_reason(kind: KindArg, name: &str, object: &Value) -> Option<String> {
-    let (word, name) = (kind.name(), printable(name));
+    let (kind_name, name) = (kind.name(), printable(name));
     let is_true = |field: &str| object.get(field) == Some(&Value::Bool(true));
     match kind {
         KindArg::Inspectionrule if is_true("sensitive") => Some(format!(
-            "{word}/{name} is sensitive: its conditions and actions are shown to nobody, and applying a manifest without them would take them \
+            "{kind_name}/{name} is sensitive: its conditions and actions are shown to nobody, and applying a manifest without them would take them \
              away; keep the manifest that created it (-o yaml shows the rest)"
         )),
         KindArg::Node | KindArg::Inspectionrule if object.get("name").is_none_or(Value::is_null) => {
-            Some(format!("{word}/{name} has no name, and a manifest needs one: give it a name (-o yaml shows the rest)"))
+            Some(format!("{kind_name}/{name} has no name, and a manifest needs one: give it a name (-o yaml shows the rest)"))
         }
         _ => None,
     }
 }
 
-/// Returns the error for a thing that has no manifest of its own, such as a tag or a task. Such a thing is part of the
-/// manifests of other objects.
-pub(crate) fn no_manifest_error(what: &str) -> Error {
-    anyhow!("-o manifest: a {what} has no manifest of its own: -o yaml or -o json shows it")
+/// Returns the error for something without a manifest of its own, such as a tag or a task. It is part of the manifests
+/// of other objects. `noun` is its name for people.
+pub(crate) fn no_manifest_error(noun: &str) -> Error {
+    anyhow!("-o manifest: a {noun} has no manifest of its own: -o yaml or -o json shows it")
 }
 
-/// Reads an object with its stored fields (`stored`). For kinds without this parameter, and from an older controller,
-/// reads it as [`read_with_owners`].
+/// Reads an object with its stored fields, in the member `stored` of the response. Some kinds and older controllers do
+/// not support this. The object is then read as by [`read_with_owners`].
 ///
 /// # Errors
-/// If it can't be read.
+/// If the object can't be read.
 pub(crate) async fn read_stored(api: &mut ApiClient, kind: KindArg, name: &str) -> Result<Value> {
     if !matches!(kind, KindArg::Node | KindArg::Nodegroup | KindArg::Cluster | KindArg::Clustertemplate) {
         return read_with_owners(api, kind, name).await;
@@ -100,24 +101,24 @@ pub(crate) async fn read_stored(api: &mut ApiClient, kind: KindArg, name: &str) 
         Err(error) if error.downcast_ref::<ApiRefusal>().is_some_and(ApiRefusal::is_query_refusal) => {
             read_with_owners(api, kind, name).await
         }
-        answer => answer,
+        result => result,
     }
 }
 
-/// Reads an object with its owners. The owners of a namespace are requested explicitly, because Glance's response does
-/// not contain them. If an older controller refuses that, the namespace is read without its owners.
+/// Reads an object with the owners of its fields. For a namespace, the owners must be requested, because Glance's
+/// response does not contain them. If an older controller refuses this, the namespace is read without owners.
 pub(crate) async fn read_with_owners(api: &mut ApiClient, kind: KindArg, name: &str) -> Result<Value> {
     let path = kind.path(name)?;
     if kind == KindArg::Namespace
-        && let Ok(whole) = api.get(&format!("{path}?owners=true")).await
+        && let Ok(namespace) = api.get(&format!("{path}?owners=true")).await
     {
-        return Ok(whole);
+        return Ok(namespace);
     }
     api.get(&path).await
 }
 
-/// Returns the manifest of an object from [`read_stored`] as text. If it has several owners, a comment above it lists
-/// them.
+/// Returns the manifest of an object from [`read_stored`] as text. If the object has several owners, a comment above
+/// the manifest lists them.
 ///
 /// # Errors
 /// As [`build_manifest`].
@@ -126,7 +127,8 @@ pub(crate) async fn manifest_text(api: &mut ApiClient, kind: KindArg, object: &V
     Ok(owned::owners_comment(&manifest, object) + &to_block(&manifest))
 }
 
-/// Returns the part of the manifest that a manager applies, as text, or `None` if it applies nothing.
+/// Returns the part of an object's manifest that a manager applies, as text. Returns `None` if the manager applies
+/// nothing.
 ///
 /// # Errors
 /// As [`build_manifest`], and if the controller does not send the owners.
@@ -140,7 +142,8 @@ pub(crate) async fn managed_part(
     Ok(owned::cut_to_manager(&mut manifest, object, manager)?.then(|| to_block(&manifest)))
 }
 
-/// Builds the manifest of an object from [`read_stored`].
+/// Builds the manifest of an object from [`read_stored`]. For a node of an older controller, more is read: its own
+/// roles, and the sources of its resolved values.
 ///
 /// # Errors
 /// For a node of an older controller, if its roles can't be read.
@@ -152,13 +155,15 @@ async fn build_manifest(api: &mut ApiClient, kind: KindArg, object: &Value) -> R
         let name = object.get("name").and_then(Value::as_str).or_else(|| object.get("uuid")?.as_str()).unwrap_or_default();
         let roles = api.get(&kind.endpoint_path(Endpoint::ListNodeRoles, name, &[])?).await?;
         let resolved = kind.endpoint_path(Endpoint::ResolvedNode, name, &[])?;
+        // If the resolved values cannot be read, the manifest has no `mode`, because its origin is then unknown.
         let resolved = api.find(&resolved).await.unwrap_or_default().unwrap_or_default();
         add_old_node_fields(&mut manifest, object, &roles, &resolved);
     }
     Ok(Value::Object(manifest))
 }
 
-/// Returns the fields that an author may set, and the passthrough fields of other systems.
+/// Returns the fields of a kind that an author may set, with their types, and its passthrough fields. Passthrough
+/// fields are stored for clients of Ironic and Magnum, and have no effect.
 pub(crate) fn kind_fields(kind: KindArg) -> (Vec<(&'static str, FieldType)>, &'static [PassthroughField]) {
     match kind {
         KindArg::Node => spec_fields::<NodeSpec>(),
@@ -173,50 +178,55 @@ pub(crate) fn kind_fields(kind: KindArg) -> (Vec<(&'static str, FieldType)>, &'s
     }
 }
 
-/// Returns whether a passthrough field has its default value or is computed.
+/// Returns whether a passthrough field (stored for clients of other systems) has its default value or is computed.
 pub(crate) fn is_unset_passthrough(field: &PassthroughField, value: &Value) -> bool {
     field.default.is_some_and(|default| serde_json::from_str(default).is_ok_and(|default: Value| default == *value))
         || COMPUTED_FIELDS.contains(&field.name)
 }
 
-/// Returns an object as programs see it: without fields of other systems that are `null` because nobody set them.
+/// Returns an object as `-o json` prints it: without fields for clients of other systems that are `null` because nobody
+/// set them.
 pub(crate) fn without_unset_fields(kind: KindArg, object: &Value) -> Value {
     let Some(map) = object.as_object() else { return object.clone() };
-    let (_, extra) = kind_fields(kind);
-    let is_of_node = |name: &str| ALWAYS_NULL.contains(&name) || NULL_NODE_FIELDS.contains(&name);
-    let is_foreign = |name: &str| kind == KindArg::Node && is_of_node(name) || extra.iter().any(|kept| kept.name == name);
-    let is_shown = |name: &str, value: &Value| !value.is_null() || !is_foreign(name) || is_owned(object, name);
-    let shown = map.iter().filter(|(name, value)| is_shown(name, value));
-    Value::Object(shown.map(|(name, value)| (name.clone(), value.clone())).collect())
+    let (_, passthrough) = kind_fields(kind);
+    let is_nullable = |name: &str| ALWAYS_NULL.contains(&name) || NULL_NODE_FIELDS.contains(&name);
+    let is_external = |name: &str| kind == KindArg::Node && is_nullable(name) || passthrough.iter().any(|item| item.name == name);
+    let is_shown = |name: &str, value: &Value| !value.is_null() || !is_external(name) || is_owned(object, name);
+    let shown_fields = map.iter().filter(|(name, value)| is_shown(name, value));
+    Value::Object(shown_fields.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
-/// Returns the fields of an object's manifest: those that its author set, and those that have an owner although their
-/// value is the default.
+/// Returns the manifest of an object without the lists of a node. It contains the fields that the author set, and the
+/// fields that have an owner although their value is the default.
 fn manifest_fields(kind: KindArg, object: &Value) -> Map<String, Value> {
     if kind == KindArg::Namespace {
         return namespace_body(object);
     }
-    let (fields, extra) = kind_fields(kind);
+    let (fields, passthrough_fields) = kind_fields(kind);
     let mut manifest = Map::from_iter([("kind".to_owned(), Value::from(kind.manifest_name()))]);
     let text = |field: &str| object.get(field).filter(|value| value.is_string());
     for field in ["name", "version", "cluster"] {
         manifest.extend(text(field).map(|value| (field.to_owned(), value.clone())));
     }
+    // The stored fields have the values of the author. An older controller sends only the fields of the response, which
+    // may also be inherited or computed.
     let stored = object.get(STORED_PARAMETER);
     let value = |field: &str| stored.unwrap_or(object).get(field).filter(|value| !value.is_null());
     let is_explicit = |field: &str, value: &Value| is_set(value) && !is_default(kind, field, value);
-    for (field, form) in fields.into_iter().filter(|(field, _)| *field != "name") {
+    for (field, field_type) in fields.into_iter().filter(|(field, _)| *field != "name") {
         let value = value(field);
         let is_owned = is_owned(object, field);
-        let value = match value.filter(|value| is_owned || is_explicit(field, value) || is_empty_object(form, value)) {
+        let value = match value.filter(|value| is_owned || is_explicit(field, value) || is_empty_object(field_type, value)) {
             Some(value) => Some(value.clone()),
-            None if is_owned => default_text(object, field, form),
+            None if is_owned => default_value(object, field, field_type),
             None => None,
         };
         manifest.extend(value.map(|value| (field.to_owned(), value)));
     }
-    for field in extra {
+    for field in passthrough_fields {
         let is_exported = |value: &&Value| {
+            // A stored passthrough field was set by its author. Without stored fields, a default value cannot be told
+            // from an unset field.
             stored.is_some() || is_owned(object, field.name) || is_set(value) && !is_unset_passthrough(field, value)
         };
         manifest.extend(value(field.name).filter(is_exported).map(|value| (field.name.to_owned(), value.clone())));
@@ -227,46 +237,48 @@ fn manifest_fields(kind: KindArg, object: &Value) -> Map<String, Value> {
     manifest
 }
 
-/// Returns whether a field has an owner. The author of a field owns it also if its value is the default.
+/// Returns whether a field has an owner. A manager that set a field to its default value owns the field too.
 fn is_owned(object: &Value, field: &str) -> bool {
     object.get("field_owners").is_some_and(|owners| owners.get(field).is_some())
 }
 
-/// Returns whether a value is an empty object whose type has fields. Its presence has a meaning.
-pub(crate) fn is_empty_object(form: FieldType, value: &Value) -> bool {
-    matches!(form.plain(), FieldType::Object(_)) && value.as_object().is_some_and(Map::is_empty)
+/// Returns whether a value is an empty object whose type has fields. Such a value differs from an unset field, as
+/// `hold: {}` does.
+pub(crate) fn is_empty_object(field_type: FieldType, value: &Value) -> bool {
+    matches!(field_type.plain(), FieldType::Object(_)) && value.as_object().is_some_and(Map::is_empty)
 }
 
-/// Returns whether an apply owns a field, so that a manifest contains it with this value.
+/// Returns whether a manager owns a field because of an apply. The manager's manifest then contains the field.
 fn is_applied(object: &Value, field: &str) -> bool {
     owned::owner_names(object.get("field_owners").and_then(|owners| owners.get(field))).any(owned::is_by_apply)
 }
 
-/// Returns the value with which a manifest sets a field to its default, if there is one. An empty text refers to
-/// nothing, and an empty object may have a meaning, as `hold: {}` does. So these two are returned only if a manifest
-/// contained the field.
-fn default_text(object: &Value, field: &str, form: FieldType) -> Option<Value> {
-    match form.plain() {
+/// Returns the value with which a manifest sets a field to its default, or `None` if there is no such value. An empty
+/// text refers to nothing, and an empty object may have a meaning, as `hold: {}` does. So these two values are returned
+/// only if an apply owns the field.
+fn default_value(object: &Value, field: &str, field_type: FieldType) -> Option<Value> {
+    match field_type.plain() {
         FieldType::Text => is_applied(object, field).then(|| "".into()),
         FieldType::Object(_) => is_applied(object, field).then(|| json!({})),
         other => other.empty_value(),
     }
 }
 
-/// Returns the body of a namespace, without the fields that a response adds.
+/// Returns the manifest of a namespace: the fields that its author set, and the fields that have an owner although
+/// their value is the default. Fields that only a response contains are left out.
 fn namespace_body(object: &Value) -> Map<String, Value> {
     let mut body = to_authored(object.as_object().cloned().unwrap_or_default());
     body.retain(|name, value| is_owned(object, name) || is_set(value) && !is_default(KindArg::Namespace, name, value));
     let (fields, _) = kind_fields(KindArg::Namespace);
     let missing = fields.into_iter().filter(|(field, _)| is_owned(object, field) && !body.contains_key(*field));
-    let missing = missing.filter_map(|(field, form)| Some((field.to_owned(), default_text(object, field, form)?)));
+    let missing = missing.filter_map(|(field, field_type)| Some((field.to_owned(), default_value(object, field, field_type)?)));
     let missing: Vec<_> = missing.collect();
     body.extend(missing);
     body.insert("kind".to_owned(), KindArg::Namespace.manifest_name().into());
     body
 }
 
-/// Returns whether a field has the default that a response shows if nobody set it.
+/// Returns whether a field has the default value that a response shows if nobody set the field.
 fn is_default(kind: KindArg, name: &str, value: &Value) -> bool {
     match (kind, name) {
         (KindArg::Namespace, "visibility") => value == "private",
@@ -276,56 +288,58 @@ fn is_default(kind: KindArg, name: &str, value: &Value) -> bool {
     }
 }
 
+/// Returns the fields of a spec with their types, and its passthrough fields.
 fn spec_fields<S: SpecFields>() -> (Vec<(&'static str, FieldType)>, &'static [PassthroughField]) {
     (S::FIELDS.iter().map(|field| (field.name, field.kind)).collect(), S::PASSTHROUGH_FIELDS)
 }
 
-/// Adds the maps that this object provides, also empty ones and those with `null` values.
+/// Adds the labels, annotations and parameters that this object itself provides, also empty maps and `null` values.
+/// Also adds `merge_labels` if the object provides labels, if the field is true, or if it has an owner.
 fn add_maps(manifest: &mut Map<String, Value>, object: &Value) {
     for map in ["labels", "annotations", "parameters"] {
         let provided = object.get(format!("provided_{map}")).filter(|map| map.is_object());
         manifest.extend(provided.map(|provided| (map.to_owned(), provided.clone())));
     }
-    let merges = object.get("merge_labels") == Some(&Value::Bool(true));
+    let is_merging = object.get("merge_labels") == Some(&Value::Bool(true));
     // If `merge_labels` was reset to unset, a manifest must leave it out.
     let is_unset = object.get(STORED_PARAMETER).and_then(|stored| stored.get("merge_labels")) == Some(&Value::Null);
-    if manifest.contains_key("labels") || merges || (is_owned(object, "merge_labels") && !is_unset) {
+    if manifest.contains_key("labels") || is_merging || (is_owned(object, "merge_labels") && !is_unset) {
         manifest.insert("merge_labels".to_owned(), object.get("merge_labels").cloned().unwrap_or(Value::Bool(true)));
     }
 }
 
-/// Adds the traits and tags that operators gave a node.
-fn add_node_lists(to: &mut Map<String, Value>, stored: &Value) {
+/// Adds the traits and tags that operators gave a node, from its stored fields.
+fn add_node_lists(manifest: &mut Map<String, Value>, stored: &Value) {
     let has_items = |names: &Value| names.as_array().is_some_and(|names| !names.is_empty());
-    to.extend(stored.get("traits").filter(|traits| has_items(traits)).map(|traits| ("traits".to_owned(), traits.clone())));
+    manifest.extend(stored.get("traits").filter(|traits| has_items(traits)).map(|traits| ("traits".to_owned(), traits.clone())));
     let tags = stored.get("tags").and_then(Value::as_object).into_iter().flatten().filter(|(_, tags)| has_items(tags));
-    let tags: Map<_, _> = tags.map(|(which, tags)| (which.clone(), tags.clone())).collect();
+    let tags: Map<_, _> = tags.map(|(list_name, tags)| (list_name.clone(), tags.clone())).collect();
     if !tags.is_empty() {
-        to.insert("tags".to_owned(), tags.into());
+        manifest.insert("tags".to_owned(), tags.into());
     }
 }
 
-/// Adds the fields that operators set on a node of an older controller. The node's response also contains values of its
-/// group and its host.
-fn add_old_node_fields(to: &mut Map<String, Value>, object: &Value, roles: &Value, resolved: &Value) {
-    let mut put = |field: &str, value: Option<Value>| match value.filter(|value| is_set(value) || is_owned(object, field)) {
-        Some(value) => drop(to.insert(field.to_owned(), value)),
-        None => drop(to.remove(field)),
+/// Adds the fields that operators set on a node of an older controller, and removes the others. The response for such a
+/// node also contains values of its group and its host.
+fn add_old_node_fields(manifest: &mut Map<String, Value>, object: &Value, roles: &Value, resolved: &Value) {
+    let mut set_field = |field: &str, value: Option<Value>| match value.filter(|value| is_set(value) || is_owned(object, field)) {
+        Some(value) => drop(manifest.insert(field.to_owned(), value)),
+        None => drop(manifest.remove(field)),
     };
-    put("roles", roles.get("own").cloned());
+    set_field("roles", roles.get("own").cloned());
     if resolved.pointer("/mode/origin").and_then(Value::as_str) != Some("node") {
-        put("mode", None);
+        set_field("mode", None);
     }
     let sources = object.get("trait_sources").and_then(Value::as_object).into_iter().flatten();
     let is_by_operator = |sources: &Value| sources.as_array().into_iter().flatten().any(|source| source == "operator");
-    put("traits", Some(sources.filter(|(_, sources)| is_by_operator(sources)).map(|(name, _)| name.as_str()).collect()));
+    set_field("traits", Some(sources.filter(|(_, sources)| is_by_operator(sources)).map(|(name, _)| name.as_str()).collect()));
     let tag_list = |field: &str| object.get(field).cloned().filter(is_set);
     let tags = [("assigned", tag_list("assigned_tags")), ("unassigned", tag_list("unassigned_tags"))];
     let tags: Map<_, _> = tags.into_iter().filter_map(|(field, tags)| Some((field.to_owned(), tags?))).collect();
-    put("tags", Some(json!(tags)));
+    set_field("tags", Some(json!(tags)));
 }
 
-/// Returns whether a value is set. Null, false and empty values count as unset.
+/// Returns whether a value is set. Null, false and empty values are unset. Every number is set.
 pub(crate) fn is_set(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
@@ -340,6 +354,7 @@ pub(crate) fn is_set(value: &Value) -> bool {
 mod tests {
     use super::*;
 
+    /// The manifest has the labels that the group itself provides, and no inherited ones.
     #[test]
     fn build_manifest_omits_computed_fields() {
         let group = json!({"uuid": "u", "id": 7, "name": "web", "cluster": "prod", "generation": 3, "links": [], "node_count": 1,
@@ -352,6 +367,8 @@ mod tests {
         );
     }
 
+    /// An older controller sends no stored fields. The role `web`, the mode, the tag `y` and the trait `A` come from
+    /// the group or the host, so the manifest does not contain them.
     #[test]
     fn build_manifest_keeps_fields_set_on_node() {
         let node = json!({"name": "n", "nodegroup": "c/g", "roles": ["web", "db"], "mode": "noop", "tags": ["x", "y"],
@@ -371,6 +388,8 @@ mod tests {
         );
     }
 
+    /// Each of the owned fields has its default value. A manifest can express this for `roles` and `parked`, and for
+    /// `description`, which an apply owns. It leaves out the fields whose default it cannot express.
     #[test]
     fn y05_build_manifest_writes_owned_default_when_expressible() {
         let owners = json!({"roles": ["ann:update"], "parked": ["ann:update"], "hold": ["ann:update"], "nodegroup": ["ann:update"],
@@ -383,6 +402,8 @@ mod tests {
         );
     }
 
+    /// The response also has fields outside `stored`, with computed or inherited values. The manifest does not contain
+    /// them.
     #[test]
     fn y07_build_manifest_uses_only_stored_fields() {
         let cluster = json!({"name": "c", "cluster_template": "t", "flavor_id": "f1", "node_count": 1, "master_count": 1, "is_default": false,

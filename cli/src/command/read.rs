@@ -1,4 +1,4 @@
-//! Reads: `get`, `describe`, `explain`.
+//! Commands that read: `stemma get`, `stemma describe` and `stemma explain`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::exit::Exit;
 use crate::output::{cell_text, pretty_json, printable, table, time_with_age};
 use crate::yaml::to_block;
 
-/// Runs `get`: prints a list, or some objects by name.
+/// Runs `stemma get`: prints a list, or some objects by name.
 pub(crate) async fn get(api: &mut ApiClient, kind: KindArg, names: &[String], filter: &FilterArgs, output: Output) -> Result<()> {
     let objects = read_objects(api, kind, names, filter).await?;
     if objects.is_empty() {
@@ -26,24 +26,25 @@ pub(crate) async fn get(api: &mut ApiClient, kind: KindArg, names: &[String], fi
     print_objects(api, kind, names, &objects, filter, output).await
 }
 
-/// Warns of roles and tags that no object has, when a list is empty: one of them may be misspelled.
+/// Warns of each role and tag in the filter that no object has. It may be misspelled if the list is empty.
 async fn warn_of_unused_names(api: &mut ApiClient, kind: KindArg, filter: &FilterArgs) -> Result<()> {
     let role = |name: &String| ("role", name.clone(), FilterArgs { role: vec![name.clone()], ..FilterArgs::default() });
     let tag = |name: &String| ("tag", name.clone(), FilterArgs { tag: vec![name.clone()], ..FilterArgs::default() });
     let filters: Vec<_> = filter.role.iter().map(role).chain(filter.tag.iter().map(tag)).collect();
     for (noun, name, filter) in filters {
-        let listed = match kind {
+        let objects = match kind {
+            // A fleet may have many nodes, so only their names are read.
             KindArg::Node => read_pages(api, kind.names_path(&filter)?).await?,
             _ => list_all(api, kind, &filter).await?,
         };
-        if listed.is_empty() {
+        if objects.is_empty() {
             errln!("warning: no {} has {noun} {name:?}", kind.name());
         }
     }
     Ok(())
 }
 
-/// Prints objects in the requested format.
+/// Prints objects in the requested format. In JSON and YAML, a single object that the user named is not in a list.
 pub(crate) async fn print_objects(
     api: &mut ApiClient,
     kind: KindArg,
@@ -55,10 +56,10 @@ pub(crate) async fn print_objects(
     check_fields(kind.name(), objects, &filter.fields)?;
     match output {
         Output::Json | Output::Yaml => {
-            let shown = |object: &Value| visible_fields(kind, object, &filter.fields);
+            let visible = |object: &Value| visible_fields(kind, object, &filter.fields);
             let value = match (names.len(), objects.len()) {
-                (1, 1) => shown(&objects[0]),
-                _ => Value::Array(objects.iter().map(shown).collect()),
+                (1, 1) => visible(&objects[0]),
+                _ => Value::Array(objects.iter().map(visible).collect()),
             };
             print_value(&value, output)?;
         }
@@ -73,8 +74,9 @@ pub(crate) async fn print_objects(
     Ok(())
 }
 
-/// Returns the manifests of objects, or with `--manager` the part of each that this manager applies. Comments above
-/// them name what is left out. If there are no objects, that is reported on standard error.
+/// Returns the manifests of objects, or with `--manager` the part of each that this manager applies. An object without
+/// a manifest is an error if the user named it. Otherwise it is left out, and a comment above the manifests names it.
+/// If there are no objects, standard error reports that.
 async fn manifest_texts(api: &mut ApiClient, kind: KindArg, names: &[String], objects: &[Value]) -> Result<String> {
     manifest::check_exportable(kind)?;
     if objects.is_empty() {
@@ -82,7 +84,7 @@ async fn manifest_texts(api: &mut ApiClient, kind: KindArg, names: &[String], ob
     }
     let manager = api.manager().map(Manager::new_visible).transpose();
     let manager = manager.map_err(|error| Exit::Usage.with_message(format!("--manager: {error}")))?;
-    let (mut left_out, mut not_applied) = (Vec::new(), Vec::new());
+    let (mut omissions, mut not_applied) = (Vec::new(), Vec::new());
     let (mut manifests, mut releases) = (Vec::new(), BTreeSet::new());
     for object in objects {
         // A list shows less of an object than its own path does.
@@ -93,54 +95,57 @@ async fn manifest_texts(api: &mut ApiClient, kind: KindArg, names: &[String], ob
                 Some(part) => manifests.push(part),
                 None => not_applied.push(object_name(kind, &stored)),
             },
-            (Some(why), _) if names.is_empty() => left_out.push(why),
-            (Some(why), _) => bail!("{why}"),
+            (Some(reason), _) if names.is_empty() => omissions.push(reason),
+            (Some(reason), _) => bail!("{reason}"),
         }
+        // The tags of a release belong to all of its versions, so each release name is handled once.
         let release = object.get("name").and_then(Value::as_str).filter(|_| kind == KindArg::Release);
         if release.is_some_and(|release| releases.insert(release)) {
-            left_out.extend(omitted_tags_comment(api, &object_name(kind, object)).await?);
+            omissions.extend(omitted_tags_comment(api, &object_name(kind, object)).await?);
         }
     }
     match owned::not_applied_message(manager.as_ref(), kind, &not_applied) {
-        Some(why) if !names.is_empty() => bail!("{why}"),
-        why => left_out.extend(why),
+        // As for an object without a manifest, this is an error only for objects that the user named.
+        Some(reason) if !names.is_empty() => bail!("{reason}"),
+        reason => omissions.extend(reason),
     }
-    for why in &left_out {
-        errln!("warning: left out: {why}");
+    for reason in &omissions {
+        errln!("warning: left out: {reason}");
     }
-    let left_out: String = left_out.iter().map(|why| manifest::omission_comment(why)).collect();
-    Ok(left_out + &manifests.join("---\n"))
+    let omissions: String = omissions.iter().map(|reason| manifest::omission_comment(reason)).collect();
+    Ok(omissions + &manifests.join("---\n"))
 }
 
-/// Returns the comment about the tags that people created for a release, or `None` if there are none. No manifest
-/// contains them.
+/// Returns a comment about the tags that users created for a release, or `None` if there are none. Such tags are in no
+/// manifest.
 async fn omitted_tags_comment(api: &mut ApiClient, release: &str) -> Result<Option<String>> {
     let tags = api.get(&KindArg::Release.endpoint_path(Endpoint::ListReleaseTags, release, &[])?).await?;
-    let declared = items(&tags).filter(|tag| tag.get("predefined") == Some(&Value::Bool(false)));
-    let declared: Vec<String> = declared.map(|tag| printable(&cell_text(tag.get("name")))).collect();
+    let user_tags = list_items(&tags).filter(|tag| tag.get("predefined") == Some(&Value::Bool(false)));
+    let user_tags: Vec<String> = user_tags.map(|tag| printable(&cell_text(tag.get("name")))).collect();
     let release = printable(release);
-    Ok((!declared.is_empty()).then(|| {
+    Ok((!user_tags.is_empty()).then(|| {
         format!(
             "the tags created for release/{release}, in any version: {}; no manifest contains them: `stemma tag list --release {release}` shows \
              them, `stemma tag create NAME --release {release}` makes them",
-            declared.join(", ")
+            user_tags.join(", ")
         )
     }))
 }
 
-/// Refuses fields that no object of the kind has: an empty column would hide a typing error.
-pub(crate) fn check_fields(kind: &str, objects: &[Value], wanted: &[String]) -> Result<()> {
-    let known: BTreeSet<&str> =
+/// Fails for a requested field that none of the objects has, because an empty column would hide a typing error. Without
+/// objects, every field is accepted.
+pub(crate) fn check_fields(kind: &str, objects: &[Value], requested: &[String]) -> Result<()> {
+    let present: BTreeSet<&str> =
         objects.iter().filter_map(Value::as_object).flat_map(|map| map.keys().map(String::as_str)).collect();
-    let mut unknown = wanted.iter().filter(|field| !known.is_empty() && !known.contains(field.as_str()));
+    let mut unknown = requested.iter().filter(|field| !present.is_empty() && !present.contains(field.as_str()));
     if let Some(field) = unknown.next() {
-        let hint = stemma_core::name::did_you_mean(closest_match(field, known.iter().copied()));
+        let hint = stemma_core::name::did_you_mean(closest_match(field, present.iter().copied()));
         bail!("--fields: a {kind} has no field {field:?}{hint}; `-o json` shows all of them");
     }
     Ok(())
 }
 
-/// Reads the named objects, or all objects of the kind if no name is given. The filter applies in both cases.
+/// Reads the named objects, or all objects of the kind if no name is given. Returns only objects that match the filter.
 pub(crate) async fn read_objects(
     api: &mut ApiClient,
     kind: KindArg,
@@ -150,13 +155,13 @@ pub(crate) async fn read_objects(
     if names.is_empty() { list_all(api, kind, filter).await } else { read_by_names(api, kind, names, filter).await }
 }
 
-/// Runs `get --raw`: prints the unchanged response of a path.
+/// Runs `stemma get --raw`: prints the unchanged response to a path of the API.
 pub(crate) async fn get_raw(api: &mut ApiClient, path: &str) -> Result<()> {
     out!("{}", String::from_utf8_lossy(&api.get_bytes(path).await?));
     Ok(())
 }
 
-/// Runs `explain node N` for a label, a tag, a task or a trait.
+/// Runs `stemma explain node NAME` for a label, a tag, a task or a trait.
 pub(crate) async fn explain(
     api: &mut ApiClient,
     kind: KindArg,
@@ -164,12 +169,12 @@ pub(crate) async fn explain(
     query: Option<(ExplainTopic, &str)>,
     output: Output,
 ) -> Result<()> {
-    let Some((question, about)) = query.filter(|_| kind == KindArg::Node) else {
+    let Some((topic, subject)) = query.filter(|_| kind == KindArg::Node) else {
         bail!(
             "explain asks about a node: stemma explain node NAME label|tag|task|trait …; or about a key: stemma explain label KEY"
         );
     };
-    let parameter = match question {
+    let parameter = match topic {
         ExplainTopic::Label => "label",
         ExplainTopic::Tag => "tag",
         ExplainTopic::Task => "task",
@@ -177,7 +182,7 @@ pub(crate) async fn explain(
     };
     let name = kind.bare_name(name);
     let path = kind.endpoint_path(Endpoint::ExplainNode, name, &[])?;
-    let explained = match api.get(&format!("{path}?{parameter}={}", escape(about))).await {
+    let explained = match api.get(&format!("{path}?{parameter}={}", escape(subject))).await {
         Err(error) if Exit::from_error(&error) == Exit::NotFound => {
             return Err(with_suggestion(api, kind, name, error).await);
         }
@@ -186,17 +191,18 @@ pub(crate) async fn explain(
     if matches!(output, Output::Json | Output::Yaml) {
         return print_value(&explained, output);
     }
-    let text = match question {
-        ExplainTopic::Label => crate::explain::explain_label(name, about, &explained),
-        ExplainTopic::Task => crate::explain::explain_task(name, about, &explained),
-        ExplainTopic::Tag => crate::explain::explain_tag(name, about, &explained),
-        ExplainTopic::Trait => crate::explain::explain_trait(name, about, &explained),
+    let text = match topic {
+        ExplainTopic::Label => crate::explain::explain_label(name, subject, &explained),
+        ExplainTopic::Task => crate::explain::explain_task(name, subject, &explained),
+        ExplainTopic::Tag => crate::explain::explain_tag(name, subject, &explained),
+        ExplainTopic::Trait => crate::explain::explain_trait(name, subject, &explained),
     };
     outln!("{text}\n{}", crate::explain::contact_line(&explained));
     Ok(())
 }
 
-/// Runs `explain` for a label, a parameter, a property or a fact: prints what the catalogue defines for the key.
+/// Runs `stemma explain` for the key of a label, a parameter, a property or a fact: prints what the catalogue defines
+/// for the key.
 pub(crate) async fn explain_key(api: &mut ApiClient, kind: KeyKind, key: &str, output: Output) -> Result<()> {
     let path = format!("{}?{}={}", Endpoint::ExplainKey.path(&[]), kind.description(), escape(key));
     let explained = api.get(&path).await?;
@@ -207,7 +213,8 @@ pub(crate) async fn explain_key(api: &mut ApiClient, kind: KeyKind, key: &str, o
     Ok(())
 }
 
-/// Lists all objects of a kind. Node groups are listed cluster by cluster, if no cluster is given.
+/// Lists all objects of a kind that match the filter. The API lists node groups only for one cluster, so without a
+/// cluster in the filter, the groups of each cluster are listed.
 pub(crate) async fn list_all(api: &mut ApiClient, kind: KindArg, filter: &FilterArgs) -> Result<Vec<Value>> {
     if kind != KindArg::Nodegroup || filter.selection.cluster.is_some() {
         return read_pages(api, kind.list_path(filter)?).await;
@@ -216,7 +223,7 @@ pub(crate) async fn list_all(api: &mut ApiClient, kind: KindArg, filter: &Filter
     for cluster in read_pages(api, KindArg::Cluster.list_path(&FilterArgs::default())?).await? {
         let selection = SelectionArgs { cluster: Some(object_name(KindArg::Cluster, &cluster)), ..filter.selection.clone() };
         match read_pages(api, kind.list_path(&FilterArgs { selection, ..filter.clone() })?).await {
-            Ok(own) => groups.extend(own),
+            Ok(cluster_groups) => groups.extend(cluster_groups),
             // The cluster was deleted after the clusters were listed.
             Err(error) if Exit::from_error(&error) == Exit::NotFound => {}
             Err(error) => return Err(error),
@@ -225,35 +232,36 @@ pub(crate) async fn list_all(api: &mut ApiClient, kind: KindArg, filter: &Filter
     Ok(groups)
 }
 
-/// Lists the names of all objects of a kind.
-pub(crate) async fn names(api: &mut ApiClient, kind: KindArg) -> Result<Vec<String>> {
-    let listed = match kind {
+/// Returns the names of all objects of a kind.
+pub(crate) async fn object_names(api: &mut ApiClient, kind: KindArg) -> Result<Vec<String>> {
+    let objects = match kind {
         KindArg::Node => read_pages(api, kind.names_path(&FilterArgs::default())?).await?,
         _ => list_all(api, kind, &FilterArgs::default()).await?,
     };
-    Ok(listed.iter().map(|object| object_name(kind, object)).collect())
+    Ok(objects.iter().map(|object| object_name(kind, object)).collect())
 }
 
-/// Reads one object. If it does not exist, the error suggests the most similar name.
-pub(crate) async fn read_one(api: &mut ApiClient, kind: KindArg, name: &str) -> Result<Value> {
+/// Reads one object. If the object does not exist, the error suggests the most similar name.
+pub(crate) async fn read_object(api: &mut ApiClient, kind: KindArg, name: &str) -> Result<Value> {
     match manifest::read_with_owners(api, kind, name).await {
         Err(error) if Exit::from_error(&error) == Exit::NotFound => Err(with_suggestion(api, kind, name, error).await),
-        found => found,
+        result => result,
     }
 }
 
-/// Adds the most similar name to the error for an object that does not exist.
-pub(crate) async fn with_suggestion(api: &mut ApiClient, kind: KindArg, wanted: &str, error: Error) -> Error {
-    let Ok(names) = names(api, kind).await else { return error };
-    let wanted = kind.bare_name(wanted);
-    let is_there = names.iter().any(|name| name == wanted);
-    match closest_match(wanted, names.iter().map(String::as_str)).filter(|_| !is_there) {
+/// Adds the most similar name to the error for an object that does not exist. The error is unchanged if the names can't
+/// be read, if the name exists after all, or if no name is similar.
+pub(crate) async fn with_suggestion(api: &mut ApiClient, kind: KindArg, requested_name: &str, error: Error) -> Error {
+    let Ok(names) = object_names(api, kind).await else { return error };
+    let requested_name = kind.bare_name(requested_name);
+    let exists = names.iter().any(|name| name == requested_name);
+    match closest_match(requested_name, names.iter().map(String::as_str)).filter(|_| !exists) {
         Some(similar) => Exit::NotFound.with_message(format!("{error:#}\n  did you mean {}?", printable(similar))),
         None => error,
     }
 }
 
-/// Returns the revision that last wrote an object, for a conditional write.
+/// Returns the revision of the store that last wrote an object, for a write with `If-Match`.
 pub(crate) fn object_revision(object: &Value) -> Option<u64> {
     object.get("resource_version").and_then(Value::as_u64)
 }
@@ -263,7 +271,7 @@ pub(crate) async fn read_pages(api: &mut ApiClient, mut path: String) -> Result<
     let mut objects = Vec::new();
     loop {
         let page = api.get(&path).await?;
-        objects.extend(items(&page).cloned());
+        objects.extend(list_items(&page).cloned());
         match next_page_path(&page) {
             Some(next) => path = next,
             None => return Ok(objects),
@@ -271,37 +279,38 @@ pub(crate) async fn read_pages(api: &mut ApiClient, mut path: String) -> Result<
     }
 }
 
-/// Returns the path of the next page.
+/// Returns the path of the page after a given page, or `None` for the last page.
 pub(crate) fn next_page_path(page: &Value) -> Option<String> {
     page.get("next").and_then(Value::as_str).and_then(link_path)
 }
 
-/// Returns the objects of a list response.
-pub(crate) fn items(answer: &Value) -> impl Iterator<Item = &Value> {
-    answer.as_object().and_then(|answer| answer.values().find_map(Value::as_array)).into_iter().flatten()
+/// Returns the items of a list response. The list is the only array in the response.
+pub(crate) fn list_items(response: &Value) -> impl Iterator<Item = &Value> {
+    response.as_object().and_then(|response| response.values().find_map(Value::as_array)).into_iter().flatten()
 }
 
-/// Returns the path and query of a link.
+/// Returns the path and query of a link, without scheme and host.
 fn link_path(link: &str) -> Option<String> {
     let address = link.split_once("://").map_or(link, |(_, rest)| rest);
     address.find('/').map(|start| address[start..].to_owned())
 }
 
-/// Reads the objects with these names, without those that the filter excludes.
+/// Reads the objects with these names that match the filter. The controller evaluates the filter: each object must be
+/// in the list of names that match in its cluster. Each such list is read once.
 async fn read_by_names(api: &mut ApiClient, kind: KindArg, names: &[String], filter: &FilterArgs) -> Result<Vec<Value>> {
     let mut lists: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut objects = Vec::new();
-    let mut seen = BTreeSet::new();
-    for wanted in names.iter().filter(|name| seen.insert(*name)) {
-        let object = read_one(api, kind, wanted).await?;
+    let mut unique_names = BTreeSet::new();
+    for requested_name in names.iter().filter(|name| unique_names.insert(*name)) {
+        let object = read_object(api, kind, requested_name).await?;
         if kind.is_filtered(filter) {
             let own_cluster = object.get("cluster").and_then(Value::as_str).map(str::to_owned);
             let cluster = filter.selection.cluster.clone().or(own_cluster);
             let selection = SelectionArgs { cluster, ..filter.selection.clone() };
             let path = kind.names_path(&FilterArgs { selection, ..filter.clone() })?;
             if !lists.contains_key(&path) {
-                let listed = read_pages(api, path.clone()).await?;
-                lists.insert(path.clone(), listed.iter().map(|object| object_name(kind, object)).collect());
+                let matches = read_pages(api, path.clone()).await?;
+                lists.insert(path.clone(), matches.iter().map(|object| object_name(kind, object)).collect());
             }
             if !lists[&path].contains(&object_name(kind, &object)) {
                 continue;
@@ -321,7 +330,8 @@ pub(crate) fn print_value(value: &Value, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// Prints a list of items that are not objects but have names: as a value, as names, or as a table.
+/// Prints a list of items that are not objects but have names, in the requested format. The closure `table` returns the
+/// table for people.
 pub(crate) fn print_list<'a>(
     value: &Value,
     (kind, names): (&str, impl Iterator<Item = &'a str>),
@@ -337,22 +347,25 @@ pub(crate) fn print_list<'a>(
     Ok(())
 }
 
-/// Returns the requested fields of an object, or all fields if none is requested.
-pub(crate) fn select_fields(object: &Value, wanted: &[String]) -> Value {
+/// Returns an object with only the requested fields, or the whole object if no field is requested. A missing field is
+/// `null`.
+pub(crate) fn select_fields(object: &Value, requested: &[String]) -> Value {
     match object {
-        Value::Object(map) if !wanted.is_empty() => {
-            Value::Object(wanted.iter().map(|name| (name.clone(), map.get(name).cloned().unwrap_or(Value::Null))).collect())
+        Value::Object(map) if !requested.is_empty() => {
+            Value::Object(requested.iter().map(|name| (name.clone(), map.get(name).cloned().unwrap_or(Value::Null))).collect())
         }
         other => other.clone(),
     }
 }
 
-/// Returns the requested fields of an object, or if none is requested, all fields that are shown to programs.
-pub(crate) fn visible_fields(kind: KindArg, object: &Value, wanted: &[String]) -> Value {
-    if wanted.is_empty() { manifest::without_unset_fields(kind, object) } else { select_fields(object, wanted) }
+/// Returns an object with only the requested fields. If no field is requested, returns all fields that are shown to
+/// programs.
+pub(crate) fn visible_fields(kind: KindArg, object: &Value, requested: &[String]) -> Value {
+    if requested.is_empty() { manifest::without_unset_fields(kind, object) } else { select_fields(object, requested) }
 }
 
-/// Returns the name by which the object can be read.
+/// Returns the name with which the API can read the object, such as `CLUSTER/GROUP` for a node group. An object without
+/// a name is read by its uuid.
 pub(crate) fn object_name(kind: KindArg, object: &Value) -> String {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     match kind {
@@ -365,27 +378,28 @@ pub(crate) fn object_name(kind: KindArg, object: &Value) -> String {
     }
 }
 
-/// Returns a table of objects.
-pub(crate) fn object_table(kind: KindArg, objects: &[Value], wanted: &[String], output: Output) -> String {
+/// Returns a table of objects, with the requested fields as columns, or else the default columns of the kind. The
+/// default table of nodes has a column with notes if a node has a note.
+pub(crate) fn object_table(kind: KindArg, objects: &[Value], requested: &[String], output: Output) -> String {
     let mut head: Vec<&str> =
-        if wanted.is_empty() { columns(kind, output).to_vec() } else { wanted.iter().map(String::as_str).collect() };
-    let has_notes = |object: &Value| object.get("notes").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
-    let state = head.iter().position(|column| *column == "state").filter(|_| kind == KindArg::Node && wanted.is_empty());
-    if let Some(state) = state.filter(|_| objects.iter().any(has_notes)) {
-        head.insert(state + 1, "notes");
+        if requested.is_empty() { table_columns(kind, output).to_vec() } else { requested.iter().map(String::as_str).collect() };
+    let has_notes = |object: &Value| object.get("notes").and_then(Value::as_array).is_some_and(|notes| !notes.is_empty());
+    let state_index = head.iter().position(|column| *column == "state").filter(|_| kind == KindArg::Node && requested.is_empty());
+    if let Some(state_index) = state_index.filter(|_| objects.iter().any(has_notes)) {
+        head.insert(state_index + 1, "notes");
     }
-    let shown = |object: &Value, column: &str| match column {
-        "traits" if wanted.is_empty() => count_with_first(object.get(column)),
+    let cell = |object: &Value, column: &str| match column {
+        "traits" if requested.is_empty() => count_with_first(object.get(column)),
         // For a level that inherits the field, show the effective value.
-        "release" | "mode" if wanted.is_empty() => {
+        "release" | "mode" if requested.is_empty() => {
             cell_text(object.get(format!("effective_{column}")).or_else(|| object.get(column)))
         }
         _ => column_cell(kind, object, column),
     };
-    table(&head, objects.iter().map(|object| head.iter().map(|column| shown(object, column)).collect()))
+    table(&head, objects.iter().map(|object| head.iter().map(|column| cell(object, column)).collect()))
 }
 
-/// Returns the text of one cell: the field with the column's name, in the form for people.
+/// Returns the text of one table cell: the field with the name of the column, formatted for people.
 fn column_cell(kind: KindArg, object: &Value, column: &str) -> String {
     match column {
         "name" => object_name(kind, object),
@@ -398,12 +412,13 @@ fn column_cell(kind: KindArg, object: &Value, column: &str) -> String {
     }
 }
 
-/// Returns whether a field is a time.
+/// Returns whether a field contains a time, by its name.
 pub(crate) fn is_time(field: &str) -> bool {
     field.ends_with("_at") || field == "last_seen"
 }
 
-/// Returns the number of items and the first ones. A host may have more than fit on a line.
+/// Returns the number of items, and the first [`MAX_SHOWN`] items. A short list is returned whole. A host may have more
+/// items than fit on a line.
 fn count_with_first(items: Option<&Value>) -> String {
     match items.and_then(Value::as_array) {
         Some(list) if list.len() > MAX_SHOWN => {
@@ -414,11 +429,11 @@ fn count_with_first(items: Option<&Value>) -> String {
     }
 }
 
-/// Maximum number of items of a long list in a table.
+/// Maximum number of items that a table shows of a long list.
 const MAX_SHOWN: usize = 2;
 
-/// Returns the columns of a kind's table.
-fn columns(kind: KindArg, output: Output) -> &'static [&'static str] {
+/// Returns the default columns of a kind's table.
+fn table_columns(kind: KindArg, output: Output) -> &'static [&'static str] {
     match (kind, output) {
         (KindArg::Node, Output::Wide) => {
             &["name", "nodegroup", "mode", "roles", "tags", "state", "release", "last_seen", "traits", "labels", "state_reason"]
@@ -441,6 +456,7 @@ mod tests {
 
     use super::*;
 
+    /// The group inherits both fields, so the table shows their effective values. The node has values of its own.
     #[test]
     fn object_table_shows_inherited_release_and_mode() {
         let group = json!({"name": "g", "cluster": "c", "effective_release": "site@1", "effective_mode": "apply"});
@@ -451,23 +467,27 @@ mod tests {
         assert!(shown.contains("site@2") && shown.contains("noop"), "{shown}");
     }
 
+    /// A null field of Ironic is left out, unless it is requested or has an owner. `parked_by` is not a field of
+    /// Ironic.
     #[test]
     fn y09_visible_fields_are_set_or_requested_fields() {
         let node = json!({"name": "n", "allocation_uuid": null, "description": null, "fault": null, "parked_by": null});
-        let set = json!({"name": "n", "allocation_uuid": "7", "description": "d", "fault": null});
-        let owned = json!({"name": "n", "description": null, "field_owners": {"description": "git:apply"}});
-        for (kind, object, wanted, expected) in [
+        let set_node = json!({"name": "n", "allocation_uuid": "7", "description": "d", "fault": null});
+        let owned_node = json!({"name": "n", "description": null, "field_owners": {"description": "git:apply"}});
+        for (kind, object, requested, expected) in [
             (KindArg::Node, &node, &["fault", "description"][..], json!({"fault": null, "description": null})),
             (KindArg::Node, &node, &[], json!({"name": "n", "parked_by": null})),
-            (KindArg::Node, &set, &[], json!({"name": "n", "allocation_uuid": "7", "description": "d"})),
-            (KindArg::Node, &owned, &[], owned.clone()),
+            (KindArg::Node, &set_node, &[], json!({"name": "n", "allocation_uuid": "7", "description": "d"})),
+            (KindArg::Node, &owned_node, &[], owned_node.clone()),
             (KindArg::Inspectionrule, &node, &["name"], json!({"name": "n"})),
         ] {
-            let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
-            assert_eq!(visible_fields(kind, object, &wanted), expected, "{object} {wanted:?}");
+            let requested: Vec<String> = requested.iter().map(|name| (*name).to_owned()).collect();
+            assert_eq!(visible_fields(kind, object, &requested), expected, "{object} {requested:?}");
         }
     }
 
+    /// `owner` is null too, but a manager owns it. `last_error` and `reservation` are not passthrough fields of these
+    /// kinds.
     #[test]
     fn y09_visible_fields_omit_unset_passthrough_fields() {
         let node = json!({
@@ -479,7 +499,7 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["driver", "extra", "field_owners", "last_error", "name", "owner", "state"]);
         let cluster = json!({"name": "c", "reservation": null});
-        assert_eq!(manifest::without_unset_fields(KindArg::Cluster, &cluster), cluster, "it is not a field of Magnum's");
+        assert_eq!(manifest::without_unset_fields(KindArg::Cluster, &cluster), cluster, "reservation is not a field of Magnum");
     }
 
     #[test]
@@ -490,7 +510,7 @@ mod tests {
         let many = node(json!(["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"]));
         let shown = object_table(KindArg::Node, std::slice::from_ref(&many), &[], Output::Wide);
         assert!(shown.contains("3: CUSTOM_A,CUSTOM_B,…"), "{shown}");
-        let asked = object_table(KindArg::Node, &[many], &["traits".to_owned()], Output::Wide);
-        assert!(asked.contains("CUSTOM_A,CUSTOM_B,CUSTOM_C"), "who asks for the field has all of it: {asked}");
+        let requested = object_table(KindArg::Node, &[many], &["traits".to_owned()], Output::Wide);
+        assert!(requested.contains("CUSTOM_A,CUSTOM_B,CUSTOM_C"), "a requested field is shown whole: {requested}");
     }
 }

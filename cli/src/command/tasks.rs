@@ -1,4 +1,4 @@
-//! Tasks across the nodes that have them: `get tasks` and `describe task`.
+//! Tasks across the nodes that have them: `stemma get tasks` and `stemma describe task`.
 
 use anyhow::{Error, Result};
 use serde_json::Value;
@@ -13,10 +13,11 @@ use crate::host_limit::host_count;
 use crate::output::{cell_text, printable, printable_line, table};
 use crate::path;
 
-/// Maximum number of lines of a difference.
+/// Maximum number of printed lines of a difference between desired and actual state.
 const MAX_DIFF_LINES: usize = 20;
 
-/// The counted states of a task's nodes: the field, and its label in the output.
+/// The columns with a number of nodes, one for each state of a task on a node. Each is a field of the response, and its
+/// label in the output.
 const COUNT_COLUMNS: &[(&str, &str)] = &[
     ("converged", "converged"),
     ("would_change", "would change"),
@@ -28,16 +29,16 @@ const COUNT_COLUMNS: &[(&str, &str)] = &[
     ("waiting", "waiting"),
 ];
 
-/// Runs `get tasks`, for the nodes that a filter selects, and optionally only for the named tasks.
+/// Runs `stemma get tasks`: prints the tasks of the nodes that a filter selects, or only the named tasks.
 ///
 /// # Errors
 /// If none of these nodes has a named task.
 pub(crate) async fn get(api: &mut ApiClient, names: &[String], filter: &FilterArgs, output: Output) -> Result<()> {
     let mut rows = read::read_pages(api, path::node_list_path(Endpoint::ListTasks, &[], filter)).await?;
-    if let Some(name) = names.iter().find(|name| rows.iter().all(|row| row_task(row) != **name)) {
-        return Err(not_found(name, &rows));
+    if let Some(name) = names.iter().find(|name| rows.iter().all(|row| row_task_id(row) != **name)) {
+        return Err(task_not_found_error(name, &rows));
     }
-    rows.retain(|row| names.is_empty() || names.iter().any(|name| name == row_task(row)));
+    rows.retain(|row| names.is_empty() || names.iter().any(|name| name == row_task_id(row)));
     read::check_fields("task", &rows, &filter.fields)?;
     match output {
         Output::Json | Output::Yaml => {
@@ -59,7 +60,7 @@ pub(crate) async fn get(api: &mut ApiClient, names: &[String], filter: &FilterAr
     Ok(())
 }
 
-/// Runs `describe task NAME`.
+/// Runs `stemma describe task NAME`.
 ///
 /// # Errors
 /// If no node has the task.
@@ -84,46 +85,50 @@ pub(crate) async fn task_ids(api: &mut ApiClient) -> Result<Vec<String>> {
     Ok(unique_ids(&read::read_pages(api, path::node_list_path(Endpoint::ListTasks, &[], &FilterArgs::default())).await?))
 }
 
-fn not_found(name: &str, rows: &[Value]) -> Error {
-    let hint = did_you_mean(closest_match(name, rows.iter().map(row_task)));
+/// Returns the error for a task that no selected node has. It suggests a task with a similar name.
+fn task_not_found_error(name: &str, rows: &[Value]) -> Error {
+    let hint = did_you_mean(closest_match(name, rows.iter().map(row_task_id)));
     Exit::NotFound.with_message(format!("no selected node has task {name:?}{hint}"))
 }
 
-/// Returns the ids of the tasks, each once. The rows of one task, one for each release, follow each other.
+/// Returns the id of each task once. A task has one row for each release, and the rows of a task follow each other.
 fn unique_ids(rows: &[Value]) -> Vec<String> {
-    let mut ids: Vec<String> = rows.iter().map(|row| row_task(row).to_owned()).collect();
+    let mut ids: Vec<String> = rows.iter().map(|row| row_task_id(row).to_owned()).collect();
     ids.dedup();
     ids
 }
 
-fn row_task(row: &Value) -> &str {
+/// Returns the id of the task in a row of the list.
+fn row_task_id(row: &Value) -> &str {
     row.get("task").and_then(Value::as_str).unwrap_or_default()
 }
 
+/// Returns the parts of a task's description, one for each release that contains the task.
 fn releases(task: &Value) -> impl Iterator<Item = &Value> {
     task.get("releases").and_then(Value::as_array).into_iter().flatten()
 }
 
+/// Returns the number in a field of a row, or 0 if the field is missing.
 fn count(row: &Value, field: &str) -> usize {
     row.get(field).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok()).unwrap_or_default()
 }
 
-/// Returns the table of tasks: the number of nodes in each state, or only the wanted fields.
-fn task_table(rows: &[Value], wanted: &[String]) -> String {
-    if !wanted.is_empty() {
-        let head: Vec<&str> = wanted.iter().map(String::as_str).collect();
+/// Returns the table of tasks. Its columns are the requested fields, or else the number of nodes in each state.
+fn task_table(rows: &[Value], requested: &[String]) -> String {
+    if !requested.is_empty() {
+        let head: Vec<&str> = requested.iter().map(String::as_str).collect();
         return table(&head, rows.iter().map(|row| head.iter().map(|field| cell_text(row.get(*field))).collect()));
     }
     let fields = || COUNT_COLUMNS.iter();
     let head = ["task", "release", "nodes"].into_iter().chain(fields().map(|(_, label)| *label)).chain(["failed on"]);
     let cells = |row: &Value| {
-        let names = ["task", "release", "nodes"].into_iter().chain(fields().map(|(field, _)| *field));
-        names.map(|field| cell_text(row.get(field))).chain([failed_nodes(row)]).collect::<Vec<_>>()
+        let field_names = ["task", "release", "nodes"].into_iter().chain(fields().map(|(field, _)| *field));
+        field_names.map(|field| cell_text(row.get(field))).chain([failed_nodes(row)]).collect::<Vec<_>>()
     };
     table(&head.collect::<Vec<_>>(), rows.iter().map(cells))
 }
 
-/// Returns the first nodes on which a task failed, and the number of the others.
+/// Returns the names of the first nodes on which a task failed, and the number of the other nodes.
 fn failed_nodes(row: &Value) -> String {
     match count(row, "failed") {
         0 => "-".to_owned(),
@@ -131,17 +136,17 @@ fn failed_nodes(row: &Value) -> String {
     }
 }
 
-/// Returns the names of nodes, and the number of the others.
+/// Returns the names of the listed nodes, and the number of the others. `total` is the number of all nodes.
 fn node_names(nodes: Option<&Value>, total: usize) -> String {
-    let shown: Vec<&str> = nodes.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-    match total.saturating_sub(shown.len()) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
+    let listed_names: Vec<&str> = nodes.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    match total.saturating_sub(listed_names.len()) {
+        0 => listed_names.join(", "),
+        more => format!("{} and {more} more", listed_names.join(", ")),
     }
 }
 
-/// Describes a task of one release: the number of nodes in each state, failures with their reasons, nodes that did not
-/// run it, nodes that have not finished, and differences.
+/// Returns the description of a task in one release: the number of nodes in each state, failures with their reasons,
+/// nodes that did not run the task, nodes that have not finished it, and differences.
 fn task_details(row: &Value) -> String {
     let counts: Vec<String> = COUNT_COLUMNS
         .iter()
@@ -150,7 +155,7 @@ fn task_details(row: &Value) -> String {
         .collect();
     let nodes = host_count(count(row, "nodes"));
     let mut text =
-        printable(&format!("task {} of {}: {nodes}: {}", row_task(row), cell_text(row.get("release")), counts.join(", ")));
+        printable(&format!("task {} of {}: {nodes}: {}", row_task_id(row), cell_text(row.get("release")), counts.join(", ")));
     if let Some(failed) = groups_text(row, "failures") {
         text.push_str(&format!("\n\nFAILED{failed}"));
     }
@@ -167,30 +172,32 @@ fn task_details(row: &Value) -> String {
     text
 }
 
-/// Returns the differences of a task of one release, if there are any.
+/// Returns the differences of a task in one release, or `None` if there are none.
 fn difference_text(row: &Value) -> Option<String> {
     let differs = groups_text(row, "differences")?;
-    Some(printable(&format!("task {} of {}", row_task(row), cell_text(row.get("release")))) + &differs)
+    Some(printable(&format!("task {} of {}", row_task_id(row), cell_text(row.get("release")))) + &differs)
 }
 
-/// Returns the groups of nodes in a field of a task, or `None` if there are none. Nodes that the controller did not
-/// list are only counted.
+/// Returns the groups of nodes in a field of a task, one line for each group. Returns `None` if there are no groups.
+/// Nodes in no listed group are only counted.
 fn groups_text(row: &Value, field: &str) -> Option<String> {
     let groups = row.get(field).and_then(Value::as_array).filter(|groups| !groups.is_empty())?;
     let mut text: String = groups.iter().map(group_line).collect();
-    let shown: usize = groups.iter().map(|group| count(group, "count")).sum();
+    let listed_count: usize = groups.iter().map(|group| count(group, "count")).sum();
+    // The response lists only the first groups. The number of all their nodes is in other fields of the task.
     let total = match field {
         "failures" => count(row, "failed"),
         "not_run_because" => count(row, "not_run"),
         _ => count(row, "would_change") + count(row, "drifted"),
     };
-    if total > shown {
-        text.push_str(&format!("\n  and {} with other results", host_count(total - shown)));
+    if total > listed_count {
+        text.push_str(&format!("\n  and {} with other results", host_count(total - listed_count)));
     }
     Some(text)
 }
 
-/// Returns a group of nodes with the same result, and that result.
+/// Returns the text for a group of nodes with the same result. It contains the nodes, and the difference or message,
+/// cut after [`MAX_DIFF_LINES`] lines. The digest in parentheses tells one result from another.
 fn group_line(group: &Value) -> String {
     let text = |field: &str| group.get(field).and_then(Value::as_str).unwrap_or_default();
     let total = count(group, "count");
@@ -201,14 +208,14 @@ fn group_line(group: &Value) -> String {
     };
     let body = if text("diff").is_empty() { text("message") } else { text("diff") };
     let lines: Vec<String> = body.lines().take(MAX_DIFF_LINES).map(|line| format!("\n    {}", printable_line(line))).collect();
-    let more = match body.lines().count().saturating_sub(MAX_DIFF_LINES) {
+    let omitted = match body.lines().count().saturating_sub(MAX_DIFF_LINES) {
         0 => String::new(),
-        more => format!("\n    and {more} more lines; -o json shows what the host sent"),
+        omitted => format!("\n    and {omitted} more lines; -o json shows what the host sent"),
     };
-    format!("\n  {}{}{more}", printable(&head), lines.concat())
+    format!("\n  {}{}{omitted}", printable(&head), lines.concat())
 }
 
-/// Returns the head of a group whose differences can't be compared.
+/// Returns the first line for a group of nodes whose differences can't be compared, because they are cut or not shown.
 fn incomparable_line(count: usize, outcome: &str) -> String {
     let effect = if outcome == "Drifted" { "left it drifted" } else { "would change it" };
     let reason = match count {
@@ -224,6 +231,7 @@ mod tests {
 
     use super::*;
 
+    /// Returns a task of one release that has nodes in most states.
     fn sample_row() -> Value {
         let group = |count: u64, nodes: &[&str], message: &str, diff: &str| json!({"digest": "0123456789ab", "outcome": "WouldChange", "count": count, "nodes": nodes, "message": message, "diff": diff});
         json!({
@@ -251,6 +259,7 @@ mod tests {
 
     #[test]
     fn y09_task_details_separate_hosts_when_difference_is_truncated() {
+        // The host has cut this difference and added the last line.
         let cut = format!("{}… 9 more lines\n", "+a\n".repeat(20));
         let lines = "\n    +a".repeat(20);
         for (count, nodes, outcome, diff, shown) in [
@@ -281,6 +290,7 @@ mod tests {
     fn y09_task_table_names_failed_hosts() {
         let shown = task_table(&[sample_row()], &[]);
         let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+        // Line 0 is the head of the table. Two hosts failed, and the response names one of them.
         assert_eq!(lines[1], ["conf", "site@1", "15", "2", "9", "0", "0", "2", "1", "0", "1", "n1", "and", "1", "more"]);
         assert_eq!(task_table(&[sample_row()], &["task".to_owned()]).lines().nth(1), Some("conf"));
     }

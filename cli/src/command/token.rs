@@ -1,5 +1,6 @@
-//! Join tokens. The secret is created here, and the controller receives only its hash, so no response contains it. If
-//! the response is lost, the request is repeated with its idempotency key, so the token is not created twice.
+//! `stemma token`: join tokens, with which hosts join the fleet. The secret is created here, and the controller
+//! receives only its hash, so no response contains the secret. If a response is lost, the request is repeated with its
+//! idempotency key, so the token is not created twice.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use crate::command::report::print_dry_run;
 use crate::command::{read, write};
 use crate::output::{printable_lines, time_with_age};
 
-/// Runs `token`.
+/// Runs `stemma token`: creates, lists and deletes join tokens.
 pub(crate) async fn token(api: &mut ApiClient, global: &GlobalArgs, command: TokenCommand) -> Result<()> {
     let output = global.output;
     match command {
@@ -34,24 +35,24 @@ pub(crate) async fn token(api: &mut ApiClient, global: &GlobalArgs, command: Tok
             write::delete(api, &Targets::from_names(KindArg::Token.name(), &[KindArg::Token.bare_name(&id).to_owned()]), output)
                 .await
         }
-        TokenCommand::CaHash => unreachable!("it needs no controller and was answered before"),
+        TokenCommand::CaHash => unreachable!("the command needs no controller and was handled before"),
     }
 }
 
-/// Returns whether the token can still be used. The controller stores used-up and expired tokens for another day, and
-/// `get tokens` shows them.
+/// Returns whether a host can still join with the token. The controller stores used and expired tokens for another day,
+/// and `stemma get tokens` shows them.
 fn is_usable(token: &Value, now: jiff::Timestamp) -> bool {
-    let has_uses = token.get("uses_left").and_then(Value::as_u64).is_none_or(|left| left > 0);
-    let expires = token.get("expires_at").and_then(Value::as_str).and_then(|at| stemma_core::time::parse(at).ok());
+    let has_uses = token.get("uses_left").and_then(Value::as_u64).is_none_or(|count| count > 0);
+    let expiry = token.get("expires_at").and_then(Value::as_str).and_then(|time| stemma_core::time::parse(time).ok());
     let now_ms = u64::try_from(now.as_millisecond()).unwrap_or_default();
-    has_uses && expires.is_none_or(|at| at > now_ms)
+    has_uses && expiry.is_none_or(|time| time > now_ms)
 }
 
-/// Runs `token create`: creates the secret, sends its hash, and prints the token with the command that uses it.
+/// Runs `stemma token create`: creates the secret, sends its hash, and prints the token with the command that uses it.
 async fn create_token(api: &mut ApiClient, global: &GlobalArgs, mut body: Value) -> Result<()> {
     let secret = Hex(&random_bytes::<32>()?).to_string();
     body["secret_sha256"] = Hex(&Sha256::digest(secret.as_bytes())).to_string().into();
-    body.as_object_mut().expect("made as a map").retain(|_, value| !value.is_null());
+    body.as_object_mut().expect("created as a map").retain(|_, value| !value.is_null());
     let mut response = api.send(WriteRequest::with_parameters(Endpoint::CreateToken, &[]).with_json(&body)).await?;
     if api.is_dry() {
         outln!("token created (dry run)");
@@ -71,8 +72,8 @@ async fn create_token(api: &mut ApiClient, global: &GlobalArgs, mut body: Value)
     Ok(())
 }
 
-/// Returns the instructions for the use of a token. They go to standard error, so that standard output has only the
-/// token.
+/// Returns the instructions for joining a host with a token. They are printed to standard error, so that standard
+/// output contains only the token. `hash` is the value for `--ca-hash`, if known.
 fn join_instructions(response: &Value, hash: Option<&str>) -> String {
     let uses = response.get("uses").and_then(Value::as_u64).unwrap_or(1);
     let text = |name: &str| response.get(name).and_then(Value::as_str);

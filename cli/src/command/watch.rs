@@ -1,7 +1,8 @@
-//! `get --watch`: prints the list, then its changes, each with the UTC time at which it was seen.
+//! `stemma get --watch`: prints the list, then its changes, each with the UTC time at which the change was noticed.
 //!
-//! An event only triggers a new read of the list, which is then compared object by object. Inherited values change
-//! without an event of the object. If the controller is unreachable, one warning is printed and the reads are retried.
+//! An event only triggers a new read of the list, which is then compared with the previous list, object by object. The
+//! list is also read at intervals, because inherited values change without an event of the object. If the controller is
+//! unreachable, one warning is printed and the reads are retried.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -19,9 +20,9 @@ use crate::args::{FilterArgs, KindArg, Output};
 use crate::command::read::{self, object_name, read_objects};
 use crate::output::printable;
 
-/// How long to wait for further changes that belong together.
+/// Time to wait after an event before the list is read, so that one read covers changes that belong together.
 const SETTLE_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time between two reads of the list. Not everything in it has events.
+/// Maximum time between two reads of the list. Some changes of the list have no event.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The watched objects and their format.
@@ -32,20 +33,21 @@ pub(crate) struct WatchOptions<'a> {
     pub(crate) output: Output,
 }
 
-/// Prints the list, and then each change until Ctrl-C, which is a success.
+/// Prints the list, and then each change until Ctrl-C, which ends the command with status 0.
 ///
 /// # Errors
-/// As `get`, for the first list. Later only if standard output is closed.
+/// If the first list can't be read. Later only if standard output is closed.
 pub(crate) async fn watch(api: &mut ApiClient, options: WatchOptions<'_>) -> Result<()> {
     tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
-        ended = follow_events(api, &options) => ended,
+        signal_result = tokio::signal::ctrl_c() => Ok(signal_result?),
+        result = follow_events(api, &options) => result,
     }
 }
 
-/// Prints the list and its changes. Each event of the controller triggers a new read of the list.
+/// Prints the list and its changes. Each event of the controller is a wakeup that triggers a new read of the list.
 async fn follow_events(api: &mut ApiClient, options: &WatchOptions<'_>) -> Result<()> {
     let (notify, mut wakeups) = unbounded_channel();
+    // The state of a node changes with events of class `status`. For other kinds, only changes of objects matter.
     let class = if options.kind == KindArg::Node { "" } else { "?class=object" };
     let mut events = api.events(format!("{}{class}", Endpoint::WatchEvents.path(&[])), None).without_warnings();
     // If the events can't be followed, the list is still read at intervals. So this future never ends.
@@ -54,13 +56,13 @@ async fn follow_events(api: &mut ApiClient, options: &WatchOptions<'_>) -> Resul
         pending().await
     };
     tokio::select! {
-        ended = print_lists(api, options, &mut wakeups) => ended,
-        ended = following => ended,
+        result = print_lists(api, options, &mut wakeups) => result,
+        result = following => result,
     }
 }
 
-/// Prints the list, then the differences from the previous list after each read. The list is read after each wakeup,
-/// and at the latest after [`MAX_POLL_INTERVAL`].
+/// Prints the list, and after each further read only the differences from the previous list. The list is read after
+/// each wakeup, and at the latest after [`MAX_POLL_INTERVAL`]. A failed read is reported once and retried.
 async fn print_lists(api: &mut ApiClient, options: &WatchOptions<'_>, wakeups: &mut UnboundedReceiver<()>) -> Result<()> {
     let WatchOptions { kind, names, filter, output } = *options;
     let mut previous: BTreeMap<String, Value> = BTreeMap::new();
@@ -70,14 +72,14 @@ async fn print_lists(api: &mut ApiClient, options: &WatchOptions<'_>, wakeups: &
         match read_objects(api, kind, names, filter).await {
             Ok(objects) => {
                 is_reported = false;
-                let now: BTreeMap<_, _> = objects.into_iter().map(|object| (object_name(kind, &object), object)).collect();
+                let current: BTreeMap<_, _> = objects.into_iter().map(|object| (object_name(kind, &object), object)).collect();
                 if is_first && matches!(output, Output::Table | Output::Wide) {
-                    let all: Vec<Value> = now.values().cloned().collect();
-                    outln!("{}", read::object_table(kind, &all, &filter.fields, output));
+                    let current_objects: Vec<Value> = current.values().cloned().collect();
+                    outln!("{}", read::object_table(kind, &current_objects, &filter.fields, output));
                 } else {
-                    diff_lists(&previous, &now).into_iter().try_for_each(|change| print_change(options, &change))?;
+                    diff_lists(&previous, &current).into_iter().try_for_each(|change| print_change(options, &change))?;
                 }
-                (previous, is_first) = (now, false);
+                (previous, is_first) = (current, false);
             }
             Err(error) if is_first => return Err(error),
             Err(error) => {
@@ -87,6 +89,7 @@ async fn print_lists(api: &mut ApiClient, options: &WatchOptions<'_>, wakeups: &
                 is_reported = true;
             }
         }
+        // If no wakeup can follow, `recv` returns at once. The additional sleep then limits the rate of reads.
         if matches!(timeout(MAX_POLL_INTERVAL, wakeups.recv()).await, Ok(None)) {
             sleep(SETTLE_DELAY).await;
         }
@@ -95,7 +98,7 @@ async fn print_lists(api: &mut ApiClient, options: &WatchOptions<'_>, wakeups: &
     }
 }
 
-/// An object that was added, changed or deleted.
+/// An object that was added, changed or deleted between two reads of the list.
 #[derive(Debug, PartialEq)]
 struct ObjectChange<'a> {
     action: &'static str,
@@ -103,26 +106,28 @@ struct ObjectChange<'a> {
     object: &'a Value,
 }
 
-/// Returns the objects that were added, changed or deleted between two reads of the list.
-fn diff_lists<'a>(before: &'a BTreeMap<String, Value>, now: &'a BTreeMap<String, Value>) -> Vec<ObjectChange<'a>> {
-    let gone = before.iter().filter(|(name, _)| !now.contains_key(*name));
-    let gone = gone.map(|(name, object)| ObjectChange { action: "deleted", name, object });
-    let changed = now.iter().filter_map(|(name, object)| match before.get(name) {
+/// Returns the objects that were added, changed or deleted between two reads of the list. Both maps have the names of
+/// objects as keys.
+fn diff_lists<'a>(old_objects: &'a BTreeMap<String, Value>, new_objects: &'a BTreeMap<String, Value>) -> Vec<ObjectChange<'a>> {
+    let deleted = old_objects.iter().filter(|(name, _)| !new_objects.contains_key(*name));
+    let deleted = deleted.map(|(name, object)| ObjectChange { action: "deleted", name, object });
+    let changed = new_objects.iter().filter_map(|(name, object)| match old_objects.get(name) {
         Some(previous) if is_unchanged(previous, object) => None,
         Some(_) => Some(ObjectChange { action: "changed", name, object }),
         None => Some(ObjectChange { action: "added", name, object }),
     });
-    gone.chain(changed).collect()
+    deleted.chain(changed).collect()
 }
 
-/// Returns whether nothing changed except `last_seen`.
-fn is_unchanged(before: &Value, now: &Value) -> bool {
-    let without = |object: &Value| {
+/// Returns whether two states of an object are equal except for `last_seen`, which changes at each contact with the
+/// host.
+fn is_unchanged(old_object: &Value, new_object: &Value) -> bool {
+    let without_last_seen = |object: &Value| {
         let mut object = object.clone();
         object.as_object_mut().map(|fields| fields.remove("last_seen"));
         object
     };
-    before == now || without(before) == without(now)
+    old_object == new_object || without_last_seen(old_object) == without_last_seen(new_object)
 }
 
 /// Prints a changed object in the requested format, with the current time.
@@ -154,12 +159,12 @@ mod tests {
 
     #[test]
     fn diff_lists_reports_each_change_once() {
-        let list = |all: &[(&str, u64)]| -> BTreeMap<String, Value> {
-            all.iter().map(|(name, state)| ((*name).to_owned(), json!({"state": state}))).collect()
+        let list = |entries: &[(&str, u64)]| -> BTreeMap<String, Value> {
+            entries.iter().map(|(name, state)| ((*name).to_owned(), json!({"state": state}))).collect()
         };
-        let (before, now) = (list(&[("a", 1), ("b", 1), ("c", 1)]), list(&[("a", 1), ("b", 2), ("d", 1)]));
-        let found: Vec<_> = diff_lists(&before, &now).iter().map(|change| (change.action, change.name)).collect();
-        assert_eq!(found, [("deleted", "c"), ("changed", "b"), ("added", "d")]);
-        assert_eq!(diff_lists(&now, &now), []);
+        let (old_objects, new_objects) = (list(&[("a", 1), ("b", 1), ("c", 1)]), list(&[("a", 1), ("b", 2), ("d", 1)]));
+        let changes: Vec<_> = diff_lists(&old_objects, &new_objects).iter().map(|change| (change.action, change.name)).collect();
+        assert_eq!(changes, [("deleted", "c"), ("changed", "b"), ("added", "d")]);
+        assert_eq!(diff_lists(&new_objects, &new_objects), []);
     }
 }

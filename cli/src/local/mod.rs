@@ -1,7 +1,8 @@
-//! Runs without a controller: manifests become a fleet in memory, and the controller's own functions resolve it.
+//! Resolves manifests without a controller: they become a fleet in memory, and the controller's own functions resolve
+//! that fleet.
 //!
-//! No rule of the model is implemented here. Core reads, compiles and resolves. This module adds the place of each
-//! error, so that a repository of manifests can be fixed from its CI log.
+//! No rule of the model is implemented here. The crate `stemma-core` reads, compiles and resolves. This module adds the
+//! place of each error in the files, so that a person can fix a repository of manifests from its CI log.
 
 mod fields;
 mod render;
@@ -30,7 +31,8 @@ pub(crate) use fields::print_fields;
 pub(crate) use render::render;
 pub(crate) use report::{resolve, validate_files};
 
-/// The manager for a set of manifests, which counts as written by one author.
+/// The manager name under which the manifests are applied to the fleet in memory. All manifests count as those of one
+/// author.
 const MANAGER: &str = "manifests";
 
 /// Compiled releases by name.
@@ -39,43 +41,45 @@ type ReleaseMap = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
 /// The purpose for which manifests are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadPurpose {
-    /// Only the resolved result. Errors in a single task that hosts would refuse are not checked, because the result
-    /// does not depend on them.
+    /// To print the resolved result only. Errors for which hosts would refuse a task are not checked, because the
+    /// result does not depend on them.
     Resolve,
     /// To find all errors in the manifests.
     Check,
 }
 
-/// A consistent set of manifests, resolved.
+/// A fleet in memory, resolved from manifests without errors.
 pub(crate) struct LocalFleet {
+    /// The resolved nodes, the order of their tasks, and the findings.
     output: FleetOutput,
     manifests: Vec<Manifest>,
-    /// The key of each manifest, in their order.
+    /// The key of the object in each manifest, in the order of `manifests`.
     keys: Vec<ObjectKey>,
 }
 
 impl LocalFleet {
-    /// Returns the manifest that contains a task of a release: that of the release itself, or of a release that it
-    /// imports.
+    /// Returns the manifest that contains a task of a release: the manifest of the release itself, or else of a release
+    /// that it imports. `None` if there is none.
     fn task_manifest(&self, release: &ReleaseRef, task: &Task) -> Option<&Manifest> {
         let is_own = |key: &ObjectKey| matches!(key, ObjectKey::Release(name) if name == release);
-        // A release that is neither this one nor imported by it may have another task with the same id.
-        let has_task = |key: &ObjectKey, one: &Manifest| {
-            one.task_parameters(&task.id).is_some_and(|parameters| is_own(key) || parameters == task.parameters)
+        // An unrelated release may have another task with the same id, so the parameters of the task are compared too.
+        let has_task = |key: &ObjectKey, manifest: &Manifest| {
+            manifest.task_parameters(&task.id).is_some_and(|parameters| is_own(key) || parameters == task.parameters)
         };
-        let candidates = self.keys.iter().zip(&self.manifests).filter(|(key, one)| has_task(key, one));
-        candidates.min_by_key(|(key, _)| !is_own(key)).map(|(_, one)| one)
+        let candidates = self.keys.iter().zip(&self.manifests).filter(|(key, manifest)| has_task(key, manifest));
+        candidates.min_by_key(|(key, _)| !is_own(key)).map(|(_, manifest)| manifest)
     }
 }
 
 /// Reads manifests and resolves them as a fleet.
 ///
 /// # Errors
-/// [`Problems`] with all errors of the first stage that fails: files, fields, names, releases, placement.
+/// Fails with [`Problems`]: all errors of the first stage that has any. The stages are files, fields, names, releases
+/// and placement.
 pub(crate) fn load(paths: &[PathBuf], purpose: ReadPurpose) -> Result<LocalFleet> {
     let (manifests, problems) = manifest::read_all(paths);
     let sources = Sources::read(manifests, problems, purpose)?;
-    let manager = Manager::new(MANAGER).expect("the name is a manager's");
+    let manager = Manager::new(MANAGER).expect("the name of the manager is valid");
     let objects = match assemble(&sources.documents, &manager) {
         Ok(objects) => objects,
         Err(errors) => return Err(sources.body_problems(errors, &manager).into()),
@@ -85,15 +89,16 @@ pub(crate) fn load(paths: &[PathBuf], purpose: ReadPurpose) -> Result<LocalFleet
     sources.resolve(&fleet)
 }
 
-/// The documents with their manifests.
+/// The manifests, and the document that was parsed from each.
 struct Sources {
     manifests: Vec<Manifest>,
+    /// The parsed documents, in the order of `manifests`.
     documents: Vec<Document>,
     purpose: ReadPurpose,
 }
 
 impl Sources {
-    /// Parses each manifest. Fails with all errors, including those of reading the files.
+    /// Parses each manifest. Fails with the errors of all manifests, after `problems`, the errors of reading the files.
     fn read(manifests: Manifests, mut problems: Problems, purpose: ReadPurpose) -> Result<Self> {
         let mut documents = Vec::new();
         for manifest in &manifests.objects {
@@ -106,8 +111,8 @@ impl Sources {
         Ok(Self { manifests: manifests.objects, documents, purpose })
     }
 
-    /// Returns the errors in the bodies of the objects, and the errors in the releases, which can be checked without
-    /// the other objects.
+    /// Returns errors in the bodies of objects, each with its place in the files. An error has the index of its
+    /// document. Adds the errors of the releases, because a release can be checked without the other objects.
     fn body_problems(&self, errors: Vec<(usize, BodyError)>, manager: &Manager) -> Problems {
         let mut problems = Problems::default();
         for (index, error) in errors {
@@ -121,29 +126,31 @@ impl Sources {
         problems
     }
 
-    /// Returns `FILE:LINE:COLUMN` of a field of the object with this key.
+    /// Returns `FILE:LINE:COLUMN` of a field of the object with this key, or the key itself if no manifest has the
+    /// object.
     fn locate(&self, key: &ObjectKey, field: &str) -> String {
         self.manifest(key).map_or_else(|| key.to_string(), |manifest| manifest.locate(field))
     }
 
+    /// Returns the manifest of the object with this key.
     fn manifest(&self, key: &ObjectKey) -> Option<&Manifest> {
         let index = self.documents.iter().position(|document| document.key == *key)?;
         Some(&self.manifests[index])
     }
 
-    /// Compiles the releases. Fails with their errors, and with each level that names a release that is not among the
+    /// Compiles the releases. Fails with their errors, and with an error for each level whose release is not among the
     /// manifests.
     fn compile(&self, objects: &ManifestObjects) -> Result<ReleaseMap> {
         let mut problems = Problems::default();
         let releases = self.compile_into(objects, &mut problems);
-        let known = |name: &ReleaseRef| objects.releases.iter().any(|one| one.meta.name == *name);
-        self.check_release_names(objects, &known, &mut problems);
+        let is_known = |name: &ReleaseRef| objects.releases.iter().any(|release| release.meta.name == *name);
+        self.check_release_names(objects, &is_known, &mut problems);
         problems.into_result()?;
         Ok(releases)
     }
 
-    /// Adds the errors for which every host would refuse a release. If only the resolved result is needed, only cycles
-    /// are errors, because tasks that wait for each other have no order.
+    /// Adds the errors for which every host would refuse a task of a release. For [`ReadPurpose::Resolve`], adds only
+    /// cycles, because tasks that wait for each other have no order.
     fn check_releases(&self, objects: &ManifestObjects, problems: &mut Problems) {
         let is_fatal = |error: &ReleaseError| self.purpose == ReadPurpose::Check || matches!(error, ReleaseError::Cycle { .. });
         for release in &objects.releases {
@@ -154,26 +161,27 @@ impl Sources {
         }
     }
 
-    /// Adds an error of a release, at its place.
+    /// Adds an error of a release, with its place in the files.
     fn add_release_error(&self, key: &ObjectKey, error: &ReleaseError, problems: &mut Problems) {
-        let (field, what) = (error.field().unwrap_or_default(), error.to_string());
-        let (place, what) = match self.manifest(key) {
-            Some(manifest) => manifest.locate_error(&field, &what),
-            None => (key.to_string(), what),
+        let (field, message) = (error.field().unwrap_or_default(), error.to_string());
+        let (place, message) = match self.manifest(key) {
+            Some(manifest) => manifest.locate_error(&field, &message),
+            None => (key.to_string(), message),
         };
-        problems.add(place, what);
+        problems.add(place, message);
     }
 
-    /// Compiles the releases and adds their errors. Returns no release if any has an error.
+    /// Compiles the releases, and adds their errors to `problems`. Returns an empty map if any release does not
+    /// compile.
     fn compile_into(&self, objects: &ManifestObjects, problems: &mut Problems) -> ReleaseMap {
-        let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
-        let releases = compile_set(&specs, &SyntaxReader).unwrap_or_else(|failed| {
-            for (name, errors) in &failed {
+        let specs = objects.releases.iter().map(|release| (release.meta.name.clone(), release.spec.clone())).collect();
+        let releases = compile_set(&specs, &SyntaxReader).unwrap_or_else(|errors_by_release| {
+            for (name, errors) in &errors_by_release {
                 let key = ObjectKey::Release(name.clone());
-                // An import that failed because of its own errors is not missing.
-                let is_known =
+                // An imported release with errors of its own is not unknown, so the import is not reported.
+                let is_failed_import =
                     |error: &ReleaseError| matches!(error, ReleaseError::UnknownImport(import) if specs.contains_key(import));
-                for error in errors.iter().filter(|error| !is_known(error)) {
+                for error in errors.iter().filter(|error| !is_failed_import(error)) {
                     self.add_release_error(&key, error, problems);
                 }
             }
@@ -184,11 +192,11 @@ impl Sources {
     }
 
     /// Adds an error for each release that a level names and that is not among the manifests.
-    fn check_release_names(&self, objects: &ManifestObjects, known: &dyn Fn(&ReleaseRef) -> bool, problems: &mut Problems) {
+    fn check_release_names(&self, objects: &ManifestObjects, is_known: &dyn Fn(&ReleaseRef) -> bool, problems: &mut Problems) {
         let mut check = |key: ObjectKey, release: Option<&ReleaseRef>| {
-            if let Some(name) = release.filter(|name| !known(name)) {
-                let what = format!("release: there is no release {:?}: add its manifest, or name another", name.to_string());
-                problems.add(self.locate(&key, "release"), what);
+            if let Some(name) = release.filter(|name| !is_known(name)) {
+                let message = format!("release: there is no release {:?}: add its manifest, or name another", name.to_string());
+                problems.add(self.locate(&key, "release"), message);
             }
         };
         for template in &objects.templates {
@@ -198,19 +206,21 @@ impl Sources {
             check(ObjectKey::Cluster(cluster.meta.name.clone()), cluster.spec.release.as_ref());
         }
         for group in &objects.groups {
-            let cluster = objects.clusters.iter().find(|one| ClusterId(one.meta.uuid) == group.spec.cluster);
-            let Some(cluster) = cluster.map(|one| one.meta.name.clone()) else { continue };
+            let cluster = objects.clusters.iter().find(|candidate| ClusterId(candidate.meta.uuid) == group.spec.cluster);
+            let Some(cluster) = cluster.map(|candidate| candidate.meta.name.clone()) else { continue };
             check(ObjectKey::NodeGroup { cluster, name: group.meta.name.clone() }, group.spec.release.as_ref());
         }
     }
 
-    /// Returns findings about names that a controller refuses for new objects, if the manifests are checked for errors.
+    /// Returns findings about names that a controller refuses for new objects. Returns none for
+    /// [`ReadPurpose::Resolve`].
     fn name_findings(&self) -> impl Iterator<Item = Finding> {
-        let checked = self.documents.iter().filter(|_| self.purpose == ReadPurpose::Check);
-        checked.filter_map(|document| document.key.name_finding())
+        let documents = self.documents.iter().filter(|_| self.purpose == ReadPurpose::Check);
+        documents.filter_map(|document| document.key.name_finding())
     }
 
-    /// Resolves every node and orders the tasks of every cluster.
+    /// Resolves every node and orders the tasks of every cluster. Fails with the errors of nodes that cannot be
+    /// resolved, and with the cycles among tasks.
     fn resolve(self, fleet: &Fleet) -> Result<LocalFleet> {
         let errors = match resolve_fleet(fleet, &ResolveCache::new()) {
             Ok(mut output) => {
@@ -251,7 +261,7 @@ fn build_fleet(objects: ManifestObjects, releases: ReleaseMap) -> Fleet {
     fleet.apply_all(into_arcs(objects.clusters).map(FleetChange::Cluster));
     fleet.apply_all(into_arcs(objects.groups).map(FleetChange::NodeGroup));
     fleet.apply_all(into_arcs(objects.nodes).map(FleetChange::Node));
-    fleet.apply_all(objects.observations.into_iter().map(|(id, seen)| FleetChange::Observation(id, Arc::new(seen))));
+    fleet.apply_all(objects.observations.into_iter().map(|(id, record)| FleetChange::Observation(id, Arc::new(record))));
     fleet.set_loaded();
     fleet
 }

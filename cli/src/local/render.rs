@@ -18,16 +18,18 @@ use crate::output::{printable_line, printable_lines};
 use crate::problem::Problems;
 use crate::tree;
 
-/// The parameters that are printed as a block of lines. Other parameters are printed in one line each.
+/// The task parameters whose text is printed as a block of lines. Each other parameter is printed in one line.
 const BODY_PARAMETERS: &[&str] = &["template", "script", "content"];
 
-/// The texts that the host's shell runs, in which values are quoted.
+/// The paths of the texts that the shell of a host runs. When such a text is rendered, the inserted values are quoted
+/// for the shell.
 const SHELL_PARAMETERS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
 
-/// The path of the text that decides whether a task runs.
+/// The path of a task's condition, as errors name it.
 const CONDITION_PATH: &str = "condition";
 
-/// The placeholders of secrets: each is rendered as its name, because its value is not available here.
+/// A source of secrets that has no values. It renders each secret as `<secret NAME>`, because the value is not
+/// available here.
 struct SecretPlaceholders;
 
 impl Secrets for SecretPlaceholders {
@@ -40,7 +42,7 @@ impl Secrets for SecretPlaceholders {
 struct RenderedTask {
     id: String,
     kind: String,
-    /// Why the host refuses the task, or `None` if it runs it.
+    /// The reason why the host refuses the task. `None` if the host accepts the task.
     refusal: Option<String>,
     /// The rendered texts, by the path of the parameter.
     texts: Vec<(String, String)>,
@@ -48,34 +50,36 @@ struct RenderedTask {
     errors: Vec<(String, RenderError)>,
 }
 
-/// Runs `render`.
+/// Runs `render`: prints the rendered texts of all tasks of a node, or of one task.
 ///
 /// # Errors
-/// Status 3 if the node or task does not exist. Otherwise fails with the errors in the manifests, in the tasks or
-/// conditions that every host would refuse, and in templates.
+/// Fails with status 3 if the node or task does not exist. Otherwise fails with the errors in the manifests and
+/// templates, and in tasks or conditions that every host would refuse.
 pub(crate) fn render(files: &ManifestArgs, node: &str, task: Option<&str>, output: Output) -> Result<()> {
     let local = load(&tree::expanded_paths(files)?, ReadPurpose::Resolve)?;
-    let resolved = local.output.resolved_nodes.iter().find(|one| one.node().display_name() == node);
+    let resolved = local.output.resolved_nodes.iter().find(|candidate| candidate.node().display_name() == node);
     let resolved = resolved.ok_or_else(|| Exit::NotFound.with_message(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();
     add_condition_errors(&local, resolved, task, &mut problems);
-    // An error in its condition may be the only reason that the task does not run, so the error is reported.
+    // An error in the condition may be the only reason why the requested task does not run. So this error is reported
+    // here.
     if task.is_some() && !problems.is_empty() {
         return problems.into_result();
     }
     let (tasks, inputs) = select_tasks(resolved, node, task)?;
-    // Tasks without templates are checked too, because an error may be the reason that they have none.
+    // Tasks without templates are checked too, because an error may be the reason why they have none.
     for task in &tasks {
         add_task_errors(&local, resolved, task, &mut problems);
         add_path_error(&local, resolved, task, &mut problems);
     }
-    let is_shown = |one: &&CompiledTask| task.is_some() || renderable_type(one).is_some();
-    let render_one = |task| {
+    // A requested task is printed even if it has no text.
+    let is_shown = |candidate: &&CompiledTask| task.is_some() || renderable_type(candidate).is_some();
+    let render_selected = |task| {
         let rendered = RenderedTask { refusal: refusal_reason(resolved, task), ..render_task(task, &inputs) };
         add_render_errors(&local, resolved, task, &rendered.errors, &mut problems);
         rendered
     };
-    let rendered: Vec<RenderedTask> = tasks.into_iter().filter(is_shown).map(render_one).collect();
+    let rendered: Vec<RenderedTask> = tasks.into_iter().filter(is_shown).map(render_selected).collect();
     match output {
         Output::Json | Output::Yaml => read::print_value(&to_json(&rendered), output)?,
         _ => rendered.iter().for_each(print_task),
@@ -83,37 +87,39 @@ pub(crate) fn render(files: &ManifestArgs, node: &str, task: Option<&str>, outpu
     problems.into_result()
 }
 
-/// Returns the tasks to render, and their inputs.
-fn select_tasks<'a>(resolved: &'a ResolvedNode, node: &str, wanted: Option<&str>) -> Result<(Vec<&'a CompiledTask>, Inputs)> {
+/// Returns the tasks of a node to render, and the inputs of all its tasks. If `task_id` is given, returns only that
+/// task. Fails with status 3 if the node has no tasks, or does not run that task.
+fn select_tasks<'a>(resolved: &'a ResolvedNode, node: &str, task_id: Option<&str>) -> Result<(Vec<&'a CompiledTask>, Inputs)> {
     let Some(set) = resolved.task_set() else {
         return Err(Exit::NotFound.with_message(format!("node {node} has no tasks: it is unplaced, or no level names a release")));
     };
     let release = &set.profile.release;
-    let Some(wanted) = wanted else {
-        return Ok((set.tasks().map(|ix| release.task(ix)).collect(), set.inputs()));
+    let Some(task_id) = task_id else {
+        return Ok((set.tasks().map(|task_index| release.task(task_index)).collect(), set.inputs()));
     };
-    let why_not = set.skipped_ids().find(|(id, _)| *id == wanted).map(|(_, why)| why.to_string());
-    let index = set.tasks().find(|ix| release.id(*ix) == wanted).ok_or_else(|| match why_not {
-        Some(why) => Exit::NotFound.with_message(format!("task {wanted} is placed on {node} and does not run: {why}")),
-        None if release.task_index(wanted).is_some() => {
-            Exit::NotFound.with_message(format!("task {wanted} does not run on {node}"))
+    let skip_reason = set.skipped_ids().find(|(id, _)| *id == task_id).map(|(_, reason)| reason.to_string());
+    let index = set.tasks().find(|task_index| release.id(*task_index) == task_id).ok_or_else(|| match skip_reason {
+        Some(reason) => Exit::NotFound.with_message(format!("task {task_id} is placed on {node} and does not run: {reason}")),
+        None if release.task_index(task_id).is_some() => {
+            Exit::NotFound.with_message(format!("task {task_id} does not run on {node}"))
         }
         None => {
             let release = resolved.release().map(|release| release.name.to_string()).unwrap_or_default();
-            Exit::NotFound.with_message(format!("no task {wanted:?} in release {release}"))
+            Exit::NotFound.with_message(format!("no task {task_id:?} in release {release}"))
         }
     })?;
     Ok((vec![release.task(index)], set.inputs()))
 }
 
-/// Returns the type of a task that has a text to print.
+/// Returns the type of a task. `None` if the type is unknown, or if the task has no text to print.
 fn renderable_type(task: &CompiledTask) -> Option<&'static TaskType> {
     let kind = task_type(&task.task.kind)?;
     let has_body = BODY_PARAMETERS.iter().any(|body| task.task.parameters.contains_key(*body));
     (has_body || !kind.template_texts(&task.task.parameters).is_empty()).then_some(kind)
 }
 
-/// Renders the texts of a task. A text that fails to render is listed among the errors.
+/// Renders the texts of a task. A text that fails to render is added to `errors` of the result. A task of an unknown
+/// type, or without a text, gives no texts.
 fn render_task(task: &CompiledTask, inputs: &Inputs) -> RenderedTask {
     let (id, kind) = (task.task.id.clone(), task.task.kind.clone());
     let mut rendered = RenderedTask { id, kind, refusal: None, texts: Vec::new(), errors: Vec::new() };
@@ -127,90 +133,95 @@ fn render_task(task: &CompiledTask, inputs: &Inputs) -> RenderedTask {
             Err(error) => rendered.errors.push((template.path, error)),
         }
     }
+    // `content` is not a template, so its text is printed as it is.
     if let Some(content) = task.task.parameters.get("content").and_then(Value::as_str) {
         rendered.texts.push(("parameters.content".to_owned(), content.to_owned()));
     }
     rendered
 }
 
-/// Adds the errors of texts that failed to render, each at its place in the manifests.
+/// Adds the errors of texts that failed to render, each with its place in the manifests.
 fn add_render_errors(
     local: &LocalFleet,
     resolved: &ResolvedNode,
     task: &CompiledTask,
-    failed: &[(String, RenderError)],
+    render_errors: &[(String, RenderError)],
     problems: &mut Problems,
 ) {
     let manifest = || local.task_manifest(&resolved.release()?.name, &task.task);
-    for (path, error) in failed {
+    for (path, error) in render_errors {
         let field = format!("task {} {path}", task.task.id);
-        let named = format!("{}: {field}", resolved.node().display_name());
+        let prefix = format!("{}: {field}", resolved.node().display_name());
         match manifest() {
             Some(manifest) => {
-                let (place, what) = locate_error(manifest, &field, error);
-                problems.add(place, format!("{named}: {what}"));
+                let (place, message) = locate_error(manifest, &field, error);
+                problems.add(place, format!("{prefix}: {message}"));
             }
-            None => problems.add(named, error),
+            None => problems.add(prefix, error),
         }
     }
 }
 
-/// Adds the errors for which every host would refuse a task. A controller would refuse the release, so the rendered
-/// text would never reach a host.
+/// Adds the errors for which every host would refuse a task. A controller refuses a release with such a task, so the
+/// rendered text would never reach a host.
 fn add_task_errors(local: &LocalFleet, resolved: &ResolvedNode, task: &CompiledTask, problems: &mut Problems) {
     add_errors(local, resolved, task, task_errors(&task.task, &SyntaxReader), problems);
 }
 
-/// Adds the errors in conditions that exclude tasks from a node, for all tasks or only for `wanted`. The other parts of
-/// such a task are not printed and not checked.
-fn add_condition_errors(local: &LocalFleet, resolved: &ResolvedNode, wanted: Option<&str>, problems: &mut Problems) {
+/// Adds the errors in conditions that exclude tasks from a node. If `task_id` is given, checks only that task. The
+/// other texts of an excluded task are neither printed nor checked.
+fn add_condition_errors(local: &LocalFleet, resolved: &ResolvedNode, task_id: Option<&str>, problems: &mut Problems) {
     let Some(set) = resolved.task_set() else { return };
     let release = &set.profile.release;
-    for (id, _) in set.skipped_ids().filter(|(id, _)| wanted.is_none_or(|wanted| wanted == *id)) {
-        let Some(task) = release.task_index(id).map(|ix| release.task(ix)) else { continue };
-        let mut refused = task_errors(&task.task, &SyntaxReader);
-        refused.retain(|(path, _)| path == CONDITION_PATH);
-        add_errors(local, resolved, task, refused, problems);
+    for (id, _) in set.skipped_ids().filter(|(id, _)| task_id.is_none_or(|task_id| task_id == *id)) {
+        let Some(task) = release.task_index(id).map(|task_index| release.task(task_index)) else { continue };
+        let mut errors = task_errors(&task.task, &SyntaxReader);
+        errors.retain(|(path, _)| path == CONDITION_PATH);
+        add_errors(local, resolved, task, errors, problems);
     }
 }
 
-/// Adds the errors of a task, each with the path of its text, at its place in the manifests.
+/// Adds errors of a task, each with its place in the manifests. An error is the path of a text in the task, and a
+/// reason.
 fn add_errors(
     local: &LocalFleet,
     resolved: &ResolvedNode,
     task: &CompiledTask,
-    refused: Vec<(String, String)>,
+    errors: Vec<(String, String)>,
     problems: &mut Problems,
 ) {
     let manifest = || local.task_manifest(&resolved.release()?.name, &task.task);
-    for (path, why) in refused {
+    for (path, reason) in errors {
         let field = format!("task {} {path}", task.task.id);
-        let (place, what) = match manifest() {
-            Some(manifest) => manifest.locate_error(&field, &format!("{field}: {why}")),
-            None => (field, why),
+        let (place, message) = match manifest() {
+            Some(manifest) => manifest.locate_error(&field, &format!("{field}: {reason}")),
+            None => (field, reason),
         };
-        problems.add(place, what);
+        problems.add(place, message);
     }
 }
 
-/// Adds why the host of a node refuses a task. The rendered text would never be used on that host.
+/// Adds an error if the host of a node refuses a task because of a path or program. The rendered text would never be
+/// used on that host.
 fn add_path_error(local: &LocalFleet, resolved: &ResolvedNode, task: &CompiledTask, problems: &mut Problems) {
     let Some((release, unusable)) = refused_path(resolved, task) else { return };
     let field = format!("task {} {}", task.task.id, unusable.field());
     let message = format!("{}: {field}: {}", resolved.node().display_name(), unusable.message(release));
-    // The node's own release, because its tasks may be stored under another release with the same content.
-    let name = resolved.release().map_or(&release.name, |own| &own.name);
+    // Searches in the release of the node, because `release` may be another release with the same tasks.
+    let name = resolved.release().map_or(&release.name, |node_release| &node_release.name);
     match local.task_manifest(name, &task.task) {
         Some(manifest) => problems.add(manifest.locate(&field), message),
         None => problems.add(name, message),
     }
 }
 
-/// Returns the place and text of a template error: a line of the template's file, or of the block in the manifest.
+/// Returns the place and the text of a template error. The place is a line of the template's file or of the block in
+/// the manifest, or else the position of the field.
 fn locate_error(manifest: &Manifest, field: &str, error: &RenderError) -> (String, String) {
-    // These errors may name a line of the rendered script, which is in no file.
-    let is_of_script = !field.ends_with(" parameters.template");
-    let is_rendered_line = is_of_script && matches!(error.cause, Cause::Unquotable { .. } | Cause::Limit { .. });
+    // These errors may name a line of the rendered script. That line is in no file.
+    let may_be_script = !field.ends_with(" parameters.template");
+    let is_rendered_line = may_be_script && matches!(error.cause, Cause::Unquotable { .. } | Cause::Limit { .. });
+    // Line 0 means that the line is not known.
     let line = usize::try_from(error.line).ok().filter(|line| *line > 0 && !is_rendered_line);
     match line.and_then(|line| manifest.line_in_text(field, line)) {
         Some(place) => (place, error.cause.to_string()),
@@ -218,16 +229,18 @@ fn locate_error(manifest: &Manifest, field: &str, error: &RenderError) -> (Strin
     }
 }
 
-/// Returns why the host of a node refuses a task.
+/// Returns the reason why the host of a node refuses a task because of a path or program. `None` if the host accepts
+/// the task.
 fn refusal_reason(resolved: &ResolvedNode, task: &CompiledTask) -> Option<String> {
     refused_path(resolved, task).map(|(release, unusable)| unusable.message(release))
 }
 
-/// Returns the path or program of the task that the host of a node refuses.
+/// Returns the path or program because of which the host of a node refuses a task, with the release that contains the
+/// task. `None` if the host accepts the task.
 fn refused_path<'a>(node: &'a ResolvedNode, task: &CompiledTask) -> Option<(&'a CompiledRelease, &'a UnusablePath)> {
     let set = node.task_set()?;
     let release: &CompiledRelease = &set.profile.release;
-    let unusable = set.unusable_paths().iter().find(|one| release.id(one.task) == task.task.id)?;
+    let unusable = set.unusable_paths().iter().find(|candidate| release.id(candidate.task) == task.task.id)?;
     Some((release, unusable))
 }
 
@@ -237,11 +250,11 @@ fn to_json(rendered: &[RenderedTask]) -> Value {
         task.texts.iter().map(|(path, text)| (path.clone(), Value::from(text.as_str()))).collect::<Map<_, _>>()
     };
     let entry = |task: &RenderedTask| {
-        let mut shown = json!({"type": task.kind, "rendered": texts(task)});
-        if let Some(why) = &task.refusal {
-            shown["refused"] = json!(why);
+        let mut object = json!({"type": task.kind, "rendered": texts(task)});
+        if let Some(reason) = &task.refusal {
+            object["refused"] = json!(reason);
         }
-        (task.id.clone(), shown)
+        (task.id.clone(), object)
     };
     rendered.iter().map(entry).collect::<Map<_, _>>().into()
 }
@@ -250,27 +263,28 @@ fn to_json(rendered: &[RenderedTask]) -> Value {
 fn print_task(task: &RenderedTask) {
     let is_body = |path: &str| BODY_PARAMETERS.iter().any(|body| path.strip_prefix("parameters.") == Some(*body));
     outln!("# {} ({})", task.id, task.kind);
-    if let Some(why) = &task.refusal {
-        outln!("# refused: {}", printable_lines(why));
+    if let Some(reason) = &task.refusal {
+        outln!("# refused: {}", printable_lines(reason));
     }
     for (path, text) in task.texts.iter().filter(|(path, _)| !is_body(path)) {
         outln!("# {}: {}", path.trim_start_matches("parameters."), printable_lines(text));
     }
     for (path, text) in task.texts.iter().filter(|(path, _)| is_body(path)) {
+        // A script is not the text of a file, so a missing line end at its end is not reported.
         out!("{}", body_text(text, path != "parameters.script"));
     }
     outln!("");
 }
 
-/// Formats a text line by line, with control characters escaped. If the last line of a file has no line end, this is
-/// marked as `diff` does.
-fn body_text(text: &str, is_of_file: bool) -> String {
+/// Formats a text line by line, with control characters escaped. If the last line of a file has no line end, adds the
+/// line `\ no newline at the end`, as `diff` does.
+fn body_text(text: &str, is_file_text: bool) -> String {
     let line = |line: &str| printable_line(line) + "\n";
-    let mut shown: String = text.split_terminator('\n').map(line).collect();
-    if is_of_file && !text.is_empty() && !text.ends_with('\n') {
-        shown.push_str("\\ no newline at the end\n");
+    let mut formatted: String = text.split_terminator('\n').map(line).collect();
+    if is_file_text && !text.is_empty() && !text.ends_with('\n') {
+        formatted.push_str("\\ no newline at the end\n");
     }
-    shown
+    formatted
 }
 
 #[cfg(test)]
@@ -303,9 +317,12 @@ mod tests {
         ] {
             assert_eq!(body_text(text, true), expected, "{text:?}");
         }
+        // A script needs no line end.
         assert_eq!(body_text("exit 0", false), "exit 0\n");
     }
 
+    /// The shell runs `script` and `unless`, so the value of the label is quoted in them. `only_if` is a list, which
+    /// runs without a shell, so the value is not quoted.
     #[test]
     fn w05_render_shows_guard_as_run_by_shell() {
         let dir = tempfile::tempdir().unwrap();
@@ -317,8 +334,8 @@ mod tests {
              kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n";
         std::fs::write(&file, text).unwrap();
         let local = load(&[file], ReadPurpose::Resolve).unwrap();
-        let (found, inputs) = select_tasks(&local.output.resolved_nodes[0], "n", Some("t")).unwrap();
-        let rendered = render_task(found[0], &inputs);
+        let (tasks, inputs) = select_tasks(&local.output.resolved_nodes[0], "n", Some("t")).unwrap();
+        let rendered = render_task(tasks[0], &inputs);
         let texts: Vec<(&str, &str)> = rendered.texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
         assert_eq!(
             texts,
@@ -344,9 +361,9 @@ mod tests {
             let task = json!({"id": "t", "type": "file", "roles": ["web"], "parameters": {"path": "/t", "template": template}});
             let local = load_task(&task, &json!({"l": [{"a": 1}]}));
             let resolved = &local.output.resolved_nodes[0];
-            let (found, inputs) = select_tasks(resolved, "n", Some("t")).unwrap();
-            let (rendered, mut problems) = (render_task(found[0], &inputs), Problems::default());
-            add_task_errors(&local, resolved, found[0], &mut problems);
+            let (tasks, inputs) = select_tasks(resolved, "n", Some("t")).unwrap();
+            let (rendered, mut problems) = (render_task(tasks[0], &inputs), Problems::default());
+            add_task_errors(&local, resolved, tasks[0], &mut problems);
             assert_eq!(problems.into_result().is_err(), is_refused, "{template}: {:?}", rendered.texts);
         }
     }
@@ -365,11 +382,11 @@ mod tests {
             let local = load_task(&task, &json!({}));
             let resolved = &local.output.resolved_nodes[0];
             assert_eq!(resolved.task_set().unwrap().skipped_ids().count(), 1, "{condition}");
-            for (wanted, is_checked) in [(None, true), (Some("t"), true), (Some("other"), false)] {
+            for (task_id, is_checked) in [(None, true), (Some("t"), true), (Some("other"), false)] {
                 let mut problems = Problems::default();
-                add_condition_errors(&local, resolved, wanted, &mut problems);
+                add_condition_errors(&local, resolved, task_id, &mut problems);
                 let text = problems.to_string();
-                assert_eq!(!problems.is_empty(), is_refused && is_checked, "{condition} {wanted:?}: {text}");
+                assert_eq!(!problems.is_empty(), is_refused && is_checked, "{condition} {task_id:?}: {text}");
                 assert!(problems.is_empty() || text.contains("task t condition"), "{text}");
             }
         }
@@ -393,6 +410,7 @@ mod tests {
         let local = load(std::slice::from_ref(&file), ReadPurpose::Resolve).unwrap();
         let resolved = &local.output.resolved_nodes[0];
         for (id, line, expected) in [
+            // Task a is not refused, so its line is not used.
             ("a", 0, ""),
             ("b", 6, "n: task b parameters.path: /etc/z is the path of task a too"),
             ("c", 7, "n: task c parameters.path: the host refuses the path that its template gives: path \"x/y\" is relative"),
@@ -408,10 +426,10 @@ mod tests {
             ),
         ] {
             let mut problems = Problems::default();
-            let (found, _) = select_tasks(resolved, "n", Some(id)).unwrap();
-            add_path_error(&local, resolved, found[0], &mut problems);
+            let (tasks, _) = select_tasks(resolved, "n", Some(id)).unwrap();
+            add_path_error(&local, resolved, tasks[0], &mut problems);
             assert_eq!(
-                (problems.is_empty(), refusal_reason(resolved, found[0]).is_none()),
+                (problems.is_empty(), refusal_reason(resolved, tasks[0]).is_none()),
                 (expected.is_empty(), expected.is_empty()),
                 "{id}"
             );
@@ -425,11 +443,11 @@ mod tests {
     #[test]
     fn y09_render_error_names_line_of_template_file() {
         let dir = tempfile::tempdir().unwrap();
-        let listed = "- id: a\n  type: file\n  roles: [web]\n  parameters: {path: /a, template_file: a.j2}\n\
+        let tasks = "- id: a\n  type: file\n  roles: [web]\n  parameters: {path: /a, template_file: a.j2}\n\
              - id: b\n  type: file\n  roles: [web]\n  parameters:\n    path: /b\n    template: |\n      x\n      {{ labels.s|int }}\n\
              - {id: c, type: file, roles: [web], parameters: {path: /c, template: 'x {{ labels.nope }}'}}\n";
         let site = format!(
-            "kind: Release\nname: r\nroles: {{web: {{}}}}\ntasks:\n{listed}---\n\
+            "kind: Release\nname: r\nroles: {{web: {{}}}}\ntasks:\n{tasks}---\n\
              kind: Cluster\nname: c\nrelease: r\nlabels: {{s: abc}}\n---\n\
              kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n"
         );

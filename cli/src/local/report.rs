@@ -1,4 +1,4 @@
-//! `resolve` and `validate`: prints the result for programs and for people.
+//! `resolve` and `validate`: print the resolved fleet or its findings, for people and as JSON or YAML.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::output::{printable, table};
 use crate::source_map::SourceMap;
 use crate::tree;
 
-/// Runs `resolve`. It does not check the parameters of task types. `validate` does, and so does a write to a
-/// controller.
+/// Runs `resolve`: prints the resolved nodes, the order of their tasks, and the findings. Findings about parameters of
+/// tasks are left out. `validate` reports them, and so does a write to a controller.
 ///
 /// # Errors
 /// Fails with the errors in the manifests.
@@ -37,27 +37,27 @@ pub(crate) fn resolve(files: &ManifestArgs, output: Output) -> Result<()> {
 /// Runs `validate`, which prints only the findings.
 ///
 /// # Errors
-/// Fails with the errors in the manifests, including those for which every host would refuse them. If `is_strict` is
-/// set, it also fails for findings that are warnings or errors.
+/// Fails with the errors in the manifests, including tasks that every host would refuse. If `is_strict` is set, also
+/// fails if a finding is a warning or an error.
 pub(crate) fn validate_files(files: &ManifestArgs, is_strict: bool, output: Output) -> Result<()> {
     let local = load(&tree::expanded_paths(files)?, ReadPurpose::Check)?;
     let (findings, places) = (&local.output.findings, SourceMap::new(&local.manifests));
     match output {
         Output::Json | Output::Yaml => {
-            let mut listed = serde_json::to_value(findings)?;
-            places.add_places(&mut listed);
-            read::print_value(&listed, output)?;
+            let mut json = serde_json::to_value(findings)?;
+            places.add_places(&mut json);
+            read::print_value(&json, output)?;
         }
         _ if findings.is_empty() => outln!("no findings: {} nodes resolve", local.output.resolved_nodes.len()),
         _ => findings.iter().for_each(|finding| outln!("{}", places.finding_line(finding))),
     }
     match strict_summary(findings).filter(|_| is_strict) {
-        Some(counted) => bail!("--strict: {counted}"),
+        Some(summary) => bail!("--strict: {summary}"),
         None => Ok(()),
     }
 }
 
-/// Returns the table of all nodes, in the natural order of their names.
+/// Returns the table of all nodes. Numbers in the names are sorted by value, so `web-2` is before `web-10`.
 fn node_table(resolved: &FleetOutput, output: Output) -> String {
     let places: BTreeMap<String, String> =
         resolved.resolved_nodes.iter().map(|node| (node.node().display_name(), node.group_path().unwrap_or_default())).collect();
@@ -70,6 +70,7 @@ fn node_table(resolved: &FleetOutput, output: Output) -> String {
         if output == Output::Wide {
             let labels: Vec<String> = node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
             row.extend([joined(&labels), joined(&node.traits), joined(node.skipped.keys())]);
+            // The first 12 digits are enough to tell task digests apart.
             row.push(node.task_digest.as_ref().map_or_else(|| "-".to_owned(), |digest| digest[..12].to_owned()));
         }
         row
@@ -81,20 +82,22 @@ fn node_table(resolved: &FleetOutput, output: Output) -> String {
     table(head, rows)
 }
 
+/// Joins texts with spaces. Returns `-` if there are none.
 fn joined<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
     let items: Vec<T> = items.into_iter().collect();
     if items.is_empty() { "-".to_owned() } else { items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" ") }
 }
 
-/// Prints the stages, and the number of ordered pairs of tasks.
+/// Prints the stages, and the number of pairs of tasks in which the second task runs after the first.
 fn print_order(resolved: &FleetOutput) {
     if !resolved.stages.is_empty() {
         outln!("\nstages   {}", joined(&resolved.stages));
     }
-    let across = resolved.order.iter().filter(|[(before, _), (after, _)]| before != after).count();
-    outln!("\norder    {} pairs, {across} of them across nodes or stages (-o json has them all)", resolved.order.len());
+    let cross_node_count = resolved.order.iter().filter(|[(first_node, _), (second_node, _)]| first_node != second_node).count();
+    outln!("\norder    {} pairs, {cross_node_count} of them across nodes or stages (-o json has them all)", resolved.order.len());
 }
 
+/// Prints each finding in one line.
 fn print_findings(findings: &[Finding]) {
     for finding in findings {
         outln!("{}", printable(&finding.to_string()));
@@ -105,6 +108,7 @@ fn print_findings(findings: &[Finding]) {
 mod tests {
     use super::*;
 
+    /// No release declares the roles `nope` and `gone`, which only the manifest of the cluster names.
     #[test]
     fn validate_reports_role_when_only_cluster_names_role() {
         let dir = tempfile::tempdir().unwrap();
@@ -125,21 +129,23 @@ mod tests {
         );
     }
 
-    /// The controller refused to create the object, and the check before it reported nothing.
+    /// Regression: the controller refused to create the object, and `validate` had reported nothing.
     #[test]
     fn y04_load_reports_reserved_names_when_checking() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         std::fs::write(&file, "kind: Cluster\nname: Detail\n---\nkind: ClusterTemplate\nname: -x\n").unwrap();
-        let of = |purpose| {
+        let reserved_names = |purpose| {
             let findings = load(std::slice::from_ref(&file), purpose).unwrap().output.findings;
             let names = findings.into_iter().filter(|finding| finding.code == rule::NAME_RESERVED.code);
             names.map(|finding| finding.object).collect::<Vec<_>>()
         };
-        assert_eq!(of(ReadPurpose::Check), ["cluster/Detail", "clustertemplate/-x"]);
-        assert_eq!(of(ReadPurpose::Resolve), Vec::<String>::new());
+        assert_eq!(reserved_names(ReadPurpose::Check), ["cluster/Detail", "clustertemplate/-x"]);
+        assert_eq!(reserved_names(ReadPurpose::Resolve), Vec::<String>::new());
     }
 
+    /// The reserved role `master` means the controller's own host. The condition of such a task can read values of the
+    /// cluster, but none of a node group.
     #[test]
     fn w05_condition_on_master_task_reads_cluster_values() {
         let dir = tempfile::tempdir().unwrap();
@@ -164,6 +170,8 @@ mod tests {
         assert!(master.skipped.contains_key("of-no-group"), "{:?}", master.skipped);
     }
 
+    /// The tasks have the reserved role `master`, which means the controller's own host. One of them has a condition
+    /// that is always false.
     #[test]
     fn w05_condition_skips_task_on_master() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Reads manifests as people store them: files and directories, files next to them, several objects in a file.
+//! Reads manifests from files and directories, with the files that they include. A file may contain several objects.
 //!
-//! Files next to a manifest are included here, because a controller has no access to them. `include:` merges other
-//! files into a release. `template_file:` becomes the template itself, so that its references are found when the
-//! release is stored. `source:` becomes the hash of a blob that is sent before the manifest.
+//! Included files are read here, because a controller has no access to them. `include:` merges other files into a
+//! release. `template_file:` is replaced with the text of the template, so that the controller finds its references
+//! when it stores the release. `source:` is replaced with the hash of a blob, which is sent before the manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -25,12 +25,12 @@ use crate::include_path::{included_paths, read_error, resolve_include};
 use crate::problem::Problems;
 use crate::yaml::{self, SourcePosition, YamlDocument};
 
-/// Maximum size of a file that a task may send, in bytes. The controller has the same limit.
+/// The maximum size of a file that is the `source` of a task, in bytes. The controller has the same limit.
 const MAX_BLOB_BYTES: u64 = 64 * 1024 * 1024;
-/// Maximum size of a manifest file, in bytes.
+/// The maximum size of a manifest file, in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
-/// One object as it is sent.
+/// One object of a manifest file, as it is sent to the controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Manifest {
     /// The file that contains the object.
@@ -39,29 +39,29 @@ pub(crate) struct Manifest {
     pub(crate) document: YamlDocument,
     /// The JSON text of the object, with included files merged in.
     pub(crate) json: String,
-    /// The included lists of tasks, in the order of the tasks.
+    /// The included lists of tasks, in the order in which their tasks are in the release.
     included_lists: Vec<IncludedTasks>,
-    /// The files that templates were read from, by task index.
+    /// The template file of each task that has one, by the index of the task.
     templates: BTreeMap<usize, PathBuf>,
 }
 
 /// A list of tasks that was read from another file.
 #[derive(Clone, Debug)]
 struct IncludedTasks {
-    /// The index in the release of the first task of this list.
+    /// The index that the first task of this list has in the release.
     first_index: usize,
     file: PathBuf,
     document: YamlDocument,
-    /// The path of the list in that document: `tasks`, or empty.
+    /// The path of the list in `document`: `tasks`, or empty if the document itself is the list.
     prefix: &'static str,
 }
 
-/// The objects and files below several paths.
+/// The objects that were read from several paths, and the files that their tasks send to hosts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Manifests {
     /// The objects, in the order of file names and of their position in the file.
     pub(crate) objects: Vec<Manifest>,
-    /// Files to send first, by their SHA-256 in hex.
+    /// The files to send to the controller before the objects, by their SHA-256 in hex.
     pub(crate) blobs: BTreeMap<String, PathBuf>,
 }
 
@@ -73,50 +73,53 @@ impl Manifest {
         format!("{}:{}", file.display(), document.position_of(&field))
     }
 
-    /// Returns the place and text of an error about a field. If the text names a line of a template or of another text,
-    /// the place is that line: in the file that the text was read from, or in the block of the manifest.
-    pub(crate) fn locate_error(&self, field: &str, what: &str) -> (String, String) {
+    /// Returns the place and the text of an error about a field. If `message` names a line in the text of the field,
+    /// the place is that line, in the template file or in the manifest.
+    pub(crate) fn locate_error(&self, field: &str, message: &str) -> (String, String) {
         let in_text = || {
-            let (sentence, within) = split_text_position(what)?;
-            let (file, at) = self.locate_in_text(field, within)?;
-            Some((format!("{}:{at}", file.display()), sentence))
+            let (sentence, position) = split_text_position(message)?;
+            let (file, file_position) = self.locate_in_text(field, position)?;
+            Some((format!("{}:{file_position}", file.display()), sentence))
         };
-        in_text().unwrap_or_else(|| (self.locate(field), what.to_owned()))
+        in_text().unwrap_or_else(|| (self.locate(field), message.to_owned()))
     }
 
     /// Returns `FILE:LINE` of a line in the text of a field. `None` if the text is neither a file nor a literal block.
     pub(crate) fn line_in_text(&self, field: &str, line: usize) -> Option<String> {
-        let (file, at) = self.locate_in_text(field, SourcePosition { line, column: 1 })?;
-        Some(format!("{}:{}", file.display(), at.line))
+        let (file, position) = self.locate_in_text(field, SourcePosition { line, column: 1 })?;
+        Some(format!("{}:{}", file.display(), position.line))
     }
 
-    /// Returns the parameters that a task sets itself, if this is a release that contains the task.
+    /// Returns the parameters of the task with this id, as the manifest sets them. `None` if the object is not a
+    /// release with such a task.
     pub(crate) fn task_parameters(&self, task: &str) -> Option<Map<String, Value>> {
         let release: Value = serde_json::from_str(&self.json).ok()?;
         let task = release.get("tasks")?.get(task_index(&self.json, task)?)?;
         Some(task.get("parameters").and_then(Value::as_object).cloned().unwrap_or_default())
     }
 
-    /// Converts a position in the text of a field to a file and a position in it.
-    fn locate_in_text(&self, field: &str, within: SourcePosition) -> Option<(&Path, SourcePosition)> {
+    /// Returns the file that contains the text of a field, and converts a position in the text to a position in that
+    /// file. `None` if the text is neither a template file nor a literal block.
+    fn locate_in_text(&self, field: &str, position_in_text: SourcePosition) -> Option<(&Path, SourcePosition)> {
         let field = self.with_task_index(field);
-        if let Some((at, ".parameters.template")) = parse_task_field(&field)
-            && let Some(file) = self.templates.get(&at)
+        if let Some((index, ".parameters.template")) = parse_task_field(&field)
+            && let Some(file) = self.templates.get(&index)
         {
-            return Some((file.as_path(), within));
+            return Some((file.as_path(), position_in_text));
         }
         let (file, document, field) = self.locate_field(&field);
-        Some((file, document.block_starts.get(&field)?.position_in_file(within)))
+        Some((file, document.block_starts.get(&field)?.position_in_file(position_in_text)))
     }
 
-    /// Replaces the task id at the start of a field with the index of the task.
+    /// Replaces the task id at the start of a field with the index of the task. Returns `tasks` if no task has the id.
+    /// A field that does not begin with `task ` is returned unchanged.
     fn with_task_index(&self, field: &str) -> String {
         let Some(rest) = field.strip_prefix("task ") else { return field.to_owned() };
         let (id, field) = rest.split_once(' ').unwrap_or((rest, ""));
         task_index(&self.json, id).map_or_else(|| "tasks".to_owned(), |index| format!("tasks[{index}].{field}"))
     }
 
-    /// Returns the file and document that contain a field, and its path there.
+    /// Returns the file and the document that contain a field, and the path of the field in the document.
     fn locate_field(&self, field: &str) -> (&Path, &YamlDocument, String) {
         match self.included_field(field) {
             Some((included, field)) => (included.file.as_path(), &included.document, field),
@@ -127,45 +130,50 @@ impl Manifest {
     /// Returns the included list that contains a field of a task, and the path of the field in it. `None` if the
     /// release's own file contains the field.
     fn included_field(&self, field: &str) -> Option<(&IncludedTasks, String)> {
-        let (at, rest) = parse_task_field(field)?;
-        let included = self.included_lists.iter().rev().find(|included| included.first_index <= at)?;
-        Some((included, format!("{}[{}]{rest}", included.prefix, at - included.first_index)))
+        let (index, rest) = parse_task_field(field)?;
+        // The last list that begins at or before the index contains the task.
+        let included = self.included_lists.iter().rev().find(|included| included.first_index <= index)?;
+        Some((included, format!("{}[{}]{rest}", included.prefix, index - included.first_index)))
     }
 }
 
-/// Splits a field of a task into the task index and the rest: `tasks[2].id` is `.id` of the third task.
+/// Splits the path of a field into the task index and the rest: `tasks[2].id` is `.id` of the third task. `None` if the
+/// field is not in a task.
 fn parse_task_field(field: &str) -> Option<(usize, &str)> {
-    let (at, rest) = field.strip_prefix("tasks[")?.split_once(']')?;
-    Some((at.parse().ok()?, rest))
+    let (index, rest) = field.strip_prefix("tasks[")?.split_once(']')?;
+    Some((index.parse().ok()?, rest))
 }
 
-/// Splits an error text into the text without the line and column that it names, and this position.
-fn split_text_position(what: &str) -> Option<(String, SourcePosition)> {
-    let from = if what.starts_with("line ") { 0 } else { what.find(": line ")? + ": ".len() };
-    let (place, rest) = what[from..].strip_prefix("line ")?.split_once(": ")?;
-    let (line, column) = place.split_once(", column ")?;
-    let place = SourcePosition { line: line.parse().ok()?, column: column.parse().ok()? };
-    Some((format!("{}{rest}", &what[..from]), place))
+/// Removes `line L, column C: ` from an error text. Returns the rest of the text, and this position. `None` if the text
+/// contains no position. The position is at the start of the text, or after its first `: `.
+fn split_text_position(message: &str) -> Option<(String, SourcePosition)> {
+    let start = if message.starts_with("line ") { 0 } else { message.find(": line ")? + ": ".len() };
+    let (position, rest) = message[start..].strip_prefix("line ")?.split_once(": ")?;
+    let (line, column) = position.split_once(", column ")?;
+    let position = SourcePosition { line: line.parse().ok()?, column: column.parse().ok()? };
+    Some((format!("{}{rest}", &message[..start]), position))
 }
 
-/// Returns the index of a task in its release. If two tasks have the id, this is the later one, which is the duplicate.
+/// Returns the index of a task in its release. If two tasks have the id, returns the later one, because an error is
+/// about the duplicate.
 fn task_index(json: &str, id: &str) -> Option<usize> {
     let release: Value = serde_json::from_str(json).ok()?;
     let has_id = |task: &Value| task.get("id").and_then(Value::as_str) == Some(id);
     release.get("tasks")?.as_array()?.iter().rposition(has_id)
 }
 
-/// Reads every manifest below the paths. A file that is reached by two paths is read once.
+/// Reads every manifest below the paths. A file that two paths lead to is read once.
 ///
 /// # Errors
-/// [`Problems`] if a path can't be read, a text is not YAML, or a file next to a manifest is missing or too large.
+/// Fails with [`Problems`] if a path can't be read, a text is not YAML, or an included file is missing or too large.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Manifests> {
     let (manifests, problems) = read_all(paths);
     problems.into_result()?;
     Ok(manifests)
 }
 
-/// Like [`read`], but returns what could be read together with the problems.
+/// Reads every manifest below the paths, as [`read`] does. Returns the manifests without errors, and the problems of
+/// the others.
 pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     let mut manifests = Manifests::default();
     let mut problems = Problems::default();
@@ -174,11 +182,12 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     let mut visited = VisitedPaths::new(paths);
     for path in paths {
         match list_files(path) {
-            Ok(Listing { files: taken, skipped: mut skipped_files }) => {
+            Ok(Listing { files: listed_files, skipped: mut skipped_files }) => {
                 visited.retain_new(&mut skipped_files);
                 skipped.push((path, skipped_files));
-                for file in taken {
+                for file in listed_files {
                     if visited.visit(&file) {
+                        // A file that the user names is never left out as an included part.
                         let is_listed = !visited.is_named(&file);
                         files.push(CandidateFile::read(file, is_listed));
                     }
@@ -187,7 +196,8 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
             Err(error) => problems.add(path.display(), format!("{error:#}")),
         }
     }
-    let included = included_by(&files, skipped.iter().flat_map(|(_, left)| left));
+    // An included part is neither read as an object nor reported as skipped.
+    let included = find_included(&files, skipped.iter().flat_map(|(_, skipped_files)| skipped_files));
     for (path, mut skipped) in skipped {
         skipped.retain(|file| !is_included(&included, file));
         Listing::warn_skipped(&skipped, path, MANIFEST_EXTENSIONS);
@@ -196,7 +206,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
         file.move_into(&mut manifests, &mut problems);
     }
     if problems.is_empty() && manifests.objects.is_empty() {
-        add_empty(paths, &mut problems);
+        add_no_object_problem(paths, &mut problems);
     }
     (manifests, problems)
 }
@@ -204,40 +214,44 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
 /// Returns the files that the manifests below these paths include. Standard input and special files are not read,
 /// because they can be read only once.
 pub(crate) fn included_files(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
-    let of_path = |path: &PathBuf| list_files(path).unwrap_or_default();
-    let listings: Vec<Listing> = paths.iter().filter(|path| *path != Path::new("-")).map(of_path).collect();
-    let taken = listings.iter().flat_map(|listing| &listing.files).filter(|file| file.is_file());
-    let files: Vec<CandidateFile> = taken.map(|file| CandidateFile::read(file.clone(), true)).collect();
-    included_by(&files, listings.iter().flat_map(|listing| &listing.skipped))
+    let list_path = |path: &PathBuf| list_files(path).unwrap_or_default();
+    let listings: Vec<Listing> = paths.iter().filter(|path| *path != Path::new("-")).map(list_path).collect();
+    let regular_files = listings.iter().flat_map(|listing| &listing.files).filter(|file| file.is_file());
+    // `true` (from a directory) has no effect on the files that a file includes.
+    let files: Vec<CandidateFile> = regular_files.map(|file| CandidateFile::read(file.clone(), true)).collect();
+    find_included(&files, listings.iter().flat_map(|listing| &listing.skipped))
 }
 
-/// Returns the files that manifests include. A directory may skip an included part because of its name. Such a part is
-/// read too, and may include other files.
-fn included_by<'a>(files: &[CandidateFile], skipped: impl Iterator<Item = &'a PathBuf>) -> BTreeSet<PathBuf> {
+/// Returns the files that manifests include, directly or in an included part. `skipped` has the files that a listing
+/// skips because of their names. Such a file is read only if it is an included part, because a part may include more
+/// files.
+fn find_included<'a>(files: &[CandidateFile], skipped: impl Iterator<Item = &'a PathBuf>) -> BTreeSet<PathBuf> {
     let mut included: BTreeSet<PathBuf> = files.iter().flat_map(CandidateFile::included_paths).collect();
     // Reading a pipe would block forever, and a pipe is never included.
-    let mut unnamed: Vec<&PathBuf> = skipped.filter(|file| file.is_file()).collect();
+    let mut candidates: Vec<&PathBuf> = skipped.filter(|file| file.is_file()).collect();
     loop {
-        let (parts, others): (Vec<_>, Vec<_>) = unnamed.into_iter().partition(|file| is_included(&included, file));
+        let (parts, others): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|file| is_included(&included, file));
         if parts.is_empty() {
             return included;
         }
+        // `true` (from a directory) has no effect on the files that a part includes.
         included.extend(parts.into_iter().flat_map(|file| CandidateFile::read(file.clone(), true).included_paths()));
-        unnamed = others;
+        candidates = others;
     }
 }
 
-/// Returns whether manifests include this file, through any link.
+/// Returns whether `file` is among the included files, after its links are resolved.
 pub(crate) fn is_included(included: &BTreeSet<PathBuf>, file: &Path) -> bool {
     file.canonicalize().is_ok_and(|file| included.contains(&file))
 }
 
-/// Adds a problem for paths that contain no object, with where to put one.
-fn add_empty(paths: &[PathBuf], problems: &mut Problems) {
+/// Adds the problem that none of the paths contains an object, with advice for each kind of path. Paths with the same
+/// advice share one message.
+fn add_no_object_problem(paths: &[PathBuf], problems: &mut Problems) {
     let mut by_message: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
     for path in paths {
         let message = match path.as_path() {
-            input if input == Path::new("-") => "no object here: standard input contains none",
+            stdin if stdin == Path::new("-") => "no object here: standard input contains none",
             directory if directory.is_dir() => {
                 "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory, with a NAME of letters, digits, - and _"
             }
@@ -255,44 +269,47 @@ fn add_empty(paths: &[PathBuf], problems: &mut Problems) {
 /// A file that may contain manifests.
 struct CandidateFile {
     path: PathBuf,
-    /// True if the file was found in a directory, and not named itself.
+    /// True if the file is from the listing of a directory. False if the command names the file.
     is_from_directory: bool,
-    /// The documents of the file, or the place and text of the error.
+    /// The documents of the file, or the place and the text of the error that prevented reading them.
     documents: Result<Vec<YamlDocument>, (String, String)>,
 }
 
 impl CandidateFile {
+    /// Reads a file. `is_listed` is true if the file is from the listing of a directory. Stores an error instead of the
+    /// documents, because an included part with an error may not matter.
     fn read(path: PathBuf, is_listed: bool) -> Self {
         let documents = read_file(&path);
         Self { path, is_from_directory: is_listed, documents }
     }
 
-    /// Returns the files that its documents include.
+    /// Returns the files that the documents of this file include.
     fn included_paths(&self) -> Vec<PathBuf> {
         self.documents.iter().flatten().flat_map(|document| included_paths(&self.path, &document.to_value())).collect()
     }
 
-    /// Returns whether the file was found in a directory, is included by a manifest and contains no object of its own.
+    /// Returns whether the file is only a part that a manifest includes. Such a file is from the listing of a
+    /// directory, is included, and contains no object.
     fn is_include_part(&self, included: &BTreeSet<PathBuf>) -> bool {
         self.is_from_directory
             && is_included(included, &self.path)
             && !self.documents.iter().flatten().any(|document| has_object(&document.to_value()))
     }
 
-    /// Adds the objects of the file to `to`, or the error of reading the file to `problems`.
-    fn move_into(self, to: &mut Manifests, problems: &mut Problems) {
+    /// Adds the objects of the file to `manifests`, or the error of reading the file to `problems`.
+    fn move_into(self, manifests: &mut Manifests, problems: &mut Problems) {
         match self.documents {
             Ok(documents) => {
                 for document in documents {
-                    add_document(to, &self.path, document, problems);
+                    add_document(manifests, &self.path, document, problems);
                 }
             }
-            Err((place, what)) => problems.add(place, what),
+            Err((place, message)) => problems.add(place, message),
         }
     }
 }
 
-/// Returns whether a document is an object of a known kind, or a list with one.
+/// Returns whether a document is an object of a known kind, or a list that contains such an object.
 fn has_object(document: &Value) -> bool {
     let is_object =
         |value: &Value| value.get("kind").and_then(Value::as_str).is_some_and(|kind| KindArg::from_manifest_kind(kind).is_some());
@@ -315,22 +332,23 @@ pub(crate) fn without_bom(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// Checks that a `.json` file is JSON. YAML accepts more, such as a comma after the last member. Numbers are not parsed
-/// here.
+/// Checks that a `.json` file is JSON. YAML accepts more, such as a comma after the last member. Numbers are not
+/// converted, so a number of any size is accepted.
 fn check_json(file: &Path, text: &str) -> Result<(), serde_json::Error> {
     let is_json = file.extension().is_some_and(|end| end == "json") && !text.trim().is_empty();
     if !is_json || serde_json::from_str::<&RawValue>(text).is_ok() {
         return Ok(());
     }
-    // Parses again as a value, because its error message is more precise.
+    // Parses the text again as a value, because that error message is more precise.
     serde_json::from_str::<Value>(text).map(drop)
 }
 
+/// Joins the paths with commas.
 fn path_list(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a file itself, or the manifests directly in a directory, by name.
+/// Lists the manifest files directly in a directory, by name. If `path` is not a directory, the list has only `path`.
 pub(crate) fn list_files(path: &Path) -> Result<Listing> {
     if !path.is_dir() {
         return Ok(Listing { files: vec![path.to_owned()], skipped: Vec::new() });
@@ -343,12 +361,12 @@ pub(crate) fn list_files(path: &Path) -> Result<Listing> {
 /// Reads the text of a file, or of standard input for `-`.
 ///
 /// # Errors
-/// Fails if it can't be read, is not UTF-8, or is larger than `limit` bytes.
+/// Fails if the file can't be read, is not UTF-8, or is larger than `limit` bytes.
 pub(crate) fn read_text(file: &Path, limit: u64) -> Result<String> {
-    // A device or a pipe has no size to check in advance.
-    let read = |from: &mut dyn Read| {
+    // The size of a device or a pipe is unknown, so at most one byte more than the limit is read.
+    let read = |source: &mut dyn Read| {
         let mut bytes = Vec::new();
-        from.take(limit + 1).read_to_end(&mut bytes).map(|_| bytes).map_err(|error| read_error(&error))
+        source.take(limit + 1).read_to_end(&mut bytes).map(|_| bytes).map_err(|error| read_error(&error))
     };
     let bytes = if file == Path::new("-") {
         read(&mut std::io::stdin())?
@@ -361,22 +379,23 @@ pub(crate) fn read_text(file: &Path, limit: u64) -> Result<String> {
     Ok(json::decode_utf8(bytes)?)
 }
 
-/// Adds the objects of a document. A JSON file may contain one object or an array of them.
-fn add_document(to: &mut Manifests, file: &Path, document: YamlDocument, problems: &mut Problems) {
+/// Adds the objects of a document to `manifests`. A JSON file may contain one object or an array of objects. Adds
+/// errors of included files to `problems`.
+fn add_document(manifests: &mut Manifests, file: &Path, document: YamlDocument, problems: &mut Problems) {
     if document.json.starts_with('[') {
         let items: Vec<Box<RawValue>> = serde_json::from_str(&document.json).unwrap_or_default();
         for (index, item) in items.iter().enumerate() {
             let part = YamlDocument { json: item.get().to_owned(), ..document.sub_document(&format!("[{index}]")) };
-            add_document(to, file, part, problems);
+            add_document(manifests, file, part, problems);
         }
         return;
     }
     let (json, included, templates) = (String::new(), Vec::new(), BTreeMap::new());
     let mut manifest = Manifest { file: file.to_owned(), document, json, included_lists: included, templates };
-    match resolve_includes(to, &mut manifest) {
+    match resolve_includes(manifests, &mut manifest) {
         Ok(json) => {
             manifest.json = json;
-            to.objects.push(manifest);
+            manifests.objects.push(manifest);
         }
         Err(errors) => {
             for (field, error) in &errors {
@@ -386,40 +405,42 @@ fn add_document(to: &mut Manifests, file: &Path, document: YamlDocument, problem
     }
 }
 
-/// Includes the files next to a release. The text of other kinds is left unchanged. Each error names its field.
-fn resolve_includes(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(String, anyhow::Error)>> {
-    let at = |field: &str| {
+/// Returns the JSON text of an object. Merges included files into a release, and adds the files that its tasks send to
+/// `manifests`. The text of other kinds is left unchanged. Each error has the path of its field.
+fn resolve_includes(manifests: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(String, anyhow::Error)>> {
+    let error_at = |field: &str| {
         let field = field.to_owned();
         move |error: anyhow::Error| vec![(field, error)]
     };
     let json = manifest.document.json.clone();
     let fields: BTreeMap<String, &RawValue> =
-        serde_json::from_str(&json).map_err(|_| at("")(anyhow!("an object is a map with a `kind`")))?;
+        serde_json::from_str(&json).map_err(|_| error_at("")(anyhow!("an object is a map with a `kind`")))?;
     if fields.get("kind").is_none_or(|kind| kind.get() != "\"Release\"") {
         return Ok(json);
     }
-    check_version(fields.get("version").copied()).map_err(at("version"))?;
+    check_version(fields.get("version").copied()).map_err(error_at("version"))?;
     let release: Result<Map<String, Value>, _> = manifest.document.read_body();
     let mut release = release.map_err(|error| vec![(error.field.clone(), error.into())])?;
     let dir = manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     if let Some(include) = release.remove("include") {
-        for part in string_items(&include).context("include").map_err(at("include"))? {
-            let path = join_path(&dir, part).context("include").map_err(at("include"))?;
+        for part in string_items(&include).context("include").map_err(error_at("include"))? {
+            let path = join_path(&dir, part).context("include").map_err(error_at("include"))?;
+            // Refuses a path that leads out of the directory of the manifest.
             let part = resolve_include(&dir, &dir, part).with_context(|| path.display().to_string());
             let included = part.and_then(|_| include_part(&mut release, manifest, &path));
-            included.context("include").map_err(at("include"))?;
+            included.context("include").map_err(error_at("include"))?;
         }
     }
     let tasks = release.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten();
     let include = |(index, task)| {
-        let error = load_task_files(to, manifest, index, task).err()?;
+        let error = load_task_files(manifests, manifest, index, task).err()?;
         Some((format!("tasks[{index}].parameters{}", error.0), error.1))
     };
     let errors: Vec<_> = tasks.enumerate().filter_map(include).collect();
     if errors.is_empty() { Ok(Value::Object(release).to_string()) } else { Err(errors) }
 }
 
-/// Refuses a version that is written as a number: 2026.10 would become 2026.1.
+/// Refuses a version that is written as a number, because 2026.10 would become 2026.1.
 fn check_version(version: Option<&RawValue>) -> Result<()> {
     match version.map(RawValue::get) {
         Some(number) if number.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
@@ -437,37 +458,40 @@ fn join_path(dir: &Path, name: &str) -> Result<PathBuf> {
     Ok(dir.join(name))
 }
 
+/// Returns the file names in a list. Fails if the value is not a list of texts.
 fn string_items(list: &Value) -> Result<Vec<&str>> {
-    let items = list.as_array().context("takes a list of file names")?;
-    items.iter().map(|item| item.as_str().context("takes a list of file names")).collect()
+    let items = list.as_array().context("must be a list of file names")?;
+    items.iter().map(|item| item.as_str().context("must be a list of file names")).collect()
 }
 
-/// Merges a part into a release. A part has the list and map fields of a release. A duplicate key is an error.
+/// Merges the documents of a file into a release. A document is a list of tasks, or a map with list and map fields of a
+/// release. Fails if the release has a key of such a map already.
 fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file: &Path) -> Result<()> {
-    let shown = file.display();
-    let text = read_text(file, MAX_MANIFEST_BYTES).with_context(|| shown.to_string())?;
-    for document in yaml::read_documents(without_bom(&text)).with_context(|| shown.to_string())? {
-        let part: Value = document.read_body().with_context(|| shown.to_string())?;
-        let (fields, list) = match part {
+    let file_name = file.display();
+    let text = read_text(file, MAX_MANIFEST_BYTES).with_context(|| file_name.to_string())?;
+    for document in yaml::read_documents(without_bom(&text)).with_context(|| file_name.to_string())? {
+        let part: Value = document.read_body().with_context(|| file_name.to_string())?;
+        let (fields, prefix) = match part {
             Value::Array(_) => ([("tasks".to_owned(), part)].into_iter().collect(), ""),
             Value::Object(fields) => (fields, "tasks"),
-            _ => bail!("{shown}: a part of a release is a map, or a list of tasks"),
+            _ => bail!("{file_name}: a part of a release is a map, or a list of tasks"),
         };
-        let first = release.get("tasks").and_then(Value::as_array).map_or(0, Vec::len);
+        let task_count = release.get("tasks").and_then(Value::as_array).map_or(0, Vec::len);
         merge(release, fields, file)?;
-        manifest.included_lists.push(IncludedTasks { first_index: first, file: file.to_owned(), document, prefix: list });
+        manifest.included_lists.push(IncludedTasks { first_index: task_count, file: file.to_owned(), document, prefix });
     }
     Ok(())
 }
 
-/// Merges the fields of a part into a release: lists are appended, and maps are joined.
+/// Merges the fields of an included part into a release: lists are appended, and maps are joined. Fails for a duplicate
+/// key.
 fn merge(release: &mut Map<String, Value>, fields: Map<String, Value>, file: &Path) -> Result<()> {
     for (name, value) in fields {
         match (release.entry(name.clone()).or_insert_with(|| empty_of_same_type(&value)), value) {
-            (Value::Array(to), Value::Array(more)) => to.extend(more),
-            (Value::Object(to), Value::Object(more)) => {
-                for (key, value) in more {
-                    if to.insert(key.clone(), value).is_some() {
+            (Value::Array(target), Value::Array(added)) => target.extend(added),
+            (Value::Object(target), Value::Object(added)) => {
+                for (key, value) in added {
+                    if target.insert(key.clone(), value).is_some() {
                         bail!("{}: {name}.{key} is defined twice: keep one of them", file.display());
                     }
                 }
@@ -487,10 +511,11 @@ fn empty_of_same_type(value: &Value) -> Value {
     }
 }
 
-/// Includes the files that a task names, relative to the file that contains the task. An error names the parameter,
-/// such as `.source`.
+/// Reads the files that a task names, relative to the file that contains the task. The text of `template_file` becomes
+/// the parameter `template`. The file in `source` is added to the blobs, and its hash becomes the value. An error has
+/// the path of the parameter, such as `.source`.
 fn load_task_files(
-    to: &mut Manifests,
+    manifests: &mut Manifests,
     manifest: &mut Manifest,
     index: usize,
     task: &mut Value,
@@ -501,36 +526,37 @@ fn load_task_files(
     let root = &manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     let id = task.get("id").and_then(Value::as_str).unwrap_or("without an id").to_owned();
     let kind = task.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let named = |name: &str, path: &Path| format!("task {id}: {name}: {}", path.display());
+    let describe_file = |name: &str, path: &Path| format!("task {id}: {name}: {}", path.display());
     let Some(parameters) = task.get_mut("parameters").and_then(Value::as_object_mut) else { return Ok(()) };
     if let Some(name) = parameters.remove(TEMPLATE_FILE.name) {
-        let at = |error: anyhow::Error| (".template_file", error);
-        let name = name.as_str().with_context(|| format!("task {id}: template_file takes a file's name")).map_err(at)?;
-        let path = join_path(&dir, name).with_context(|| format!("task {id}: template_file")).map_err(at)?;
+        let wrap = |error: anyhow::Error| (".template_file", error);
+        let name = name.as_str().with_context(|| format!("task {id}: template_file must be the name of a file")).map_err(wrap)?;
+        let path = join_path(&dir, name).with_context(|| format!("task {id}: template_file")).map_err(wrap)?;
         let template = resolve_include(root, &dir, name).and_then(|file| read_text(&file, MAX_MANIFEST_BYTES));
-        let template = template.with_context(|| named("template_file", &path)).map_err(at)?;
+        let template = template.with_context(|| describe_file("template_file", &path)).map_err(wrap)?;
         if parameters.insert("template".to_owned(), Value::String(template)).is_some() {
-            return Err(at(anyhow!("task {id}: template and template_file are both set: keep one of them")));
+            return Err(wrap(anyhow!("task {id}: template and template_file are both set: keep one of them")));
         }
         manifest.templates.insert(index, path);
     }
     let source = source_parameter(&kind, parameters).map(str::to_owned);
     if let Some(name) = source {
+        // The value is already the hash of a stored blob, so it is only checked.
         if name.starts_with("sha256:") {
-            let named = Hash::from_source(&name).with_context(|| format!("task {id}: source {name:?}"));
-            return named.map(|_| ()).map_err(|error| (".source", error));
+            let parsed = Hash::from_source(&name).with_context(|| format!("task {id}: source {name:?}"));
+            return parsed.map(|_| ()).map_err(|error| (".source", error));
         }
         let path = join_path(&dir, &name).with_context(|| format!("task {id}: source"));
         let path = path.map_err(|error| (".source", error))?;
-        let hashed = resolve_include(root, &dir, &name).and_then(|file| Ok((hash_file(&file)?, file)));
-        let (hash, file) = hashed.with_context(|| named("source", &path)).map_err(|error| (".source", error))?;
+        let hash_and_file = resolve_include(root, &dir, &name).and_then(|file| Ok((hash_file(&file)?, file)));
+        let (hash, file) = hash_and_file.with_context(|| describe_file("source", &path)).map_err(|error| (".source", error))?;
         parameters.insert("source".to_owned(), Value::String(format!("sha256:{hash}")));
-        to.blobs.insert(hash, file);
+        manifests.blobs.insert(hash, file);
     }
     Ok(())
 }
 
-/// Returns the SHA-256 of a file in hex. Fails if the file is too large for a blob.
+/// Returns the SHA-256 of a file in hex. Fails if the file is larger than [`MAX_BLOB_BYTES`].
 fn hash_file(file: &Path) -> Result<String> {
     let size = std::fs::metadata(file).map_err(|error| read_error(&error))?.len();
     if size > MAX_BLOB_BYTES {

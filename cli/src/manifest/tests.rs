@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// Creates a temporary directory with these files, given as pairs of name and text.
 fn temp_dir(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -15,11 +16,12 @@ fn read_text_stops_at_limit_when_file_has_no_end() {
     let dir = tempfile::tempdir().unwrap();
     let endless = dir.path().join("endless.yaml");
     std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
-    let refused = read_text(&endless, 4096).unwrap_err().to_string();
-    assert_eq!(refused, "is larger than the limit of 4096 bytes: split it");
+    let error = read_text(&endless, 4096).unwrap_err().to_string();
+    assert_eq!(error, "is larger than the limit of 4096 bytes: split it");
 }
 
-/// A number in a JSON file keeps its text, as it does in YAML and in a request to the API.
+/// A number in a JSON file retains its spelling, as it does in YAML and in a request to the API. A JSON file with a
+/// comma after the last member is still refused.
 #[test]
 fn y04_read_keeps_number_text_in_json() {
     let text = r#"{"kind": "Cluster", "name": "c", "labels": {"a": 1e400, "b": -1e400, "c": 18446744073709551616, "d": 1.10}}"#;
@@ -35,7 +37,7 @@ fn y04_read_keeps_number_text_in_json() {
     assert!(read(&[dir.path().to_owned()]).unwrap_err().to_string().contains("not JSON"));
 }
 
-/// Regression: when included parts were added to a release, the numbers of its labels were written in another form.
+/// Regression test: when included files were added to a release, the numbers in its labels got another spelling.
 #[test]
 fn y04_release_keeps_number_text_of_labels() {
     let labels = r#"{"a": 1.10, "b": 1e2, "c": -0, "d": 1e400, "e": 18446744073709551616}"#;
@@ -47,12 +49,12 @@ fn y04_release_keeps_number_text_of_labels() {
         let part = format!("annotations: {labels}\nlabels: {{z: 2.0}}\ntasks: [{{id: t, type: shell}}]\n");
         let dir = temp_dir(&[(name, manifest.as_str()), ("part.yml", part.as_str())]);
         let manifests = read(&[dir.path().to_owned()]).unwrap();
-        assert_eq!(manifests.objects.len(), 1, "{name}: a part that a manifest names is no object");
-        let read: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
-        for (map, other) in [("labels", "2.0"), ("annotations", "0.50")] {
-            let expected = texts.into_iter().chain([("z", other)]);
+        assert_eq!(manifests.objects.len(), 1, "{name}: an included file is not an object");
+        let release: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
+        for (map, number_of_z) in [("labels", "2.0"), ("annotations", "0.50")] {
+            let expected = texts.into_iter().chain([("z", number_of_z)]);
             let expected: Map<String, Value> = expected.map(|(key, text)| (key.to_owned(), text.into())).collect();
-            assert_eq!(read[map], Value::Object(expected), "{name}: {map}");
+            assert_eq!(release[map], Value::Object(expected), "{name}: {map}");
         }
     }
 }
@@ -65,9 +67,9 @@ fn read_orders_directory_by_name_and_keeps_label_text() {
         ("notes.txt", "not a manifest"),
     ]);
     let manifests = read(&[dir.path().to_owned()]).unwrap();
-    let all: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
+    let json_texts: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
     assert_eq!(
-        all,
+        json_texts,
         [
             r#"{"kind":"Node","name":"x"}"#,
             r#"{"kind":"Node","name":"y"}"#,
@@ -112,13 +114,15 @@ fn y09_read_names_encoding_when_file_is_utf_16() {
                 assert!(error.contains(&expected), "{text:?}: {error}");
             }
         }
+        // A text that is neither UTF-8 nor UTF-16.
         std::fs::write(&file, b"{\"kind\": \"\xff\"}").unwrap();
         let error = read(std::slice::from_ref(&file)).unwrap_err().to_string();
         assert!(error.contains(&format!("{name}: it is no text in UTF-8")), "{error}");
     }
 }
 
-/// Regression: an included part was read as a manifest, and the whole directory was refused.
+/// Regression test: an included file was read as a manifest, and the whole directory was refused. An included file is
+/// still read if the user names it, or if it contains an object.
 #[test]
 fn y09_read_skips_included_file_of_directory() {
     let dir = temp_dir(&[
@@ -130,11 +134,15 @@ fn y09_read_skips_included_file_of_directory() {
     ]);
     let manifests = read(&[dir.path().to_owned()]).unwrap();
     assert_eq!((manifests.objects.len(), manifests.blobs.len()), (1, 1));
-    let named = |name: &str| read(&[dir.path().join(name)]);
-    assert_eq!(named("a-part.yaml").unwrap().objects.len(), 1, "what is named itself is read");
-    assert!(named("z.json").unwrap_err().to_string().contains("not JSON"));
+    let read_file = |name: &str| read(&[dir.path().join(name)]);
+    assert_eq!(read_file("a-part.yaml").unwrap().objects.len(), 1, "a file that the user names is read");
+    assert!(read_file("z.json").unwrap_err().to_string().contains("not JSON"));
     std::fs::write(dir.path().join("deploy.yaml"), "kind: Cluster\nname: c\n").unwrap();
-    assert_eq!(read(&[dir.path().to_owned()]).unwrap().objects.len(), 2, "an object is one, whoever names its file");
+    assert_eq!(
+        read(&[dir.path().to_owned()]).unwrap().objects.len(),
+        2,
+        "a file with an object is read, although a task uses the file as its source"
+    );
 }
 
 #[test]
@@ -147,46 +155,48 @@ fn y08_read_reads_file_once_when_named_twice() {
         ("r.yaml", "kind: Release\nname: r\ninclude: [tasks.yaml]\n"),
         ("tasks.yaml", "- {id: t, type: stage}\n"),
     ]);
-    let top = dir.path().to_owned();
-    let path = |name: &str| top.join(name);
+    let dir_path = dir.path().to_owned();
+    let path = |name: &str| dir_path.join(name);
     let names = |paths: &[PathBuf]| -> Vec<String> {
         let objects = read(paths).unwrap().objects;
         let name = |object: &Manifest| serde_json::from_str::<Value>(&object.json).unwrap()["name"].as_str().unwrap().to_owned();
         objects.iter().map(name).collect()
     };
     for (paths, expected) in [
-        (vec![top.clone(), top.join("."), path("a.yaml")], &["a", "b", "r"][..]),
-        (vec![path("b.yaml"), top.clone()], &["b", "a", "r"]),
+        (vec![dir_path.clone(), dir_path.join("."), path("a.yaml")], &["a", "b", "r"][..]),
+        (vec![path("b.yaml"), dir_path.clone()], &["b", "a", "r"]),
         (vec![path("a.yaml"), path("./a.yaml")], &["a"]),
-        (vec![top.clone(), path(".c.yaml")], &["a", "b", "r", "c"]),
+        (vec![dir_path.clone(), path(".c.yaml")], &["a", "b", "r", "c"]),
     ] {
         assert_eq!(names(&paths), expected, "{paths:?}");
     }
-    let objects = read(&[top.clone(), path("tasks.yaml")]).unwrap().objects;
-    assert_eq!(objects.len(), 4, "what was named is no part, so it is said later that it is no object");
+    let objects = read(&[dir_path.clone(), path("tasks.yaml")]).unwrap().objects;
+    assert_eq!(objects.len(), 4, "a file that the user names is read as an object, even if a release includes the file");
 }
 
 #[test]
 fn y09_read_reports_missing_objects_by_source() {
     let dir = temp_dir(&[("empty.yaml", ""), ("none.yaml", "# kind: Node\n")]);
-    let top = dir.path().to_owned();
-    let of_files = "no object here: the file contains none; an object begins with its kind";
-    let of_directory = "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory";
+    let dir_path = dir.path().to_owned();
+    let file_error = "no object here: the file contains none; an object begins with its kind";
+    let directory_error = "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory";
     for (paths, expected) in [
-        (vec![top.join("empty.yaml")], format!("{}: {of_files}", top.join("empty.yaml").display())),
+        (vec![dir_path.join("empty.yaml")], format!("{}: {file_error}", dir_path.join("empty.yaml").display())),
         (
-            vec![top.join("empty.yaml"), top.join("none.yaml")],
-            format!("{0}/empty.yaml, {0}/none.yaml: {of_files}", top.display()),
+            vec![dir_path.join("empty.yaml"), dir_path.join("none.yaml")],
+            format!("{0}/empty.yaml, {0}/none.yaml: {file_error}", dir_path.display()),
         ),
-        (vec![top.clone()], format!("{}: {of_directory}", top.display())),
+        (vec![dir_path.clone()], format!("{}: {directory_error}", dir_path.display())),
     ] {
         let error = read(&paths).unwrap_err().to_string();
         assert!(error.starts_with(&expected), "{error}");
-        assert!(paths == [top.clone()] || !error.contains("right in the directory"), "{error}");
+        assert!(paths == [dir_path.clone()] || !error.contains("right in the directory"), "{error}");
     }
 }
 
-/// Regression: the error was reported at the task, with a line number that was counted from the start of the template.
+/// Regression test: the error was reported at the task, with a line number counted from the start of the template. The
+/// first position in the message becomes a position in the file, if the field has a template file or a literal block.
+/// Otherwise the message is unchanged, and the place is that of the field.
 #[test]
 fn y09_template_error_names_line_of_template_file() {
     let dir = temp_dir(&[
@@ -200,17 +210,17 @@ fn y09_template_error_names_line_of_template_file() {
         ("t.j2", "x\n{% for %}\n"),
     ]);
     let manifests = read(&[dir.path().join("site.yaml")]).unwrap();
-    let locate = |field: &str, what: &str| {
-        let (place, what) = manifests.objects[0].locate_error(field, what);
-        format!("{}: {what}", place.strip_prefix(&format!("{}/", dir.path().display())).unwrap())
+    let locate = |field: &str, message: &str| {
+        let (place, message) = manifests.objects[0].locate_error(field, message);
+        format!("{}: {message}", place.strip_prefix(&format!("{}/", dir.path().display())).unwrap())
     };
-    let wrong = "parameters.template: line 2, column 4: `y`: there is no: line 1, column 1: y";
-    for (field, what, expected) in [
-        ("task a parameters.template", wrong, "t.j2:2:4: parameters.template: `y`: there is no: line 1, column 1: y"),
-        ("task b parameters.template", wrong, "site.yaml:13:10: parameters.template: `y`: there is no: line 1, column 1: y"),
+    let error_text = "parameters.template: line 2, column 4: `y`: there is no: line 1, column 1: y";
+    for (field, message, expected) in [
+        ("task a parameters.template", error_text, "t.j2:2:4: parameters.template: `y`: there is no: line 1, column 1: y"),
+        ("task b parameters.template", error_text, "site.yaml:13:10: parameters.template: `y`: there is no: line 1, column 1: y"),
         (
             "task c parameters.template",
-            wrong,
+            error_text,
             "site.yaml:14:36: parameters.template: line 2, column 4: `y`: there is no: line 1, column 1: y",
         ),
         ("tasks[1].parameters.template", "line 2, column 4: z", "site.yaml:13:10: z"),
@@ -218,7 +228,7 @@ fn y09_template_error_names_line_of_template_file() {
         ("task a parameters.template", "is not a text", "site.yaml:7:3: is not a text"),
         ("task a id", "line 1, column 1: z", "site.yaml:5:3: line 1, column 1: z"),
     ] {
-        assert_eq!(locate(field, what), expected, "{field}: {what}");
+        assert_eq!(locate(field, message), expected, "{field}: {message}");
     }
 }
 
@@ -243,19 +253,23 @@ fn resolve_includes_adds_content_of_included_files() {
     assert!(release.get("include").is_none());
 }
 
+/// Two manifests have two tasks each, and every task names a file that does not exist.
 #[test]
 fn resolve_includes_reports_each_missing_file() {
-    let task = |id: &str, name: &str| format!("- {{id: {id}, type: file, parameters: {{{name}: {id}.none}}}}\n");
+    let task = |id: &str, parameter: &str| format!("- {{id: {id}, type: file, parameters: {{{parameter}: {id}.none}}}}\n");
     let text = format!("kind: Release\nname: r\ntasks:\n{}{}", task("a", "source"), task("b", "template_file"));
     let dir = temp_dir(&[("m.yaml", &text), ("n.yaml", &text)]);
     let error = read(&[dir.path().to_owned()]).unwrap_err().to_string();
-    for (file, line, says) in [("m", 4, "task a: source"), ("m", 5, "task b: template_file"), ("n", 5, "task b")] {
+    for (file, line, expected) in [("m", 4, "task a: source"), ("m", 5, "task b: template_file"), ("n", 5, "task b")] {
         let place = format!("{file}.yaml:{line}:");
-        assert!(error.lines().any(|told| told.contains(&place) && told.contains(says)), "{place} {says}: {error}");
+        assert!(
+            error.lines().any(|error_line| error_line.contains(&place) && error_line.contains(expected)),
+            "{place} {expected}: {error}"
+        );
     }
 }
 
-/// Regression: a file with such a name was read, or the error named the manifest's directory as the file.
+/// Regression test: a file with a blank name was read, or the error named the directory of the manifest as the file.
 #[test]
 fn x06_join_path_rejects_empty_name() {
     for name in ["", " ", "\u{200b}"] {
@@ -273,6 +287,7 @@ fn x06_join_path_rejects_empty_name() {
     }
 }
 
+/// Each manifest has one mistake.
 #[test]
 fn read_error_names_file() {
     for (text, expected) in [
@@ -281,7 +296,7 @@ fn read_error_names_file() {
         ("kind: Release\nversion: 2026.10\n", "m.yaml:2:1: version 2026.10 is a number"),
         (
             "kind: Release\nname: r\ntasks: [{id: a, type: file, parameters: {source: 'sha256:AB'}}]\n",
-            "task a: source \"sha256:AB\": it names no blob",
+            "task a: source \"sha256:AB\": it does not name a blob",
         ),
         (
             "kind: Release\nname: r\ntasks: [{id: a, type: file,\n parameters: {mode: 18446744073709551616}}]\n",
@@ -306,7 +321,8 @@ fn read_error_names_file() {
     }
 }
 
-/// Regression: a part was reported as skipped although it was read.
+/// Regression test: a file that a manifest includes was reported as skipped, although it was read. `old.inc.yaml`
+/// remains skipped, because only a skipped file includes it.
 #[test]
 fn y08_is_included_is_true_when_manifest_names_part() {
     let dir = temp_dir(&[
@@ -324,10 +340,10 @@ fn y08_is_included_is_true_when_manifest_names_part() {
     let mut listing = list_files(dir.path()).unwrap();
     let skipped = ["b.yaml.bak", "old.inc.yaml", "site.yaml.bak", "t.yaml.1", "tasks.inc.yaml"].map(path);
     assert_eq!(listing.skipped, skipped);
-    let named = included_files(&[dir.path().to_owned()]);
-    listing.skipped.retain(|file| !is_included(&named, file));
+    let included = included_files(&[dir.path().to_owned()]);
+    listing.skipped.retain(|file| !is_included(&included, file));
     assert_eq!(listing.skipped, ["old.inc.yaml", "site.yaml.bak"].map(path));
     let manifests = read(&[dir.path().to_owned()]).unwrap();
     let release: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
-    assert_eq!(release["tasks"].as_array().map(Vec::len), Some(2), "they are read");
+    assert_eq!(release["tasks"].as_array().map(Vec::len), Some(2), "the included tasks are read");
 }

@@ -1,10 +1,10 @@
-//! Joins characters that are written as two escapes.
+//! Joins the two escapes of a character above U+FFFF to one escape.
 //!
-//! Many programs write JSON in ASCII, and a character above U+FFFF as its two UTF-16 surrogates: `\ud83d\ude00`. JSON
-//! reads the two as one character. YAML reads each as a character, and no such character exists. So the pair is
-//! replaced with one escape before YAML reads the text. This is done in double quotes only, because a backslash begins
-//! an escape nowhere else. YAML's own parser decides which texts are in double quotes: it first reads the text with
-//! harmless escapes in place of the pairs.
+//! Many programs write JSON in ASCII. They write a character above U+FFFF as its two UTF-16 surrogates: `\ud83d\ude00`.
+//! JSON reads the two escapes as one character. YAML reads each escape as a character, and refuses a surrogate. So the
+//! pair is replaced with one escape before YAML reads the text. Only pairs in double quotes are replaced, because a
+//! backslash begins an escape nowhere else. YAML's own parser decides which texts are in double quotes: it first reads
+//! the text with harmless escapes in place of the pairs.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle};
 
 use super::{SourcePosition, position_from_marker};
 
-/// A character that is written as two escapes (`\ud83d\ude00`), as many programs do in JSON.
+/// A character that is written as two escapes (`\ud83d\ude00`).
 struct SurrogatePair {
     /// The offset of the pair's first backslash, in bytes.
     offset: usize,
@@ -23,21 +23,22 @@ struct SurrogatePair {
 impl SurrogatePair {
     /// The length of a pair, in bytes.
     const BYTES: usize = 12;
-    /// Two escapes with the length of a pair that YAML accepts.
+    /// Two escapes that YAML accepts, with the length of a pair.
     const PLACEHOLDER: &'static str = "\\u0041\\u0041";
 
-    /// Returns the possible pairs, in order. Whether a backslash begins an escape is decided by YAML later.
+    /// Returns the possible pairs, in the order of the text. Some may be outside double quotes, where a backslash does
+    /// not begin an escape. [`join_surrogates`] removes those.
     fn find_all(text: &str) -> Vec<Self> {
         let mut pairs = Vec::new();
         let mut cursor = TextCursor { text, offset: 0, position: SourcePosition::START };
-        while let Some(ahead) = text[cursor.offset..].find('\\') {
-            let offset = cursor.offset + ahead;
+        while let Some(distance) = text[cursor.offset..].find('\\') {
+            let offset = cursor.offset + distance;
             let length = match decode_pair(&text[offset..]) {
                 Some(character) => {
                     pairs.push(Self { offset, position: cursor.advance_to(offset), character });
                     Self::BYTES
                 }
-                // The character after a backslash begins no escape, even if it is a backslash.
+                // The character after a backslash never begins an escape, even if it is a backslash.
                 None => 1 + text[offset + 1..].chars().next().map_or(0, char::len_utf8),
             };
             cursor.advance_to(offset + length);
@@ -45,20 +46,20 @@ impl SurrogatePair {
         pairs
     }
 
-    /// Replaces each pair in the text.
-    fn replace(text: &str, pairs: &[Self], by: impl Fn(&Self) -> String) -> String {
-        let (mut replaced, mut from) = (String::with_capacity(text.len()), 0);
+    /// Returns the text with the result of `replacement` in place of each pair.
+    fn replace(text: &str, pairs: &[Self], replacement: impl Fn(&Self) -> String) -> String {
+        let (mut replaced, mut start) = (String::with_capacity(text.len()), 0);
         for pair in pairs {
-            replaced.push_str(&text[from..pair.offset]);
-            replaced.push_str(&by(pair));
-            from = pair.offset + Self::BYTES;
+            replaced.push_str(&text[start..pair.offset]);
+            replaced.push_str(&replacement(pair));
+            start = pair.offset + Self::BYTES;
         }
-        replaced.push_str(&text[from..]);
+        replaced.push_str(&text[start..]);
         replaced
     }
 }
 
-/// A position while walking through a text.
+/// A position in a text, as a byte offset and as line and column. It only moves forward.
 struct TextCursor<'text> {
     text: &'text str,
     offset: usize,
@@ -66,13 +67,14 @@ struct TextCursor<'text> {
 }
 
 impl TextCursor<'_> {
-    /// Advances to a byte offset and returns its position. Line ends are those of the parser.
+    /// Moves to a byte offset, and returns the line and column there. As in the YAML parser, `\n`, `\r` and `\r\n` end
+    /// a line.
     fn advance_to(&mut self, offset: usize) -> SourcePosition {
         let text = self.text;
-        for (at, character) in text[self.offset..offset].char_indices() {
+        for (index, character) in text[self.offset..offset].char_indices() {
             let ends_line = match character {
                 '\n' => true,
-                '\r' => !text[self.offset + at + 1..].starts_with('\n'),
+                '\r' => !text[self.offset + index + 1..].starts_with('\n'),
                 _ => false,
             };
             self.position = if ends_line {
@@ -86,23 +88,24 @@ impl TextCursor<'_> {
     }
 }
 
-/// Replaces each pair of escapes within double quotes with one escape, on the same line.
+/// Returns the text with one escape in place of each pair of escapes within double quotes. No text moves to another
+/// line.
 pub(super) fn join_surrogates(text: &str) -> Cow<'_, str> {
     let mut pairs = SurrogatePair::find_all(text);
     if pairs.is_empty() {
         return text.into();
     }
-    // With other escapes of the same length, the text can be parsed and all positions stay the same.
-    let quoted = quoted_ranges(&SurrogatePair::replace(text, &pairs, |_| SurrogatePair::PLACEHOLDER.to_owned()));
+    // With placeholders of the same length, YAML can parse the text, and all positions remain the same.
+    let ranges = quoted_ranges(&SurrogatePair::replace(text, &pairs, |_| SurrogatePair::PLACEHOLDER.to_owned()));
     pairs.retain(|pair| {
-        let at = quoted.partition_point(|(_, end)| *end <= pair.position);
-        quoted.get(at).is_some_and(|(begin, _)| *begin <= pair.position)
+        let index = ranges.partition_point(|(_, end)| *end <= pair.position);
+        ranges.get(index).is_some_and(|(start, _)| *start <= pair.position)
     });
     SurrogatePair::replace(text, &pairs, |pair| format!("\\U{:08x}", u32::from(pair.character))).into()
 }
 
-/// Returns the start and end of each text in double quotes. After a YAML error, the rest counts as quoted, because none
-/// of it is read.
+/// Returns the start and end of each text in double quotes. If the text is not YAML, everything after the last such
+/// text counts as quoted. The document is refused in that case.
 fn quoted_ranges(text: &str) -> Vec<(SourcePosition, SourcePosition)> {
     let mut events = Parser::new_from_str(text);
     let mut ranges: Vec<(SourcePosition, SourcePosition)> = Vec::new();
@@ -122,14 +125,15 @@ fn quoted_ranges(text: &str) -> Vec<(SourcePosition, SourcePosition)> {
     }
 }
 
-/// Decodes the character of the two escapes at the start of a text.
+/// Decodes the character of the two escapes at the start of a text. `None` if the text does not begin with a surrogate
+/// pair.
 fn decode_pair(text: &str) -> Option<char> {
     let halves = [decode_escape(text)?, decode_escape(text.get(6..)?)?];
-    // If the first escape is a whole character, only that one is decoded.
+    // If the first escape is not a surrogate, the decoder returns that character alone, which is not a pair.
     char::decode_utf16(halves).next()?.ok().filter(|character| character.len_utf16() == 2)
 }
 
-/// Decodes the escape `\uXXXX` at the start of a text.
+/// Decodes the escape `\uXXXX` at the start of a text to its UTF-16 code unit.
 fn decode_escape(text: &str) -> Option<u16> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     u16::from_str_radix(digits, 16).ok()
@@ -143,8 +147,8 @@ mod tests {
         read_documents(text).unwrap().into_iter().map(|document| document.json).collect()
     }
 
-    /// The texts are as Python's `json.dumps` writes them, joined by `---`. Before, only a file of one such document
-    /// could be read.
+    /// The texts are as Python's `json.dumps` writes them, joined by `---`. Regression: only a file with a single such
+    /// document could be read.
     #[test]
     fn y04_join_surrogates_decodes_pair_in_each_document() {
         let smile = r#"{"kind": "Cluster", "description": "\ud83d\ude00"}"#;
@@ -159,6 +163,8 @@ mod tests {
         assert_eq!(json(forms), [format!(r#"{{"é":"{plain}","b":"é😀","c":"{plain}","d":"x 😀 \\ud83d","😀":"{plain}"}}"#)]);
     }
 
+    /// The first document contains a pair of escapes. The error in the second document has its position in the file as
+    /// written.
     #[test]
     fn y04_error_keeps_line_when_pair_is_on_same_line() {
         let first = r#"{"a": "\ud83d\ude00"}"#;

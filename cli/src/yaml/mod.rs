@@ -1,10 +1,10 @@
 //! Converts YAML to JSON text with the position of every field, and values to YAML.
 //!
-//! The API takes JSON, and the number in a label keeps the text that its author sent, so a YAML number must not pass
-//! through a float. Hence there is no YAML-to-value library: the parser's events are written as JSON text. The core
-//! schema of YAML 1.2 decides what is null, a boolean or a number (`yes` and `on` are text). A number that JSON cannot
-//! express (`0x1F`, `+1`, `.5`) is text too. Aliases and `<<` are expanded within limits. A duplicate key is an error,
-//! so the last one does not win silently. A `<<` in quotes is an ordinary key.
+//! The API accepts JSON. A number in a label must have the text that its author wrote, so a YAML number must not be
+//! converted to a float. So no library converts YAML to values here, and the events of the parser are written as JSON
+//! text. The core schema of YAML 1.2 decides what is null, a boolean or a number (`yes` and `on` are text). A number
+//! that JSON cannot express (`0x1F`, `+1`, `.5`) becomes text too. Aliases and `<<` are expanded within limits. A
+//! duplicate key is an error, so that no value is lost silently. A `<<` in quotes is an ordinary key.
 
 mod escapes;
 mod write;
@@ -20,12 +20,12 @@ use stemma_core::manifest::{BodyError, MAX_DEPTH, with_label_texts};
 pub(crate) use write::is_printable;
 pub use write::to_block;
 
-/// Maximum number of values in one file, after aliases are expanded.
+/// The maximum number of values in one file, after aliases are expanded.
 pub(crate) const MAX_NODES: usize = 1_000_000;
-/// The types of YAML's core schema.
+/// The names of the types of YAML's core schema, as tags write them after `!!`.
 const CORE_TYPES: [&str; 7] = ["str", "int", "float", "bool", "null", "seq", "map"];
 
-/// One document of a file.
+/// One document of a YAML or JSON file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YamlDocument {
     /// The JSON text of the document.
@@ -34,7 +34,7 @@ pub struct YamlDocument {
     pub position: SourcePosition,
     /// The position of each field, by path (`tasks[2].id`).
     pub positions: BTreeMap<String, SourcePosition>,
-    /// The start of the text in each literal block (`|`), by path. The lines of this text are lines of the file.
+    /// The start of the text in each literal block (`|`), by path. Each line of such a text is one line of the file.
     pub block_starts: BTreeMap<String, SourcePosition>,
 }
 
@@ -54,44 +54,47 @@ pub struct SourcePosition {
 pub struct YamlError {
     /// The position of the error.
     pub at: SourcePosition,
-    /// One sentence that also says what to do.
+    /// One sentence with the error, and with advice to correct it.
     pub what: String,
 }
 
 impl YamlDocument {
-    /// Parses the document.
+    /// Deserializes the document as a `T`.
     ///
     /// # Errors
-    /// [`BodyError`], also for a number that does not fit into 64 bits.
+    /// Fails with [`BodyError`] if the document is not a `T`, or has a number that does not fit into 64 bits.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
         stemma_core::manifest::read_json(self.raw())
     }
 
-    /// Like [`Self::read`], for an object or a part of one. Numbers in its labels and annotations become text as
-    /// written.
+    /// Deserializes the document as an object or as a part of an object. Numbers in its labels and annotations become
+    /// text, with the digits of the document.
     ///
     /// # Errors
-    /// [`BodyError`], also for any other number that does not fit into 64 bits.
+    /// Fails with [`BodyError`] if the document is not a `T`, or if a number outside labels and annotations does not
+    /// fit into 64 bits.
     pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
         stemma_core::manifest::read_json(&with_label_texts(self.raw()))
     }
 
-    /// Returns the document as a value, for callers that need no exact numbers. A number without an exact value becomes
-    /// its text.
+    /// Returns the document as a value, for callers that do not need exact numbers. A number that a JSON value cannot
+    /// represent exactly becomes its text.
     pub(crate) fn to_value(&self) -> serde_json::Value {
         parse_value_with_inexact_texts(self.raw())
     }
 
+    /// Returns the JSON text as a raw value.
     fn raw(&self) -> &RawValue {
         serde_json::from_str(&self.json).expect("a document is written down as JSON")
     }
 
-    /// Returns a part of the document, without its JSON text.
+    /// Returns the part of the document at `path`, with its positions and without its JSON text. The paths in the part
+    /// are relative to `path`.
     #[must_use]
     pub fn sub_document(&self, path: &str) -> Self {
         let relocate =
-            |(own, place): (&String, &SourcePosition)| Some((own.strip_prefix(path)?.trim_start_matches('.').to_owned(), *place));
-        let part = |all: &BTreeMap<String, SourcePosition>| all.iter().filter_map(relocate).collect();
+            |(key, place): (&String, &SourcePosition)| Some((key.strip_prefix(path)?.trim_start_matches('.').to_owned(), *place));
+        let part = |source: &BTreeMap<String, SourcePosition>| source.iter().filter_map(relocate).collect();
         Self {
             json: String::new(),
             position: self.position_of(path),
@@ -100,16 +103,16 @@ impl YamlDocument {
         }
     }
 
-    /// Returns the position of a field, or of the nearest known field around it.
+    /// Returns the position of a field, or of the nearest enclosing field that has a position.
     #[must_use]
     pub fn position_of(&self, path: &str) -> SourcePosition {
         let mut path = path;
         loop {
-            if let Some(place) = self.positions.get(path) {
-                return *place;
+            if let Some(position) = self.positions.get(path) {
+                return *position;
             }
             match path.rfind(['.', '[']) {
-                Some(cut) => path = &path[..cut],
+                Some(end) => path = &path[..end],
                 None => return self.position,
             }
         }
@@ -117,21 +120,21 @@ impl YamlDocument {
 }
 
 impl SourcePosition {
-    /// The start of a text.
+    /// The position of the first character of a text.
     const START: Self = Self { line: 1, column: 1 };
 
-    /// Converts a position in a text to a position in the file. The text begins at `self` and has the same lines in the
-    /// file.
+    /// Converts a position in a block of text to a position in the file. The block begins at `self`, and all of its
+    /// lines have the same indentation.
     #[must_use]
-    pub fn position_in_file(self, within: Self) -> Self {
-        Self { line: self.line + within.line - 1, column: self.column + within.column - 1 }
+    pub fn position_in_file(self, position: Self) -> Self {
+        Self { line: self.line + position.line - 1, column: self.column + position.column - 1 }
     }
 }
 
 /// Reads every document of a file and skips empty ones. JSON is YAML, so a JSON file can be read too.
 ///
 /// # Errors
-/// [`YamlError`] if the text is not YAML, a key is a duplicate or not text, or a limit is exceeded.
+/// Fails with [`YamlError`] if the text is not YAML, a key is a duplicate or not text, or a limit is exceeded.
 pub fn read_documents(text: &str) -> Result<Vec<YamlDocument>, YamlError> {
     let text = &escapes::join_surrogates(text);
     let mut reader = YamlReader {
@@ -148,6 +151,7 @@ pub fn read_documents(text: &str) -> Result<Vec<YamlDocument>, YamlError> {
             Event::DocumentStart(_) => {
                 let event = reader.next_event()?;
                 let node = reader.read_node(event, 0)?;
+                // An empty document is read as null.
                 if !matches!(&node.value, YamlValue::Scalar(text) if text == "null") {
                     documents.push(node.to_document());
                 }
@@ -157,10 +161,11 @@ pub fn read_documents(text: &str) -> Result<Vec<YamlDocument>, YamlError> {
     }
 }
 
-/// Maximum number of lines in the head of a block scalar: its anchor, its tag, its `|`.
+/// The maximum number of lines from the start of a block scalar to the first line of its text, without blank lines: one
+/// line each for its anchor, its tag, its `|`, and that first line.
 const MAX_BLOCK_HEAD_LINES: usize = 4;
 
-/// A value with its position in the file.
+/// A YAML value with its position in the file.
 #[derive(Clone)]
 struct YamlNode {
     position: SourcePosition,
@@ -172,23 +177,25 @@ struct YamlNode {
 /// The content of a node.
 #[derive(Clone)]
 enum YamlValue {
-    /// JSON text.
+    /// The JSON text of a null, boolean, number or text.
     Scalar(String),
     Sequence(Vec<YamlNode>),
     Mapping(Vec<(String, YamlNode)>),
 }
 
-/// The state of reading a file: the parser's events, and the values of the anchors so far.
+/// The state of reading a file: the parser's events, and the values of the anchors that were read.
 struct YamlReader<'input> {
     events: Parser<'input, saphyr_parser::StrInput<'input>>,
     lines: Vec<&'input str>,
+    /// The value of each anchor, by the number that the parser gives the anchor.
     anchors: HashMap<usize, YamlNode>,
+    /// The number of values that were read, with aliases expanded.
     nodes: usize,
     position: SourcePosition,
 }
 
 impl<'input> YamlReader<'input> {
-    /// Returns the next event of the parser, and stores its position.
+    /// Returns the next event of the parser, and stores its position in `self.position`.
     fn next_event(&mut self) -> Result<Event<'input>, YamlError> {
         match self.events.next_event() {
             Some(Ok((event, span))) => {
@@ -200,26 +207,28 @@ impl<'input> YamlReader<'input> {
         }
     }
 
-    fn error(&self, what: impl Into<String>) -> YamlError {
-        YamlError { at: self.position, what: what.into() }
+    /// Returns an error at the position of the last event.
+    fn error(&self, message: impl Into<String>) -> YamlError {
+        YamlError { at: self.position, what: message.into() }
     }
 
-    /// Counts values. Fails if the file has too many of them.
-    fn add_nodes(&mut self, more: usize) -> Result<(), YamlError> {
-        self.nodes += more;
+    /// Adds to the number of values. Fails if the file has more than [`MAX_NODES`].
+    fn add_nodes(&mut self, count: usize) -> Result<(), YamlError> {
+        self.nodes += count;
         if self.nodes > MAX_NODES {
             return Err(self.error(format!("more than {MAX_NODES} values with aliases expanded: split the file")));
         }
         Ok(())
     }
 
-    /// Reads the value that begins with an event. An alias is replaced with a copy of its value.
+    /// Reads the value that begins with an event. An alias is replaced with a copy of its value. `depth` is the number
+    /// of lists and maps around the value. Fails if the value is nested too deep.
     fn read_node(&mut self, event: Event<'input>, depth: usize) -> Result<YamlNode, YamlError> {
         if depth > MAX_DEPTH {
             return Err(self.error(format!("nested deeper than {MAX_DEPTH} levels")));
         }
         self.add_nodes(1)?;
-        let at = self.position;
+        let start = self.position;
         let block = match &event {
             Event::Scalar(text, ScalarStyle::Literal, ..) => self.block_start(text),
             _ => None,
@@ -228,7 +237,7 @@ impl<'input> YamlReader<'input> {
             Event::Scalar(text, style, anchor, tag) => {
                 let value = match self.tag_type(tag.as_deref())? {
                     None => scalar_json(&text, style == ScalarStyle::Plain),
-                    Some(named) => tagged_scalar(&text, named).ok_or_else(|| self.error(tag_error(&text, named)))?,
+                    Some(type_name) => tagged_scalar(&text, type_name).ok_or_else(|| self.error(tag_error(&text, type_name)))?,
                 };
                 (YamlValue::Scalar(value), anchor)
             }
@@ -241,41 +250,44 @@ impl<'input> YamlReader<'input> {
                 (self.read_mapping(depth)?, anchor)
             }
             Event::Alias(id) => {
-                let known = self.anchors.get(&id).cloned();
-                let node = known.ok_or_else(|| self.error("an alias of a value that contains the alias"))?;
+                let anchored_node = self.anchors.get(&id).cloned();
+                let node = anchored_node.ok_or_else(|| self.error("an alias of a value that contains the alias"))?;
                 self.add_nodes(node.size())?;
                 return Ok(node);
             }
             _ => return Err(self.error("a value is missing here")),
         };
-        let node = YamlNode { position: at, block_start: block, value };
+        let node = YamlNode { position: start, block_start: block, value };
+        // The parser numbers anchors from 1. The number 0 means that the value has no anchor.
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
     }
 
-    /// Returns the start of a literal block's text, after its indentation. The parser reports the first line that is
-    /// not blank, or an anchor or tag before it.
+    /// Returns the position of the first character of a literal block's text, after the indentation. The parser reports
+    /// only the first line that is not blank, or an anchor or tag before the text. So the text's first line that is not
+    /// blank is searched from there. `None` if the search fails.
     fn block_start(&self, text: &str) -> Option<SourcePosition> {
-        let (nth, first) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty())?;
-        let is_first = |line: &&str| line.trim_start_matches(' ') == first.trim_start_matches(' ');
-        let from = self.position.line.checked_sub(1)?;
-        let ahead = self.lines.get(from..)?.iter().take(nth + MAX_BLOCK_HEAD_LINES).position(is_first)?;
-        let line = self.lines.get(from + ahead)?;
-        let indent = line.len().checked_sub(first.len())?;
-        Some(SourcePosition { line: (from + ahead + 1).checked_sub(nth)?, column: indent + 1 })
+        let (blank_lines, first_text) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty())?;
+        let is_first_text = |line: &&str| line.trim_start_matches(' ') == first_text.trim_start_matches(' ');
+        let start_line = self.position.line.checked_sub(1)?;
+        let distance = self.lines.get(start_line..)?.iter().take(blank_lines + MAX_BLOCK_HEAD_LINES).position(is_first_text)?;
+        let line = self.lines.get(start_line + distance)?;
+        let indent = line.len().checked_sub(first_text.len())?;
+        // Lines count from 1. The blank lines before the line that was found belong to the text.
+        Some(SourcePosition { line: (start_line + distance + 1).checked_sub(blank_lines)?, column: indent + 1 })
     }
 
-    /// Returns the type that a tag names, or `None` without a tag. An unknown tag is an error, because ignoring it
-    /// would lose its meaning.
+    /// Returns the type that a tag names, such as `int`, or `None` without a tag. An unknown tag is an error, because
+    /// the value would lose its meaning without the tag.
     fn tag_type(&self, tag: Option<&Tag>) -> Result<Option<&'static str>, YamlError> {
         let Some(tag) = tag else { return Ok(None) };
-        let known = CORE_TYPES.iter().find(|name| tag.is_yaml_core_schema() && tag.suffix == **name);
-        let written = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
-        let what =
-            || format!("the tag {written} is not supported: remove it; the supported tags are !!{}", CORE_TYPES.join(", !!"));
-        known.map(|name| Some(*name)).ok_or_else(|| self.error(what()))
+        let core_type = CORE_TYPES.iter().find(|name| tag.is_yaml_core_schema() && tag.suffix == **name);
+        let tag_text = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
+        let message =
+            || format!("the tag {tag_text} is not supported: remove it; the supported tags are !!{}", CORE_TYPES.join(", !!"));
+        core_type.map(|name| Some(*name)).ok_or_else(|| self.error(message()))
     }
 
     /// Reads the items of a list until its end.
@@ -289,28 +301,29 @@ impl<'input> YamlReader<'input> {
         }
     }
 
-    /// Reads a map. A duplicate key is an error. The maps of `<<` are merged in at its end.
+    /// Reads a map until its end. A duplicate key is an error. The value of the key `<<` has entries for this map: they
+    /// are added at the end, if the map does not have their keys.
     fn read_mapping(&mut self, depth: usize) -> Result<YamlValue, YamlError> {
         let mut entries: Vec<(String, YamlNode)> = Vec::new();
         let mut merge_values = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen_keys = std::collections::HashSet::new();
         loop {
             let (key, is_merge) = match self.next_event()? {
                 Event::MappingEnd => break,
                 Event::Scalar(text, style, _, _) => (text.clone().into_owned(), text == "<<" && style == ScalarStyle::Plain),
                 _ => return Err(self.error("a key must be text")),
             };
-            let is_duplicate = !seen.insert((key.clone(), is_merge));
+            let is_duplicate = !seen_keys.insert((key.clone(), is_merge));
             if is_duplicate {
                 return Err(self.error(format!("the key {key:?} occurs twice in one map: keep one of them")));
             }
-            let at = self.position;
+            let key_position = self.position;
             let event = self.next_event()?;
             let mut node = self.read_node(event, depth + 1)?;
             if is_merge {
                 merge_values.push(node);
             } else {
-                node.position = at;
+                node.position = key_position;
                 entries.push((key, node));
             }
         }
@@ -320,12 +333,13 @@ impl<'input> YamlReader<'input> {
         Ok(YamlValue::Mapping(entries))
     }
 
-    /// Merges a `<<` value: adds the keys of its maps that the map itself lacks. An earlier map wins over a later one.
+    /// Adds the entries of a `<<` value to a map: those whose keys the map does not have. The value is a map or a list
+    /// of maps, in which an earlier map wins over a later one.
     fn merge_entries(&self, entries: &mut Vec<(String, YamlNode)>, node: YamlNode) -> Result<(), YamlError> {
         match node.value {
-            YamlValue::Mapping(more) => {
-                for (key, node) in more {
-                    if !entries.iter().any(|(own, _)| *own == key) {
+            YamlValue::Mapping(merged) => {
+                for (key, node) in merged {
+                    if !entries.iter().any(|(present_key, _)| *present_key == key) {
                         entries.push((key, node));
                     }
                 }
@@ -338,7 +352,7 @@ impl<'input> YamlReader<'input> {
 }
 
 impl YamlNode {
-    /// Returns the number of values in the node, including itself.
+    /// Returns the number of values in the node, including the node itself.
     fn size(&self) -> usize {
         1 + match &self.value {
             YamlValue::Scalar(_) => 0,
@@ -347,6 +361,7 @@ impl YamlNode {
         }
     }
 
+    /// Returns the document whose content is this node: its JSON text, and the positions of its fields.
     fn to_document(&self) -> YamlDocument {
         let (places, texts) = (BTreeMap::new(), BTreeMap::new());
         let mut document = YamlDocument { json: String::new(), position: self.position, positions: places, block_starts: texts };
@@ -354,40 +369,41 @@ impl YamlNode {
         document
     }
 
-    /// Writes the value as JSON text, and stores the position of each field. `path` is the path of this value.
-    fn write(&self, path: &mut String, to: &mut YamlDocument) {
+    /// Appends the value to the JSON text of `document`, and stores the position of each field. `path` is the path of
+    /// this value.
+    fn write(&self, path: &mut String, document: &mut YamlDocument) {
         if !path.is_empty() {
-            to.positions.insert(path.clone(), self.position);
+            document.positions.insert(path.clone(), self.position);
         }
         if let Some(start) = self.block_start {
-            to.block_starts.insert(path.clone(), start);
+            document.block_starts.insert(path.clone(), start);
         }
         match &self.value {
-            YamlValue::Scalar(text) => to.json.push_str(text),
+            YamlValue::Scalar(text) => document.json.push_str(text),
             YamlValue::Sequence(items) => {
-                to.json.push('[');
+                document.json.push('[');
                 for (index, item) in items.iter().enumerate() {
-                    write_separator(&mut to.json, index);
-                    with_step(path, &format!("[{index}]"), |path| item.write(path, to));
+                    write_separator(&mut document.json, index);
+                    with_step(path, &format!("[{index}]"), |path| item.write(path, document));
                 }
-                to.json.push(']');
+                document.json.push(']');
             }
             YamlValue::Mapping(entries) => {
-                to.json.push('{');
+                document.json.push('{');
                 for (index, (key, node)) in entries.iter().enumerate() {
-                    write_separator(&mut to.json, index);
-                    to.json.push_str(&quoted(key));
-                    to.json.push(':');
+                    write_separator(&mut document.json, index);
+                    document.json.push_str(&quoted(key));
+                    document.json.push(':');
                     let step = if path.is_empty() { key.clone() } else { format!(".{key}") };
-                    with_step(path, &step, |path| node.write(path, to));
+                    with_step(path, &step, |path| node.write(path, document));
                 }
-                to.json.push('}');
+                document.json.push('}');
             }
         }
     }
 }
 
-/// Calls `write` with the path extended by one step.
+/// Calls `write` with the path extended by one step. Afterwards, the path is as it was.
 fn with_step(path: &mut String, step: &str, write: impl FnOnce(&mut String)) {
     let length = path.len();
     path.push_str(step);
@@ -395,20 +411,22 @@ fn with_step(path: &mut String, step: &str, write: impl FnOnce(&mut String)) {
     path.truncate(length);
 }
 
+/// Writes a comma before every item but the first.
 fn write_separator(json: &mut String, index: usize) {
     if index > 0 {
         json.push(',');
     }
 }
 
+/// Converts a position of the parser, which counts columns from 0.
 fn position_from_marker(marker: Marker) -> SourcePosition {
     SourcePosition { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// Returns the parser's reason, followed by the most likely cause.
+/// Returns an error text: the parser's reason, and advice about the most likely cause.
 fn syntax_error(reason: &str) -> String {
     let advice = match reason {
-        _ if reason.contains("unprintable") => "; take the character out, or write it as an escape in double quotes",
+        _ if reason.contains("unprintable") => "; remove the character, or write it as an escape in double quotes",
         _ if reason.contains("tab") => "; indent with spaces",
         _ if reason.contains("':' indicator") || reason.contains("mapping values") => {
             "; put a text with a colon into quotes, and close what was opened before"
@@ -421,41 +439,46 @@ fn syntax_error(reason: &str) -> String {
     format!("no YAML: {reason}{advice}")
 }
 
-/// Returns the JSON text of a scalar.
-fn scalar_json(text: &str, plain: bool) -> String {
+/// Returns the JSON text of a scalar. Only a plain scalar, which has no quotes, can be null, a boolean or a number.
+fn scalar_json(text: &str, is_plain: bool) -> String {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" if plain => "null".to_owned(),
-        "true" | "True" | "TRUE" if plain => "true".to_owned(),
-        "false" | "False" | "FALSE" if plain => "false".to_owned(),
-        _ if plain && is_json_number(text) => text.to_owned(),
+        "" | "~" | "null" | "Null" | "NULL" if is_plain => "null".to_owned(),
+        "true" | "True" | "TRUE" if is_plain => "true".to_owned(),
+        "false" | "False" | "FALSE" if is_plain => "false".to_owned(),
+        _ if is_plain && is_json_number(text) => text.to_owned(),
         _ => quoted(text),
     }
 }
 
-/// Returns the JSON text of a scalar with an explicit type tag, quoted or not. `None` if it does not have that type.
-fn tagged_scalar(text: &str, named: &str) -> Option<String> {
-    let plain = scalar_json(text, true);
-    let has_type = match named {
+/// Returns the JSON text of a scalar with an explicit tag, such as `!!int`. Quotes around the scalar have no effect.
+/// `None` if the scalar does not have the type of the tag.
+fn tagged_scalar(text: &str, type_name: &str) -> Option<String> {
+    let json = scalar_json(text, true);
+    let has_type = match type_name {
         "str" => return Some(quoted(text)),
         "int" => is_json_number(text) && !text.contains(['.', 'e', 'E']),
         "float" => is_json_number(text),
-        "bool" => matches!(&*plain, "true" | "false"),
-        "null" => plain == "null",
+        "bool" => matches!(&*json, "true" | "false"),
+        "null" => json == "null",
         // A list or a map is not a scalar.
         _ => false,
     };
-    has_type.then_some(plain)
+    has_type.then_some(json)
 }
 
-fn tag_error(text: &str, named: &str) -> String {
+/// Returns the error text for a scalar that does not have the type of its tag. Shows at most 64 characters of the
+/// scalar.
+fn tag_error(text: &str, type_name: &str) -> String {
     let text: String = text.chars().take(64).collect();
-    format!("{text:?} is no !!{named} as JSON writes one: correct it, or remove the tag")
+    format!("{text:?} is no !!{type_name} as JSON writes one: correct it, or remove the tag")
 }
 
+/// Returns whether a text is a number in JSON.
 fn is_json_number(text: &str) -> bool {
     text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) && serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
+/// Returns a text as a JSON string, in quotes.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -520,7 +543,7 @@ mod tests {
     #[test]
     fn position_of_finds_field_line() {
         let document = &read_documents("kind: Release\ntasks:\n  - id: a\n    tags: [x]\n  - id: b\n").unwrap()[0];
-        for (path, place) in [
+        for (path, expected) in [
             ("kind", "1:1"),
             ("tasks", "2:1"),
             ("tasks[0].tags[0]", "4:12"),
@@ -528,7 +551,7 @@ mod tests {
             ("tasks[1].nothing", "5:5"),
             ("", "1:1"),
         ] {
-            assert_eq!(document.position_of(path).to_string(), place, "{path}");
+            assert_eq!(document.position_of(path).to_string(), expected, "{path}");
         }
     }
 
@@ -536,6 +559,7 @@ mod tests {
     fn y09_position_in_file_finds_line_of_block() {
         let text = "a: |\n    x\n    y\nb:\n  - |2+\n\n      z\n  - >\n    folded\n  - \"q\"\nc: &c |-\n  w\nd: *c\n";
         let document = &read_documents(text).unwrap()[0];
+        // The place in the file of line 2, column 3 of a block.
         let second = |path: &str| {
             Some(document.block_starts.get(path)?.position_in_file(SourcePosition { line: 2, column: 3 }).to_string())
         };
@@ -562,12 +586,13 @@ mod tests {
             ("a: !!null x", "1:4: \"x\" is no !!null"),
             ("a: !!map x", "1:4: \"x\" is no !!map"),
             ("a: [1", "2:1: no YAML: while parsing a flow sequence"),
-            ("a: 1\n\0b: 2", "2:1: no YAML: found unprintable character; take the character out, or write it as an escape"),
+            ("a: 1\n\0b: 2", "2:1: no YAML: found unprintable character; remove the character, or write it as an escape"),
             ("a: b\n\tc: d", "1:4: no YAML: while scanning a plain scalar, found a tab; indent with spaces"),
         ] {
             let text = read_documents(yaml).unwrap_err().to_string();
             assert!(text.starts_with(expected), "{yaml}: {text}");
         }
+        // Each list contains the list before it ten times, so the aliases expand to more than a million values.
         let bomb = format!("a: &a [x, x, x, x, x, x, x, x, x, x]\n{}", {
             let names: Vec<char> = ('a'..='i').collect();
             names

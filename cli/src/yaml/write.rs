@@ -1,20 +1,21 @@
-//! Writes JSON values as block YAML that every reader reads as the same value: this program, readers of YAML 1.1
-//! (`PyYAML`, libyaml) and of YAML 1.2 (ruamel.yaml, go-yaml).
+//! Writes JSON values as block YAML. Every reader reads the same value back: this program, readers of YAML 1.1
+//! (`PyYAML`, libyaml) and readers of YAML 1.2 (ruamel.yaml, go-yaml).
 //!
-//! The readers agree on less than JSON has. A word that is text for one is a boolean, a number or a time for another. A
-//! character that one prints is a line end for another. So a text is written without quotes only if no reader gives it
-//! another type. Within quotes, a character is written as itself only if every reader accepts it.
+//! The readers do not agree about every text. A word that is text for one reader is a boolean, a number or a time for
+//! another. A character that one reader accepts is a line end for another. So a text is written without quotes only if
+//! no reader gives it another type. Within quotes, a character is written as itself only if every reader accepts the
+//! character.
 
 use serde_json::{Number, Value};
 use stemma_wire::error::is_format_character;
 
-/// Maximum length of a key that readers accept without a `?` before it (YAML 1.2.2, section 7.4.2: 1,024 characters).
-/// Counted in bytes of the written key, which are never fewer than its characters.
+/// The maximum length of a key that readers accept without a `?` before it (YAML 1.2.2, section 7.4.2: 1,024
+/// characters). The length is counted in bytes of the written key, which are never fewer than its characters.
 const MAX_SIMPLE_KEY_BYTES: usize = 1_024;
-/// Words that are not text in YAML 1.1, in any case.
+/// Words that are not text in YAML 1.1, whether in upper or lower case.
 const TYPED_WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
 
-/// Returns block YAML that reads back as the same value.
+/// Returns block YAML from which readers get the same value.
 #[must_use]
 pub fn to_block(value: &Value) -> String {
     let mut text = String::new();
@@ -22,7 +23,7 @@ pub fn to_block(value: &Value) -> String {
     text
 }
 
-/// Where the first line of a value begins.
+/// The place at which the first line of a value begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LineStart {
     /// On its own line.
@@ -31,65 +32,65 @@ enum LineStart {
     Inline,
 }
 
-/// Writes a value as block YAML, indented by `indent` levels of two spaces.
-fn write_value(to: &mut String, value: &Value, indent: usize, start: LineStart) {
-    let pad = |to: &mut String, index: usize| {
+/// Writes a value as block YAML, indented by `indent` levels of two spaces. `start` is the place of its first line.
+fn write_value(output: &mut String, value: &Value, indent: usize, start: LineStart) {
+    let pad = |output: &mut String, index: usize| {
         if start == LineStart::OwnLine || index > 0 {
-            to.push_str(&"  ".repeat(indent));
+            output.push_str(&"  ".repeat(indent));
         }
     };
     match value {
         Value::Object(members) if !members.is_empty() => {
             for (index, (key, value)) in members.iter().enumerate() {
-                pad(to, index);
-                write_key(to, key, indent);
-                write_nested(to, value, indent);
+                pad(output, index);
+                write_key(output, key, indent);
+                write_nested(output, value, indent);
             }
         }
         Value::Array(items) if !items.is_empty() => {
             for (index, item) in items.iter().enumerate() {
-                pad(to, index);
-                to.push_str("- ");
-                write_value(to, item, indent + 1, LineStart::Inline);
+                pad(output, index);
+                output.push_str("- ");
+                write_value(output, item, indent + 1, LineStart::Inline);
             }
         }
-        Value::String(text) => push_line(to, &string_text(text)),
-        Value::Number(number) => push_line(to, &number_text(number)),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => push_line(to, &value.to_string()),
+        Value::String(text) => push_line(output, &string_text(text)),
+        Value::Number(number) => push_line(output, &number_text(number)),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => push_line(output, &value.to_string()),
     }
 }
 
-fn push_line(to: &mut String, text: &str) {
-    to.push_str(text);
-    to.push('\n');
+fn push_line(output: &mut String, text: &str) {
+    output.push_str(text);
+    output.push('\n');
 }
 
-/// Writes a key with its colon. A long key gets a `?`, and its colon is on its own line.
-fn write_key(to: &mut String, key: &str, indent: usize) {
+/// Writes a key with its colon. A key over [`MAX_SIMPLE_KEY_BYTES`] gets a `?`, and its colon is on the next line.
+fn write_key(output: &mut String, key: &str, indent: usize) {
     let written = string_text(key);
     if written.len() > MAX_SIMPLE_KEY_BYTES {
-        to.push_str("? ");
-        push_line(to, &written);
-        to.push_str(&"  ".repeat(indent));
+        output.push_str("? ");
+        push_line(output, &written);
+        output.push_str(&"  ".repeat(indent));
     } else {
-        to.push_str(&written);
+        output.push_str(&written);
     }
-    to.push(':');
+    output.push(':');
 }
 
 /// Writes the value after a key's colon. A map or list that is not empty begins on its own line.
-fn write_nested(to: &mut String, value: &Value, indent: usize) {
+fn write_nested(output: &mut String, value: &Value, indent: usize) {
     let is_nested = match value {
         Value::Object(members) => !members.is_empty(),
         Value::Array(items) => !items.is_empty(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     };
-    to.push(if is_nested { '\n' } else { ' ' });
-    write_value(to, value, indent + 1, if is_nested { LineStart::OwnLine } else { LineStart::Inline });
+    output.push(if is_nested { '\n' } else { ' ' });
+    write_value(output, value, indent + 1, if is_nested { LineStart::OwnLine } else { LineStart::Inline });
 }
 
-/// Returns a number as in JSON. In YAML 1.1, a number with an exponent needs a point and a sign in the exponent. `1e21`
-/// is text there.
+/// Returns the text of a number. A number with an exponent gets a decimal point and a sign of the exponent, because
+/// `1e21` is text in YAML 1.1.
 fn number_text(number: &Number) -> String {
     let text = number.to_string();
     let Some((digits, exponent)) = text.split_once(['e', 'E']) else { return text };
@@ -98,7 +99,7 @@ fn number_text(number: &Number) -> String {
     format!("{digits}{point}e{sign}{exponent}")
 }
 
-/// Returns a text, in quotes unless every reader reads it as text without them.
+/// Returns a text as YAML. The quotes are left out only if every reader reads the bare text as text.
 fn string_text(text: &str) -> String {
     let is_bare = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/')
         && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-./@".contains(letter))
@@ -129,10 +130,11 @@ fn double_quoted(text: &str) -> String {
 
 /// Returns whether every reader accepts the character as itself. YAML 1.1 allows no control characters except tab and
 /// line ends. It counts U+0085, U+2028 and U+2029 as line ends, and U+FEFF as a byte order mark: all of these are
-/// control or formatting characters. No Unicode text contains a character whose last four digits are FFFE or FFFF.
+/// control or formatting characters. Unicode text also never contains noncharacters: U+FDD0 to U+FDEF, and all whose
+/// last four digits are FFFE or FFFF.
 pub(crate) fn is_printable(letter: char) -> bool {
-    let is_no_character = u32::from(letter) & 0xFFFE == 0xFFFE || matches!(letter, '\u{FDD0}'..='\u{FDEF}');
-    !(letter.is_control() || is_format_character(letter) || is_no_character)
+    let is_noncharacter = u32::from(letter) & 0xFFFE == 0xFFFE || matches!(letter, '\u{FDD0}'..='\u{FDEF}');
+    !(letter.is_control() || is_format_character(letter) || is_noncharacter)
 }
 
 #[cfg(test)]
@@ -143,11 +145,12 @@ mod tests {
     use super::*;
     use crate::yaml::read_documents;
 
+    /// Writes a value as YAML, and returns the value that [`read_documents`] reads from the text.
     fn read_back(value: &Value) -> Value {
         let text = to_block(value);
-        let read = read_documents(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        assert_eq!(read.len(), 1, "{text}");
-        serde_json::from_str(&read[0].json).unwrap()
+        let documents = read_documents(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(documents.len(), 1, "{text}");
+        serde_json::from_str(&documents[0].json).unwrap()
     }
 
     #[test]
@@ -162,7 +165,8 @@ mod tests {
         }
     }
 
-    /// The maximum length is from YAML 1.2.2, section 7.4.2, and counts the written key.
+    /// The maximum length is from YAML 1.2.2, section 7.4.2, and counts the written key. A key of digits is written
+    /// with two quotes, and a control character as six characters.
     #[test]
     fn y07_key_has_question_mark_when_over_1024_characters() {
         for (key, has_mark) in [
@@ -270,8 +274,8 @@ mod tests {
         "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF", "<<",
     ];
 
-    /// Returns whether go-yaml may give an unquoted text another type. It checks the words, and it tries numbers and
-    /// times if the text begins with a digit, a sign or a point (`resolveTable` there). Everything else is text.
+    /// Returns whether go-yaml may give an unquoted text another type than text. Its function `resolveTable` checks the
+    /// words. If the text begins with a digit, a sign or a point, it also tries numbers and times.
     fn may_be_typed_by_go_yaml(text: &str) -> bool {
         GO_YAML_WORDS.contains(&text) || text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first))
     }
@@ -328,6 +332,8 @@ mod tests {
         }
     }
 
+    /// Generates texts: any text, texts of parts that have a meaning in YAML, and texts about as long as
+    /// [`MAX_SIMPLE_KEY_BYTES`].
     fn any_text() -> impl Strategy<Value = String> {
         let parts = prop::sample::select(vec![
             "a", "1", "e", ".", "-", ":", " ", "\t", "\n", "\r", "#", "\"", "'", "\\", "<<", "---", "...", "? ", "%", "&", "*",
@@ -340,6 +346,7 @@ mod tests {
         ]
     }
 
+    /// Generates a value of at most 6 levels, with about 40 values in it, and fewer than 6 items in each list or map.
     fn any_value() -> impl Strategy<Value = Value> {
         let scalar = prop_oneof![
             Just(Value::Null),

@@ -22,18 +22,19 @@ pub use stream::{DecryptReader, EncryptWriter};
 
 /// The first bytes of every age file.
 pub const MAGIC: &[u8] = b"age-encryption.org/v1\n";
-/// Prefix of a recipient, up to its first `1`.
+/// Prefix of the text of a recipient, without the `1` that follows it.
 const RECIPIENT_PREFIX: &str = "age";
-/// Prefix of an identity, up to its first `1`.
+/// Prefix of the text of an identity, in lower case and without the `1` that follows it.
 const IDENTITY_PREFIX: &str = "age-secret-key-";
 
-/// The reason why a file cannot be decrypted.
+/// The reason why an age file cannot be decrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum AgeError {
     /// The system could not read the file.
     #[error("it cannot be read")]
     Io(#[from] std::io::Error),
-    /// The header or a chunk fails its check: the file was truncated or changed, or is not an age file.
+    /// The header or a chunk fails its check: the file was truncated or changed, or is not an age file. The text is the
+    /// reason.
     #[error("it cannot be decrypted: {0}; it was truncated or changed: use another copy of it")]
     Damaged(&'static str),
     /// The file is encrypted to other recipients.
@@ -41,7 +42,7 @@ pub enum AgeError {
     OtherIdentity,
 }
 
-/// The reason why a text is not a recipient. The text is not shown, because it may be a secret.
+/// The reason why a text is not a recipient. The error does not contain the text, because it may be a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecipient {
     /// The text is a secret key.
@@ -57,7 +58,7 @@ pub enum BadRecipient {
     Unknown,
 }
 
-/// The reason why a text contains no identities. The text is not shown.
+/// The reason why a text contains no identities. The error does not contain the text, because it may be a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadIdentities {
     /// A line is not an identity.
@@ -70,13 +71,14 @@ pub enum BadIdentities {
     Empty,
 }
 
-/// A public key that files are encrypted to.
+/// A recipient: a public key to which files are encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipient([u8; 32]);
 
 impl FromStr for Recipient {
     type Err = BadRecipient;
 
+    /// Parses a recipient, `age1…`. A secret key has an error of its own.
     fn from_str(text: &str) -> Result<Self, BadRecipient> {
         match decode_bech32(text) {
             Some((IDENTITY_PREFIX, _)) => Err(BadRecipient::Secret),
@@ -88,51 +90,54 @@ impl FromStr for Recipient {
     }
 }
 
-/// A secret key that decrypts files.
+/// An identity: a secret key that decrypts files.
 pub struct AgeIdentity(StaticSecret);
 
 impl AgeIdentity {
-    /// Parses the lines of a file written by `age-keygen`.
+    /// Parses a file that `age-keygen` wrote. Each line is an identity, a comment that begins with `#`, or empty.
     ///
     /// # Errors
     /// [`BadIdentities`].
     pub fn read_all(text: &str) -> Result<Vec<Self>, BadIdentities> {
         let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
-        let read = |(line, number)| match decode_bech32(line) {
+        let parse_line = |(line, number)| match decode_bech32(line) {
             Some((IDENTITY_PREFIX, key)) => Ok(Self(StaticSecret::from(key))),
             _ => Err(BadIdentities::Line(number)),
         };
-        let identities: Vec<Self> = lines.map(read).collect::<Result<_, _>>()?;
+        let identities: Vec<Self> = lines.map(parse_line).collect::<Result<_, _>>()?;
         if identities.is_empty() { Err(BadIdentities::Empty) } else { Ok(identities) }
     }
 }
 
-/// The key of one file. The header contains it, encrypted to each recipient.
+/// The secret key of one file. The header of the file contains it, encrypted to each recipient.
 pub struct FileKey([u8; 16]);
 
-/// Decodes a Bech32 text into its prefix, of a recipient or an identity, and the 32 bytes of the key.
+/// Decodes the Bech32 text of a recipient or an identity into its prefix and the 32 bytes of the key. Returns `None`
+/// for any other text.
 fn decode_bech32(text: &str) -> Option<(&'static str, [u8; 32])> {
-    let read = CheckedHrpstring::new::<Bech32>(text).ok()?;
-    let kind = read.hrp().to_lowercase();
-    let kind = [RECIPIENT_PREFIX, IDENTITY_PREFIX].into_iter().find(|known| *known == kind)?;
-    let bytes: Vec<u8> = read.byte_iter().collect();
+    let decoded = CheckedHrpstring::new::<Bech32>(text).ok()?;
+    let kind = decoded.hrp().to_lowercase();
+    let kind = [RECIPIENT_PREFIX, IDENTITY_PREFIX].into_iter().find(|prefix| *prefix == kind)?;
+    let bytes: Vec<u8> = decoded.byte_iter().collect();
     Some((kind, bytes.try_into().ok()?))
 }
 
-/// Returns whether a key agreement with this public key depends on both parties' keys.
+/// Returns whether a key agreement with this public key depends on the secret key. This is not so for a public key of
+/// low order.
 fn is_contributory(key: &[u8; 32]) -> bool {
     StaticSecret::from([1; 32]).diffie_hellman(&PublicKey::from(*key)).was_contributory()
 }
 
-/// Derives a 32-byte key for one purpose from a secret.
+/// Derives a 32-byte key from a secret with HKDF-SHA-256. `info` names the purpose of the key.
 fn derive_key(secret: &[u8], salt: &[u8], info: &[u8]) -> [u8; 32] {
     let mut key = [0; 32];
     let secret = Salt::new(HKDF_SHA256, salt).extract(secret);
-    let filled = secret.expand(&[info], HKDF_SHA256).and_then(|derived| derived.fill(&mut key));
-    filled.expect("HKDF-SHA-256 gives 32 bytes");
+    let result = secret.expand(&[info], HKDF_SHA256).and_then(|output| output.fill(&mut key));
+    result.expect("HKDF-SHA-256 gives 32 bytes");
     key
 }
 
+/// Returns the cipher ChaCha20-Poly1305 with this key.
 fn cipher(key: &[u8; 32]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&aead::CHACHA20_POLY1305, key).expect("the key has 32 bytes"))
 }

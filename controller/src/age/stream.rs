@@ -10,23 +10,25 @@ use super::{AgeError, AgeIdentity, FileKey, Recipient, cipher, derive_key};
 
 /// Maximum length of the plaintext in a chunk, in bytes.
 pub(super) const CHUNK_BYTES: usize = 64 * 1024;
-/// Length of the authentication tag of a chunk, in bytes.
+/// Length of the authentication tag after each chunk, in bytes.
 const TAG_BYTES: usize = 16;
 
-/// The key of a payload, and the number of chunks processed so far.
+/// The key of a payload, and the number of chunks that were encrypted or decrypted so far.
 struct Payload {
     key: LessSafeKey,
     chunks: u64,
 }
 
 impl Payload {
+    /// Derives the key of the payload from the file key and the random bytes at the start of the payload.
     fn new(key: &FileKey, nonce: [u8; 16]) -> Self {
         Self { key: cipher(&derive_key(&key.0, &nonce, b"payload")), chunks: 0 }
     }
 
-    /// Returns the nonce of the next chunk: its number, and whether it is the last. Each nonce is used once.
+    /// Returns the nonce of the next chunk: its number, and whether it is the last chunk. Each nonce is used only once.
     fn next_nonce(&mut self, is_last: bool) -> Nonce {
         let mut nonce = [0; 12];
+        // The number of a chunk has 11 bytes in age's format, of which the first three are always 0 here.
         nonce[3..11].copy_from_slice(&self.chunks.to_be_bytes());
         nonce[11] = u8::from(is_last);
         self.chunks += 1;
@@ -34,16 +36,17 @@ impl Payload {
     }
 }
 
-/// A writer that encrypts into another writer.
+/// A writer that encrypts the bytes that it receives, and writes them to another writer.
 pub struct EncryptWriter<W> {
     to: W,
     payload: Payload,
+    /// The plaintext that is not encrypted yet, at most [`CHUNK_BYTES`].
     chunk: Vec<u8>,
 }
 
 impl<W: Write> EncryptWriter<W> {
-    /// Starts a file for these recipients. With the returned key, the caller can read the file back without a
-    /// recipient's secret key.
+    /// Starts a file for these recipients. With the returned key, the caller can read the file back without the secret
+    /// key of a recipient.
     ///
     /// # Errors
     /// Fails if the writer fails, or if the system has no random bytes.
@@ -67,8 +70,8 @@ impl<W: Write> EncryptWriter<W> {
     /// Encrypts the buffered chunk and writes it.
     fn seal(&mut self, is_last: bool) -> io::Result<()> {
         let nonce = self.payload.next_nonce(is_last);
-        let sealed = self.payload.key.seal_in_place_append_tag(nonce, Aad::empty(), &mut self.chunk);
-        sealed.map_err(|_| io::Error::other("a chunk could not be encrypted"))?;
+        let encryption = self.payload.key.seal_in_place_append_tag(nonce, Aad::empty(), &mut self.chunk);
+        encryption.map_err(|_| io::Error::other("a chunk could not be encrypted"))?;
         self.to.write_all(&self.chunk)?;
         self.chunk.clear();
         Ok(())
@@ -76,6 +79,7 @@ impl<W: Write> EncryptWriter<W> {
 }
 
 impl<W: Write> Write for EncryptWriter<W> {
+    /// Adds bytes to the current chunk, at most up to its maximum size. Returns how many bytes were added.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // Whether a full chunk is the last one is known only when more bytes arrive.
         if self.chunk.len() == CHUNK_BYTES && !bytes.is_empty() {
@@ -91,12 +95,16 @@ impl<W: Write> Write for EncryptWriter<W> {
     }
 }
 
-/// A reader that decrypts another reader, chunk by chunk. Only the end of the stream proves that nothing is missing.
+/// A reader that decrypts another reader, chunk by chunk. Only a caller that reads to the end knows that nothing is
+/// missing.
 pub struct DecryptReader<R> {
     from: R,
     payload: Payload,
+    /// The decrypted current chunk.
     chunk: Vec<u8>,
+    /// Number of bytes of `chunk` that were returned already.
     position: usize,
+    /// True if the last chunk was decrypted, or if a chunk could not be decrypted.
     is_finished: bool,
 }
 
@@ -111,7 +119,7 @@ impl<R: BufRead> DecryptReader<R> {
         Self::after_header(from, &header, &key)
     }
 
-    /// Starts to read a file whose key the caller has.
+    /// Starts to read a file whose file key the caller has.
     ///
     /// # Errors
     /// [`AgeError`].
@@ -133,9 +141,10 @@ impl<R: BufRead> DecryptReader<R> {
         Ok(Self { from, payload: Payload::new(key, nonce), chunk: Vec::new(), position: 0, is_finished: false })
     }
 
-    /// Reads and decrypts the next chunk. Fails if it was changed, or is empty and not the only chunk.
+    /// Reads and decrypts the next chunk. Fails if the chunk was changed, or if it is empty and not the only chunk of
+    /// the file.
     fn next_chunk(&mut self) -> io::Result<()> {
-        let damaged = || {
+        let damage_error = || {
             let error = AgeError::Damaged("a part of it was changed");
             io::Error::new(io::ErrorKind::InvalidData, error)
         };
@@ -145,15 +154,16 @@ impl<R: BufRead> DecryptReader<R> {
         self.is_finished = self.chunk.len() < CHUNK_BYTES + TAG_BYTES || self.from.fill_buf()?.is_empty();
         let is_first = self.payload.chunks == 0;
         let nonce = self.payload.next_nonce(self.is_finished);
-        let opened = self.payload.key.open_in_place(nonce, Aad::empty(), &mut self.chunk);
-        let length = opened.map_err(|_| damaged())?.len();
+        let plaintext = self.payload.key.open_in_place(nonce, Aad::empty(), &mut self.chunk);
+        let length = plaintext.map_err(|_| damage_error())?.len();
         self.chunk.truncate(length);
         // An empty chunk is valid only as the sole chunk of a file. Any other was appended later.
-        if length == 0 && !is_first { Err(damaged()) } else { Ok(()) }
+        if length == 0 && !is_first { Err(damage_error()) } else { Ok(()) }
     }
 }
 
 impl<R: BufRead> Read for DecryptReader<R> {
+    /// Returns decrypted bytes of the current chunk, or else of the next one. Returns 0 after the last chunk.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         if self.position == self.chunk.len() && !self.is_finished {
             self.next_chunk().inspect_err(|_| {
@@ -162,9 +172,9 @@ impl<R: BufRead> Read for DecryptReader<R> {
                 self.is_finished = true;
             })?;
         }
-        let rest = &self.chunk[self.position..];
-        let count = rest.len().min(bytes.len());
-        bytes[..count].copy_from_slice(&rest[..count]);
+        let unread = &self.chunk[self.position..];
+        let count = unread.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&unread[..count]);
         self.position += count;
         Ok(count)
     }

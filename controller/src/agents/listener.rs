@@ -13,7 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Response, StatusCode};
 use stemma_wire::clock::Clock;
-use stemma_wire::endpoint::{AgentEndpoint, CallerClass, Endpoint, RouteMatch, SocketKind, find};
+use stemma_wire::endpoint::{AgentEndpoint, CallerClass, Endpoint, RouteMatch, SocketKind, find_route};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::checkin::CheckIn;
 use stemma_wire::message::{DecodeError, Hash, Message, WireVersion, decode_up_to, encode_as};
@@ -28,20 +28,23 @@ use crate::identity::{Access, Identities};
 use crate::intake::Intake;
 use crate::metrics::Counters;
 
-/// The path of nearly every request.
+/// The path of check-ins, which are nearly all requests.
 pub(crate) const CHECK_IN_PATH: &str = Endpoint::CheckIn.route().path;
 
 /// The body of a response to an agent.
 #[derive(Debug)]
 pub struct AgentBody(BodySource);
 
+/// The content of a response body.
 #[derive(Debug)]
 enum BodySource {
+    /// All bytes in memory. `None` after they are sent.
     Whole(Option<Bytes>),
+    /// A file that is sent in chunks.
     File(FileBody),
 }
 
-/// Handles the requests of agents: enrolment, renewal, check-ins, profiles and blobs.
+/// The handler of the requests of agents: enrolment, renewal, check-ins, profiles and blobs.
 pub struct AgentsListener {
     check_ins: CheckInHandler,
     identities: Arc<Identities>,
@@ -49,7 +52,7 @@ pub struct AgentsListener {
     clock: Arc<dyn Clock>,
     rejected: Arc<RejectionCounter>,
     counters: Arc<Counters>,
-    /// The newest wire version that is accepted.
+    /// The newest wire version that the listener accepts.
     newest_version: WireVersion,
 }
 
@@ -68,25 +71,26 @@ impl AgentsListener {
         Self { check_ins, identities, enrolment, clock, rejected, counters, newest_version: WireVersion::CURRENT }
     }
 
-    /// Returns the listener, restricted to wire versions up to this one.
+    /// Returns the listener, restricted to wire versions up to `newest_version`.
     #[must_use]
     pub fn with_newest_version(self, newest_version: WireVersion) -> Self {
         Self { newest_version, ..self }
     }
 
-    /// Answers one request of an agent.
+    /// Answers one request of an agent. An error becomes an error response.
     pub async fn handle(self: Arc<Self>, peer: Arc<Peer>, request: Request<RequestBody>) -> Response<AgentBody> {
         let result = if request.method() == Method::POST && request.uri().path() == CHECK_IN_PATH {
             self.check_in(&peer, request.into_body()).await
         } else {
-            // Rare and larger. Boxed, so that waiting check-ins do not reserve memory for it.
+            // Other requests are rare, and their future is large. It is boxed, so that waiting check-ins do not reserve
+            // memory for it.
             Box::pin(self.route(&peer, request)).await
         };
         result.unwrap_or_else(|error| self.error_response(&peer, &error))
     }
 
-    /// Records that a request of a host was refused before it reached the handler. A refused check-in is a finding of
-    /// its node.
+    /// Records that a request of a host was refused before it reached the handler. Has an effect only for a check-in:
+    /// its refusal is a finding of its node.
     pub fn record_refusal(&self, peer: &Arc<Peer>, path: &str, kind: ErrorType) {
         if path == CHECK_IN_PATH
             && let Ok(slot) = self.authenticate(peer)
@@ -95,6 +99,7 @@ impl AgentsListener {
         }
     }
 
+    /// Answers a check-in. If the check-in is refused, records that as a finding of its node.
     async fn check_in(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.authenticate(peer)?;
         let result = self.check_in_on_slot(Arc::clone(&slot), peer, body).await;
@@ -104,7 +109,7 @@ impl AgentsListener {
         result
     }
 
-    /// Reads a check-in and handles it for the node of a slot.
+    /// Reads a check-in, and handles it for the node of the slot (the node's data in memory).
     async fn check_in_on_slot(
         &self,
         slot: Arc<NodeSlot>,
@@ -122,10 +127,10 @@ impl AgentsListener {
         Ok(response)
     }
 
-    /// Answers a request by its path, if the caller's class may use the endpoint.
+    /// Answers a request by its path. Fails if the caller's class may not use the endpoint.
     async fn route(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Result<Response<AgentBody>, ApiError> {
         let path = request.uri().path().to_owned();
-        let (endpoint, parameters) = match find(SocketKind::Agents, request.method().as_str(), &path) {
+        let (endpoint, parameters) = match find_route(SocketKind::Agents, request.method().as_str(), &path) {
             RouteMatch::Route(endpoint, parameters) => (endpoint, parameters),
             RouteMatch::MethodNotAllowed(_) => return Err(ApiError::from(ErrorType::RequestMethod)),
             RouteMatch::NotFound => return Err(ApiError::from(ErrorType::PathUnknown)),
@@ -134,32 +139,34 @@ impl AgentsListener {
             let kind = if peer.identity.is_none() { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
             return Err(ApiError::from(kind));
         }
-        let unknown = || ApiError::from(ErrorType::PathUnknown);
-        let hash = || parameters.first().and_then(|text| text.parse().ok()).ok_or_else(unknown);
-        match AgentEndpoint::from_endpoint(endpoint).ok_or_else(unknown)? {
+        let unknown_path = || ApiError::from(ErrorType::PathUnknown);
+        let hash_in_path = || parameters.first().and_then(|text| text.parse().ok()).ok_or_else(unknown_path);
+        match AgentEndpoint::from_endpoint(endpoint).ok_or_else(unknown_path)? {
             AgentEndpoint::Enroll => {
                 let (version, request) = self.read_message(request.into_body()).await?;
-                let answer = self.enrolment.enrol(peer.address, request).await?;
-                let is_enrolled = || self.identities.is_enrolled(answer.node);
-                self.check_ins.desired.note_enrolled(answer.node, is_enrolled);
-                Ok(message_response(version, &answer))
+                let enrolment = self.enrolment.enrol(peer.address, request).await?;
+                let is_enrolled = || self.identities.is_enrolled(enrolment.node);
+                self.check_ins.desired.note_enrolled(enrolment.node, is_enrolled);
+                Ok(message_response(version, &enrolment))
             }
             AgentEndpoint::Renew => self.renew(peer, request.into_body()).await,
             AgentEndpoint::CheckIn => self.check_in(peer, request.into_body()).await,
-            AgentEndpoint::AgentProfile => self.profile(peer, hash()?),
-            AgentEndpoint::AgentBlob => self.blob(peer, hash()?).await,
+            AgentEndpoint::AgentProfile => self.profile(peer, hash_in_path()?),
+            AgentEndpoint::AgentBlob => self.blob(peer, hash_in_path()?).await,
         }
     }
 
+    /// Renews the certificate of the calling agent. An expired certificate is accepted here for as long as it may be
+    /// renewed.
     async fn renew(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let identity = peer.identity.as_ref().ok_or(ApiError::from(ErrorType::AuthRequired))?;
-        let (Access::Good(node) | Access::RenewOnly(node)) =
+        let (Access::AllRequests(node) | Access::RenewOnly(node)) =
             self.identities.check(identity, self.clock.unix_seconds()).map_err(ApiError::from)?;
         let (version, request) = self.read_message(body).await?;
         Ok(message_response(version, &self.enrolment.renew(node, identity, peer.address, request).await?))
     }
 
-    /// Reads a request and its version. The response uses the same version.
+    /// Reads the message in a request. Returns it with its wire version, which the response uses too.
     async fn read_message<M: Message>(&self, body: RequestBody) -> Result<(WireVersion, M), ApiError> {
         let bytes = body.collect(M::MAX_BYTES as u64).await.map_err(|error| ApiError::from(error.kind()))?;
         decode_up_to(self.newest_version, &bytes).map_err(|error| match error {
@@ -168,21 +175,23 @@ impl AgentsListener {
         })
     }
 
+    /// Returns a profile that the desired state of the calling agent's node names.
     fn profile(&self, peer: &Peer, hash: Hash) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.authenticate(peer)?;
         let bytes = content::profile(&slot, hash).ok_or(ApiError::from(ErrorType::ObjectNotFound))?;
         Ok(response(Endpoint::AgentProfile, BodySource::Whole(Some(bytes))))
     }
 
-    /// Sends a blob that the desired state of the calling agent's node names.
+    /// Returns the response with a blob that the desired state of the calling agent's node names. The blob is read
+    /// while it is sent.
     async fn blob(&self, peer: &Peer, hash: Hash) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.authenticate(peer)?;
         if !content::may_have_blob(&slot, hash) {
             return Err(ApiError::from(ErrorType::ObjectNotFound));
         }
         let intake = Arc::clone(&self.check_ins.intake);
-        let opened = tokio::task::spawn_blocking(move || intake.open_blob(hash)?.map(FileBody::new).transpose()).await;
-        match opened.map_err(io::Error::other).flatten() {
+        let result = tokio::task::spawn_blocking(move || intake.open_blob(hash)?.map(FileBody::new).transpose()).await;
+        match result.map_err(io::Error::other).flatten() {
             Ok(Some(body)) => Ok(response(Endpoint::AgentBlob, BodySource::File(body))),
             Ok(None) => Err(ApiError::from(ErrorType::ObjectNotFound)),
             Err(error) => {
@@ -192,11 +201,12 @@ impl AgentsListener {
         }
     }
 
-    /// Returns the slot of the calling agent. The only criterion is its certificate, which must still be valid.
+    /// Returns the slot (the data in memory) of the calling agent's node. The agent is identified only by its
+    /// certificate, which must be valid and not expired.
     fn authenticate(&self, peer: &Peer) -> Result<Arc<NodeSlot>, ApiError> {
         let identity = peer.identity.as_ref().ok_or(ApiError::from(ErrorType::AuthRequired))?;
         match self.identities.check(identity, self.clock.unix_seconds()).map_err(ApiError::from)? {
-            Access::Good(node) => {
+            Access::AllRequests(node) => {
                 let slot = self.check_ins.desired.enrolled_slot(node, || self.identities.is_enrolled(node));
                 slot.ok_or(ApiError::from(ErrorType::AuthRevoked))
             }
@@ -204,10 +214,10 @@ impl AgentsListener {
         }
     }
 
-    /// Builds the response for an error, and counts the request as rejected.
+    /// Returns the response for an error, and counts the request as rejected.
     fn error_response(&self, peer: &Peer, error: &ApiError) -> Response<AgentBody> {
-        // An error of the controller itself is not counted against the caller. Any other error is, because a correct
-        // agent sends nothing that is refused.
+        // An error of the controller is not counted against the caller. Any other error is counted against the caller,
+        // because a correct agent sends nothing that is refused.
         if error.status() < 500 {
             self.rejected.record_peer(error.kind.name(), peer);
         } else {
@@ -220,6 +230,7 @@ impl AgentsListener {
         if error.status() == 503 {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("10"));
         }
+        // The agent's node was deleted, so the agent has no further use for the connection.
         if matches!(error.kind, ErrorType::AuthRevoked) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -227,10 +238,12 @@ impl AgentsListener {
     }
 }
 
+/// Returns the response with a message. All messages have the media type of the check-in.
 fn message_response<M: Message>(version: WireVersion, message: &M) -> Response<AgentBody> {
     response(Endpoint::CheckIn, BodySource::Whole(Some(encode_as(version, message).into())))
 }
 
+/// Returns the response with this content and the media type of the endpoint.
 fn response(endpoint: Endpoint, content: BodySource) -> Response<AgentBody> {
     let mut response = Response::new(AgentBody(content));
     if let Some(media_type) = endpoint.route().response.media_types().first() {
@@ -243,6 +256,7 @@ impl Body for AgentBody {
     type Data = Bytes;
     type Error = io::Error;
 
+    /// Returns the next part of the body: all bytes, or the next chunk of the file.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match &mut self.0 {
             BodySource::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
@@ -250,6 +264,7 @@ impl Body for AgentBody {
         }
     }
 
+    /// Returns whether the whole body was sent.
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             BodySource::Whole(bytes) => bytes.is_none(),
@@ -257,6 +272,7 @@ impl Body for AgentBody {
         }
     }
 
+    /// Returns the number of bytes that are not sent yet.
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             BodySource::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),

@@ -1,4 +1,4 @@
-//! Liveness of the nodes. It is held in memory and follows from the check-ins themselves. It is written only when a
+//! Liveness of the nodes. The controller determines it in memory from the check-ins. It writes to the store only when a
 //! silence begins or ends.
 //!
 //! Stored heartbeats are the bottleneck of other systems' stores, and make a restart of the controller look like the
@@ -17,25 +17,26 @@ use crate::desired::slot::NodeSlot;
 use crate::identity::Identities;
 use crate::intake::{Intake, LivenessChange};
 
-/// Interval of the check for silent nodes.
+/// Interval between two checks for silent nodes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Creates the slots of enrolled nodes that have not checked in since the start, each with its stored reports.
-/// Otherwise they would look like hosts that never joined.
+/// Creates the slot (the data in memory about check-ins) of each enrolled node, with the reports of its host that are
+/// stored. Without a slot, a node that has not checked in since the start would seem to have no host.
 pub fn create_slots(desired: &DesiredTable, identities: &Identities, intake: &dyn Intake) {
     for node in identities.enrolled_nodes() {
         create_slot(desired, identities, intake, node);
     }
 }
 
-/// Returns the slot of an enrolled node, and creates it if necessary. Returns `None` if the node was deleted.
+/// Returns the slot of an enrolled node, and creates it if it does not exist. Returns `None` if the node was deleted.
 fn create_slot(desired: &DesiredTable, identities: &Identities, intake: &dyn Intake, node: Uuid) -> Option<Arc<NodeSlot>> {
     let slot = desired.enrolled_slot(node, || identities.is_enrolled(node))?;
+    // The result is not needed: this call reads the stored reports into the slot.
     slot.stored_or_read(|| intake.stored_reports(node));
     Some(slot)
 }
 
-/// Checks for silent nodes and stores confirmations, until it is dropped.
+/// Checks for silent nodes and stores confirmations in regular intervals. The future never completes.
 pub async fn watch_silence(
     desired: Arc<DesiredTable>,
     identities: Arc<Identities>,
@@ -58,26 +59,26 @@ pub async fn watch_silence(
     }
 }
 
-/// Stores which hosts have confirmed the desired state that was last sent to them, many hosts in one commit. After a
-/// failure the confirmations are stored by the next call.
+/// Stores which hosts have confirmed the desired state that was last sent to them, many hosts in one commit. If this
+/// fails, the next call stores the confirmations.
 pub async fn store_confirmations(desired: &DesiredTable, intake: &dyn Intake) {
     let pending = desired.unrecorded_confirmations();
     if pending.is_empty() {
         return;
     }
-    let confirmed = pending.iter().map(|(_, confirmed)| *confirmed).collect();
-    if let Err(error) = intake.store_confirmations(confirmed).await {
-        log::warn!(count = pending.len(), error:% = error; "what hosts confirmed could not be stored; it is stored later");
+    let confirmation = pending.iter().map(|(_, confirmation)| *confirmation).collect();
+    if let Err(error) = intake.store_confirmations(confirmation).await {
+        log::warn!(count = pending.len(), error:% = error; "confirmations of hosts could not be stored; they are stored later");
         return;
     }
-    for (slot, confirmed) in &pending {
-        slot.note_confirmed(confirmed);
+    for (slot, confirmation) in &pending {
+        slot.note_confirmed(confirmation);
     }
 }
 
-/// Stores whether a node is silent, if the stored value differs. Only one task writes for a node at a time, and the
-/// task checks again after each write. Otherwise the writes of a silence's start and end could overtake each other, and
-/// the older value would remain.
+/// Stores whether a node is silent, if the stored value differs. Writes for one node are done one at a time, and the
+/// value is checked again after each write. Otherwise the writes for the start and the end of a silence could overtake
+/// each other, and the older value would remain.
 pub(super) async fn store_liveness(slot: &NodeSlot, intake: &dyn Intake, now_s: impl Fn() -> u64) {
     let _guard = slot.lock_writes().await;
     loop {

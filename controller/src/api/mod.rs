@@ -1,10 +1,10 @@
 //! The operators' API over HTTP.
 //!
-//! It has two layers. [`http`] is the protocol: it reads a request, finds its row of `stemma_wire::endpoint`, and
-//! renders the response. [`principal`] authenticates the caller. [`resource`] maps each endpoint to its handler, by an
-//! exhaustive match. Resources use the protocol, and the protocol does not depend on resources. Handlers read from the
-//! cache and write through the registry. Only events, the audit and the records of earlier requests are read from the
-//! store, and no decision depends on these. No handler uses a socket or a clock.
+//! It has two layers. [`http`] is the protocol: it reads a request, finds its endpoint in the table
+//! `stemma_wire::endpoint`, and renders the response. [`principal`] authenticates the caller. [`resource`] maps each
+//! endpoint to its handler, by an exhaustive match. Resources use the protocol, and the protocol does not depend on
+//! resources. Handlers read from the cache and write through the registry. Only events, the audit and the records of
+//! earlier requests are read from the store, and no decision depends on these. No handler uses a socket or a clock.
 
 mod http;
 mod principal;
@@ -44,16 +44,16 @@ pub struct AgentEndpoint {
     pub name: Option<ServerName>,
 }
 
-/// What all handlers share. A clone shares the same state, and may restrict what its caller sees.
+/// The state that all handlers share. A clone shares the same state, and may restrict what its caller sees.
 #[derive(Clone)]
 pub struct Api {
-    /// Executes writes.
+    /// The registry, which executes writes.
     pub registry: Arc<Registry>,
-    /// The contents of files.
+    /// The stored contents of files.
     pub blobs: Arc<BlobStore>,
-    /// The desired states that nodes were sent, and the waiting check-ins. `None` in a test without agents.
+    /// The desired states that were sent to hosts, and the waiting check-ins of hosts. `None` in a test without agents.
     pub desired: Option<Arc<DesiredTable>>,
-    /// Explains what nodes wait for. `None` in a test without agents.
+    /// The reconciler, which explains what nodes wait for. `None` in a test without agents.
     pub reconciler: Option<Arc<Reconciler>>,
     /// The metrics. `None` in a test without agents.
     pub metrics: Option<Arc<Metrics>>,
@@ -61,28 +61,28 @@ pub struct Api {
     pub rejections: Arc<RejectionCounter>,
     /// The traits that this site defines.
     pub traits: TraitNames,
-    /// The clients to which a response is sent in pieces.
+    /// The limit on the number of clients to which a response is sent in pieces.
     pub stream_limiter: StreamLimiter,
-    /// Limits concurrent writes and costly reads.
+    /// The limits on concurrent writes and costly reads.
     pub write_limiter: WriteLimiter,
-    /// The clients that watch events.
+    /// The event streams of clients.
     pub streams: EventStreams,
-    /// The memory that clients use for bodies and responses.
+    /// The limits on the memory that clients use for bodies and responses.
     pub budgets: Budgets,
     /// The address at which agents reach this controller. The response to a new join token contains it.
     pub agent_endpoint: AgentEndpoint,
-    /// How the listener authenticates callers.
+    /// The way in which the listener authenticates callers.
     pub listener_auth: ListenerAuth,
-    /// Issues certificates. `None` in a test without agents.
+    /// The certificate authority of the fleet. `None` in a test without agents.
     pub authority: Option<Arc<Authority>>,
-    /// The wrong tokens by client address.
+    /// The recent wrong tokens, counted by the network of the client.
     pub token_attempts: Arc<TokenAttempts>,
-    /// The first admin. A fleet that was created by a version without principals does not contain the first admin yet,
-    /// so it is stored together with the first principal of such a fleet. `None` in tests.
+    /// The first admin. A fleet that was created by a version without principals does not contain the first admin yet.
+    /// In such a fleet, the first admin is stored together with the first principal. `None` in tests.
     pub first_admin: Option<Arc<PrincipalSpec>>,
     /// The cluster to which the caller is bound. `None` if the caller sees the whole fleet.
     pub visible_cluster: Option<ClusterId>,
-    /// True if the table of node states may not include a write of the caller yet. States are then computed from the
+    /// True if the table of node states may lack a write that the caller made before. States are then computed from the
     /// model.
     pub is_stale: bool,
     /// The enrolled hosts. `None` in a test without agents.
@@ -97,7 +97,7 @@ impl Api {
         self.cache().model().visible_in(self.visible_cluster)
     }
 
-    /// Returns the cache from which all reads are answered.
+    /// Returns the cache, which answers all reads of objects.
     pub fn cache(&self) -> &Arc<Cache> {
         self.registry.cache()
     }

@@ -1,7 +1,7 @@
 //! Authenticates a caller by certificate, by token, or by the listener, and checks that the result is still valid.
 //!
-//! The check is made for each request, not for each connection, and for each piece of a response in pieces. So a
-//! revocation takes effect at once.
+//! The check runs for each request, not for each connection. It also runs for each piece of a response that is sent in
+//! pieces. So a revocation takes effect at once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,27 +34,28 @@ const JOIN_TOKEN_HINT: &str =
 const ROOT_NAME: &str = "root";
 
 impl Api {
-    /// Returns the caller, or `None` if the request has no credentials.
+    /// Returns the caller, or `None` if the request has no credentials. On a listener with certificates, a token has
+    /// precedence over the certificate.
     ///
     /// # Errors
     /// [`AuthFailure`], if the credentials are invalid.
     pub(super) fn authenticate(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Requester>, AuthFailure> {
         let model = self.cache().model();
-        // On each listener, a caller that tries to use a token must not be taken for someone else, such as the
+        // On each listener, a caller that tries to use a token must not be treated as someone else, such as the
         // listener's admin or the holder of a certificate. So a malformed token is refused first.
         let token = optional_token(headers).map_err(|AmbiguousToken| ambiguous_token())?;
         match (self.listener_auth, request_token(headers)) {
             (ListenerAuth::Root, _) => self.by_listener_or_token(peer, &model, token, ROOT_NAME),
             (ListenerAuth::Loopback, _) => self.by_listener_or_token(peer, &model, token, FIRST_ADMIN),
             (ListenerAuth::Certificates, Some(text)) => match self.authenticate_token(&model, text) {
-                Ok(who) => {
+                Ok(requester) => {
                     if let Some(peer) = peer {
-                        self.admit_connection(peer, &who)?;
+                        self.admit_connection(peer, &requester)?;
                         peer.mark_authenticated();
                     }
-                    Ok(Some(who))
+                    Ok(Some(requester))
                 }
-                Err(wrong) => Err(self.auth_failure(peer, wrong)),
+                Err(wrong_token) => Err(self.auth_failure(peer, wrong_token)),
             },
             (ListenerAuth::Certificates, None) => match peer.and_then(|peer| peer.identity.as_ref()) {
                 Some(identity) => self.authenticate_certificate(&model, identity),
@@ -63,8 +64,8 @@ impl Api {
         }
     }
 
-    /// Returns the caller on a listener where every caller without a principal's token is an admin. `name` is the name
-    /// of that admin. If the request has a token, its principal is the caller.
+    /// Returns the caller on a listener where every caller is an admin, except a caller with a principal's token. A
+    /// request with such a token comes from the token's principal. `name` is the name of the admin.
     fn by_listener_or_token(
         &self,
         peer: Option<&Peer>,
@@ -73,26 +74,28 @@ impl Api {
         name: &str,
     ) -> Result<Option<Requester>, AuthFailure> {
         let Some(text) = token else { return Ok(Some(Requester::from_listener(name))) };
-        self.authenticate_token(model, text).map(Some).map_err(|wrong| self.auth_failure(peer, wrong))
+        self.authenticate_token(model, text).map(Some).map_err(|wrong_token| self.auth_failure(peer, wrong_token))
     }
 
-    /// Returns the failure for an invalid token, and counts the attempt for the client's address if the token may be a
-    /// guess. After too many guesses the client is told to try again later, and not whether the token is right.
-    fn auth_failure(&self, peer: Option<&Peer>, wrong: WrongToken) -> AuthFailure {
-        let address = peer.map(|peer| peer.address.ip()).filter(|_| wrong.is_guess);
-        let busy = address.is_some_and(|from| !self.record_attempt(from));
-        let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
+    /// Returns the failure for an invalid token. If the token may be a guess, counts the attempt for the client's
+    /// address. After too many attempts the failure is `ServerBusy`, so the client does not learn that the token is
+    /// wrong.
+    fn auth_failure(&self, peer: Option<&Peer>, wrong_token: WrongToken) -> AuthFailure {
+        let address = peer.map(|peer| peer.address.ip()).filter(|_| wrong_token.is_guess);
+        let is_busy = address.is_some_and(|client| !self.record_attempt(client));
+        let kind = if is_busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
         let refusal = ApiError::new(kind, "the token is unknown, has expired or was revoked");
-        let refusal = if wrong.is_join_token { refusal.detail(JOIN_TOKEN_HINT) } else { refusal };
-        AuthFailure { refusal: Box::new(refusal), name: wrong.name, uuid: wrong.uuid }
+        let refusal = if wrong_token.is_join_token { refusal.detail(JOIN_TOKEN_HINT) } else { refusal };
+        AuthFailure { refusal: Box::new(refusal), name: wrong_token.name, uuid: wrong_token.uuid }
     }
 
-    /// Counts the connection for the principal whose token was used on it.
+    /// Counts the connection for the principal whose token the request has.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`], if there are too many connections.
+    /// [`ErrorType::ServerBusy`], if there are too many connections and none of them can be closed instead.
     fn admit_connection(&self, peer: &Peer, requester: &Requester) -> Result<(), AuthFailure> {
         let outcome = peer.admit(&requester.holder());
+        // Counted if the connection got no place, and also if another connection was closed for it.
         if outcome != AdmitOutcome::Admitted {
             self.rejections.record(PRINCIPAL_LIMIT_REASON, Some(peer.address.ip()));
         }
@@ -108,7 +111,7 @@ impl Api {
     pub(super) fn visible_to(self: Arc<Self>, requester: &Requester) -> Arc<Self> {
         match requester.rights.cluster {
             None => self,
-            within => Arc::new(Self { visible_cluster: within, ..Self::clone(&self) }),
+            cluster => Arc::new(Self { visible_cluster: cluster, ..Self::clone(&self) }),
         }
     }
 
@@ -148,13 +151,14 @@ impl Api {
         Ok(Some(requester))
     }
 
-    /// Finds the principal of a token. The time that this takes does not depend on whether the secret is correct, so it
-    /// tells nothing about the secret.
+    /// Finds the principal of a token. The comparison of the secret takes the same time whether or not the secret is
+    /// correct. So a client cannot guess the secret from the duration.
     fn authenticate_token(&self, model: &Model, text: &str) -> Result<Requester, WrongToken> {
         let (id, secret) = text.split_once('.').unwrap_or((text, ""));
         let digest = Hex(&Sha256::digest(secret.as_bytes())).to_string();
         let token_of = |principal: &Principal| principal.spec.tokens.iter().find(|token| token.id == id).cloned();
         let found = model.principals.get_by_key(&token_key(id)).and_then(|principal| Some((principal, token_of(principal)?)));
+        // For an unknown id, the digest is compared with zeros, which are the digest of no known secret.
         let expected = found.as_ref().map_or_else(|| "0".repeat(64), |(_, token)| token.secret_sha256.clone());
         // An empty secret is never accepted.
         let is_equal = bool::from(digest.as_bytes().ct_eq(expected.as_bytes())) && !secret.is_empty();
@@ -162,6 +166,7 @@ impl Api {
             Some((principal, token)) if is_equal && token.ends_at > self.registry.now() => {
                 Ok(Requester::from_principal(principal, Credential::Token(token.id)))
             }
+            // The secret is correct, and the token has expired.
             Some((principal, _)) if is_equal => Err(WrongToken {
                 name: principal.meta.name.to_string(),
                 uuid: Some(principal.meta.uuid),
@@ -173,20 +178,20 @@ impl Api {
         }
     }
 
-    /// Records a wrong token of a client address. Returns whether the caller is told that the token is wrong. After too
-    /// many attempts it is told to try again later instead.
+    /// Counts a wrong token of a client address. Returns whether the response may show that the token is wrong. After
+    /// too many attempts, the response asks the client to try again later instead.
     fn record_attempt(&self, address: IpAddr) -> bool {
         let now_s = self.registry.now().0 / 1000;
         let is_allowed = self.token_attempts.is_allowed(address, now_s);
-        let is_told = self.token_attempts.record_failure(address, now_s) && is_allowed;
-        if !is_told {
+        let may_show = self.token_attempts.record_failure(address, now_s) && is_allowed;
+        if !may_show {
             self.rejections.record("token_guesses", Some(address));
         }
-        is_told
+        may_show
     }
 }
 
-/// Returns the failure for a request that may contain a principal's token but not exactly one.
+/// Returns the failure for a request that may contain a principal's token, but not exactly one in the valid form.
 fn ambiguous_token() -> AuthFailure {
     let message = "the request has something that looks like a principal's token but is not exactly one; nothing was changed";
     let advice = "send exactly one token, as `Authorization: Bearer ID.SECRET` or as `X-Auth-Token: ID.SECRET`, or none";
@@ -196,10 +201,13 @@ fn ambiguous_token() -> AuthFailure {
 
 /// The reason why a token is invalid.
 struct WrongToken {
+    /// The name under which the failure is recorded: the principal, the id of the token, or the anonymous caller.
     name: String,
+    /// The principal, if the secret is correct and the token has expired.
     uuid: Option<Uuid>,
     /// True if the token may be a guess.
     is_guess: bool,
+    /// True if the text is a join token of a host.
     is_join_token: bool,
 }
 

@@ -1,13 +1,14 @@
-//! The backup format: one file with a whole fleet, which can be restored without anything else.
+//! The backup format: one file that contains a whole fleet. A restore needs nothing else.
 //!
 //! ```text
 //!   magic │ head │ entry … │ file … │ end
 //! ```
 //!
-//! Each part is a frame: one byte for its kind, four bytes for its length (big-endian), then its content. The head is
-//! JSON. An entry is one entry of the store, with its revisions. A file is one of the data directory: a key, a
-//! certificate or a body. The end is the SHA-256 of all bytes before it. A reader compares it before it uses anything
-//! from the file, and so detects a truncated file or a changed bit.
+//! Each part after the magic is a frame: one byte for its kind, four bytes for its length (big-endian), then its
+//! content. The head is JSON. An entry is a key of the store with its value and revisions. A file is a file of the data
+//! directory: a key, a certificate or a file body. The end is the SHA-256 of all bytes before it. A reader must read to
+//! the end and compare this checksum before it uses anything from the file. So it detects a truncated file or a changed
+//! bit.
 
 use std::io::{self, Read};
 
@@ -21,9 +22,9 @@ use crate::store::{Entry, Revision, SCHEMA_VERSION};
 
 /// The first bytes of every backup. The number is the version of the format.
 const MAGIC: &[u8] = b"stemma-backup 1\n";
-/// The part of [`MAGIC`] that all versions share.
+/// The part of [`MAGIC`] that is the same in all versions of the format.
 const MAGIC_PREFIX: &[u8] = b"stemma-backup ";
-/// Maximum length of a frame, in bytes: a body of 64 MiB with its name.
+/// Maximum length of a frame's content, in bytes: a file body of 64 MiB with its name.
 const MAX_FRAME_BYTES: usize = 65 * 1024 * 1024;
 /// Maximum length of a file name, in bytes.
 const MAX_NAME_BYTES: usize = 255;
@@ -33,26 +34,26 @@ const ENTRY: u8 = 2;
 const FILE: u8 = 3;
 const END: u8 = 4;
 
-/// The fleet and the revision that a backup contains.
+/// The head of a backup. It identifies the fleet, and the revision of the store that the backup contains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupHeader {
-    /// The fleet, as `init` recorded it.
+    /// The record of the fleet that `init` created.
     pub fleet: FleetRecord,
     /// The epoch with which the store was created.
     pub epoch: Uuid,
-    /// The revision above which the revisions of the store start.
+    /// The revision at which the store was created. Its first write has a later revision.
     pub base: u64,
-    /// The revision at which the store was read.
+    /// The revision of the store in this backup.
     pub revision: u64,
-    /// The schema version of the store.
+    /// The version of the schema with which the store's entries are encoded.
     pub schema: u32,
-    /// Name and version of the program that wrote the backup.
+    /// The name and version of the program that wrote the backup.
     pub program: String,
-    /// The time at which the store was read, in seconds since 1970.
+    /// The time at which the backup was read from the store, in seconds since 1970.
     pub at_s: u64,
 }
 
-/// One part of a backup.
+/// An entry or a file in a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackupPart {
     /// An entry of the store.
@@ -66,72 +67,76 @@ pub enum BackupPart {
     },
 }
 
-/// The reason why a file cannot be used as a backup. Nothing was changed.
+/// The reason why a file cannot be used as a backup.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The system could not read the file.
+    /// The operating system could not read the file.
     #[error("it cannot be read")]
     Io(#[from] io::Error),
-    /// The file does not begin with the bytes that every backup begins with.
+    /// The file does not begin with [`MAGIC_PREFIX`], so it is not a backup.
     #[error("it is not a backup of a fleet: it does not begin like one")]
     NotABackup,
-    /// A newer program wrote the file.
+    /// A newer program wrote the file. The text names the version of the program or of the format.
     #[error("a newer stemma-controller wrote it ({0}): restore it with that version")]
     Newer(String),
-    /// The file ends before its checksum.
+    /// The file ends before its checksum is complete.
     #[error("it was truncated: it ends before its checksum; use another copy of it")]
     Truncated,
-    /// The file does not match its checksum, or is malformed.
+    /// The file does not match its checksum, or is malformed. The text describes the damage.
     #[error("it is damaged: {0}; use another copy of it")]
     Damaged(&'static str),
 }
 
-/// Encodes the frames of a backup.
+/// An encoder of the frames of a backup. It computes the checksum of all bytes that it has returned.
 pub(super) struct Encoder {
     digest: Sha256,
 }
 
 impl Encoder {
-    /// Starts a backup. Returns its first bytes.
+    /// Starts a backup. Returns the encoder and the first bytes of the backup: the magic and the head.
     pub(super) fn begin(head: &BackupHeader) -> (Self, Bytes) {
-        let mut this = Self { digest: Sha256::new() };
-        this.digest.update(MAGIC);
+        let mut encoder = Self { digest: Sha256::new() };
+        encoder.digest.update(MAGIC);
         let head = serde_json::to_vec(head).expect("a head is texts and numbers");
-        let frame = this.frame(HEAD, &[&head]);
-        (this, [MAGIC, &frame].concat().into())
+        let frame = encoder.encode_frame(HEAD, &[&head]);
+        (encoder, [MAGIC, &frame].concat().into())
     }
 
-    /// Encodes one part.
-    pub(super) fn part(&mut self, part: &BackupPart) -> Bytes {
+    /// Encodes an entry or a file as one frame.
+    pub(super) fn encode_part(&mut self, part: &BackupPart) -> Bytes {
         match part {
             BackupPart::Entry(entry) => {
                 let numbers = [entry.create_revision.get(), entry.mod_revision.get(), entry.version];
                 let numbers: Vec<u8> = numbers.into_iter().flat_map(u64::to_be_bytes).collect();
-                self.frame(ENTRY, &[&numbers, &length(&entry.key), &entry.key, &entry.value])
+                self.encode_frame(ENTRY, &[&numbers, &encode_length(&entry.key), &entry.key, &entry.value])
             }
-            BackupPart::File { name, bytes } => self.frame(FILE, &[&length(name.as_bytes()), name.as_bytes(), bytes]),
+            BackupPart::File { name, bytes } => {
+                self.encode_frame(FILE, &[&encode_length(name.as_bytes()), name.as_bytes(), bytes])
+            }
         }
     }
 
-    /// Encodes the last frame of the backup: its checksum.
-    pub(super) fn end(mut self) -> Bytes {
+    /// Encodes the last frame of the backup, which contains the checksum.
+    pub(super) fn encode_end(mut self) -> Bytes {
         let digest = self.digest.clone().finalize();
-        self.frame(END, &[&digest])
+        self.encode_frame(END, &[&digest])
     }
 
-    fn frame(&mut self, kind: u8, parts: &[&[u8]]) -> Bytes {
+    /// Encodes one frame with the joined `parts` as its content, and adds it to the checksum.
+    fn encode_frame(&mut self, kind: u8, parts: &[&[u8]]) -> Bytes {
         let bytes = parts.concat();
-        let frame = [&[kind][..], &length(&bytes), &bytes].concat();
+        let frame = [&[kind][..], &encode_length(&bytes), &bytes].concat();
         self.digest.update(&frame);
         frame.into()
     }
 }
 
-fn length(bytes: &[u8]) -> [u8; 4] {
+/// Encodes the length of these bytes as four bytes, big-endian.
+fn encode_length(bytes: &[u8]) -> [u8; 4] {
     u32::try_from(bytes.len()).expect("entries and bodies have limits far below 4 GiB").to_be_bytes()
 }
 
-/// Reads a backup from its beginning. The backup is known to be complete only when [`BackupReader::next_part`] has
+/// A reader of a backup. The backup is only known to be complete and unchanged after [`BackupReader::next_part`] has
 /// returned `None`.
 pub struct BackupReader<R> {
     from: R,
@@ -139,13 +144,13 @@ pub struct BackupReader<R> {
 }
 
 impl<R: Read> BackupReader<R> {
-    /// Reads the beginning of a backup.
+    /// Reads the magic and the head of a backup. Returns the reader for the following parts, and the head.
     ///
     /// # Errors
-    /// [`BackupError`].
-    pub fn begin(mut from: R) -> Result<(Self, BackupHeader), BackupError> {
+    /// Fails if the file is not a backup, is damaged, or was written by a newer program ([`BackupError`]).
+    pub fn begin(mut source: R) -> Result<(Self, BackupHeader), BackupError> {
         let mut magic = vec![0; MAGIC.len()];
-        from.read_exact(&mut magic).map_err(|error| match error.kind() {
+        source.read_exact(&mut magic).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => BackupError::NotABackup,
             _ => error.into(),
         })?;
@@ -156,9 +161,9 @@ impl<R: Read> BackupReader<R> {
             let version = String::from_utf8_lossy(&magic[MAGIC_PREFIX.len()..]).trim_end().escape_debug().to_string();
             return Err(BackupError::Newer(format!("version {version} of the file")));
         }
-        let mut this = Self { from, digest: Sha256::new() };
-        this.digest.update(MAGIC);
-        let (kind, bytes) = this.frame()?;
+        let mut reader = Self { from: source, digest: Sha256::new() };
+        reader.digest.update(MAGIC);
+        let (kind, bytes) = reader.read_frame()?;
         if kind != HEAD {
             return Err(BackupError::Damaged("its head is missing"));
         }
@@ -166,16 +171,16 @@ impl<R: Read> BackupReader<R> {
         if head.schema > SCHEMA_VERSION {
             return Err(BackupError::Newer(head.program));
         }
-        Ok((this, head))
+        Ok((reader, head))
     }
 
-    /// Returns the next part, or `None` at the end if the checksum matches.
+    /// Returns the next entry or file, or `None` at the end of the backup if its checksum matches.
     ///
     /// # Errors
-    /// [`BackupError`].
+    /// Fails if the file cannot be read, is damaged or truncated ([`BackupError`]).
     pub fn next_part(&mut self) -> Result<Option<BackupPart>, BackupError> {
         let expected: [u8; 32] = self.digest.clone().finalize().into();
-        let (kind, bytes) = self.frame()?;
+        let (kind, bytes) = self.read_frame()?;
         match kind {
             ENTRY => parse_entry(&bytes).map(|entry| Some(BackupPart::Entry(entry))),
             FILE => parse_file(&bytes).map(Some),
@@ -186,25 +191,26 @@ impl<R: Read> BackupReader<R> {
         }
     }
 
-    /// Reads one frame and adds it to the checksum. Returns its kind and its content.
-    fn frame(&mut self) -> Result<(u8, Bytes), BackupError> {
-        let mut head = [0; 5];
-        self.read_exact(&mut head)?;
-        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    /// Reads one frame and adds its bytes to the checksum. Returns the frame's kind and content.
+    fn read_frame(&mut self) -> Result<(u8, Bytes), BackupError> {
+        let mut header = [0; 5];
+        self.read_exact(&mut header)?;
+        let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
         if length > MAX_FRAME_BYTES {
             return Err(BackupError::Damaged("a part of it is longer than the limit"));
         }
-        // Memory is allocated only as bytes arrive, because a damaged file may state a much too large length.
+        // A damaged file may state a length that is much too large. So memory is allocated only as bytes are read.
         let mut bytes = Vec::new();
-        let read = (&mut self.from).take(length as u64).read_to_end(&mut bytes)?;
-        if read < length {
+        let read_length = (&mut self.from).take(length as u64).read_to_end(&mut bytes)?;
+        if read_length < length {
             return Err(BackupError::Truncated);
         }
-        self.digest.update(head);
+        self.digest.update(header);
         self.digest.update(&bytes);
-        Ok((head[0], bytes.into()))
+        Ok((header[0], bytes.into()))
     }
 
+    /// Fills `bytes` from the file. Fails with [`BackupError::Truncated`] if the file ends too early.
     fn read_exact(&mut self, bytes: &mut [u8]) -> Result<(), BackupError> {
         self.from.read_exact(bytes).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => BackupError::Truncated,
@@ -213,7 +219,8 @@ impl<R: Read> BackupReader<R> {
     }
 }
 
-/// Splits bytes that begin with a text and the length of that text. Returns the text and the bytes after it.
+/// Splits bytes that begin with a length (four bytes) and a text of this length. Returns the text, and the bytes after
+/// it. Returns `None` if there are too few bytes.
 fn split_prefixed(bytes: &Bytes) -> Option<(Bytes, Bytes)> {
     let (length, _) = bytes.split_first_chunk()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
@@ -223,12 +230,12 @@ fn split_prefixed(bytes: &Bytes) -> Option<(Bytes, Bytes)> {
 
 /// Parses the content of an entry frame: create revision, mod revision, version, key and value.
 fn parse_entry(bytes: &Bytes) -> Result<Entry, BackupError> {
-    let damaged = BackupError::Damaged("an entry of it ends too early");
-    let number = |at: usize| Some(u64::from_be_bytes(*bytes.get(at * 8..)?.first_chunk()?));
-    let numbers = (number(0), number(1), number(2));
-    let (Some(create), Some(modified), Some(version)) = numbers else { return Err(damaged) };
+    let damaged = BackupError::Damaged("an entry in it ends too early");
+    let read_number = |index: usize| Some(u64::from_be_bytes(*bytes.get(index * 8..)?.first_chunk()?));
+    let numbers = (read_number(0), read_number(1), read_number(2));
+    let (Some(create), Some(last_write), Some(version)) = numbers else { return Err(damaged) };
     let Some((key, value)) = split_prefixed(&bytes.slice(24..)) else { return Err(damaged) };
-    let (create_revision, mod_revision) = (Revision::new(create), Revision::new(modified));
+    let (create_revision, mod_revision) = (Revision::new(create), Revision::new(last_write));
     Ok(Entry { key, value, create_revision, mod_revision, version })
 }
 
@@ -240,11 +247,11 @@ fn parse_file(bytes: &Bytes) -> Result<BackupPart, BackupError> {
     Ok(BackupPart::File { name, bytes })
 }
 
-/// Returns whether a name is a relative path without `.` and `..`. The check prevents a restore from writing outside of
-/// the data directory: the checksum shows that a backup is unchanged, not who wrote it.
+/// Returns whether a name is a relative path without empty segments, `.` and `..`. Other names could make a restore
+/// write outside of the data directory. The checksum does not prevent this, because anyone can compute it.
 fn is_file_name(name: &str) -> bool {
-    let is_good = |segment: &str| !matches!(segment, "" | "." | "..") && !segment.contains(['\\', '\0']);
-    name.len() <= MAX_NAME_BYTES && name.split('/').all(is_good)
+    let is_valid_segment = |segment: &str| !matches!(segment, "" | "." | "..") && !segment.contains(['\\', '\0']);
+    name.len() <= MAX_NAME_BYTES && name.split('/').all(is_valid_segment)
 }
 
 #[cfg(test)]
@@ -269,19 +276,19 @@ mod tests {
         vec![BackupPart::Entry(entry("a", "")), BackupPart::Entry(entry("b/\u{0}", "v")), file]
     }
 
-    fn encoded() -> Vec<u8> {
+    fn encode_backup() -> Vec<u8> {
         let (mut encoder, mut bytes) = {
-            let (encoder, begun) = Encoder::begin(&head());
-            (encoder, begun.to_vec())
+            let (encoder, first_bytes) = Encoder::begin(&head());
+            (encoder, first_bytes.to_vec())
         };
         for part in parts() {
-            bytes.extend(encoder.part(&part));
+            bytes.extend(encoder.encode_part(&part));
         }
-        bytes.extend(encoder.end());
+        bytes.extend(encoder.encode_end());
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Result<(BackupHeader, Vec<BackupPart>), BackupError> {
+    fn read_backup(bytes: &[u8]) -> Result<(BackupHeader, Vec<BackupPart>), BackupError> {
         let (mut reader, head) = BackupReader::begin(bytes)?;
         let mut parts = Vec::new();
         while let Some(part) = reader.next_part()? {
@@ -292,36 +299,36 @@ mod tests {
 
     #[test]
     fn x02_backup_reader_returns_written_parts() {
-        assert_eq!(read(&encoded()).unwrap(), (head(), parts()));
+        assert_eq!(read_backup(&encode_backup()).unwrap(), (head(), parts()));
     }
 
     #[test]
     fn x02_backup_reader_fails_when_file_is_truncated_or_changed() {
-        let whole = encoded();
-        for cut in 0..whole.len() {
-            assert!(read(&whole[..cut]).is_err(), "cut at {cut}");
+        let backup = encode_backup();
+        for length in 0..backup.len() {
+            assert!(read_backup(&backup[..length]).is_err(), "cut at {length}");
         }
-        for at in 0..whole.len() {
+        for index in 0..backup.len() {
             for bit in 0..8 {
-                let mut changed = whole.clone();
-                changed[at] ^= 1 << bit;
-                assert!(read(&changed).is_err(), "bit {bit} of byte {at}");
+                let mut changed = backup.clone();
+                changed[index] ^= 1 << bit;
+                assert!(read_backup(&changed).is_err(), "bit {bit} of byte {index}");
             }
         }
-        assert!(read(&[&whole[..], b"x"].concat()).is_err(), "there is something after it");
+        assert!(read_backup(&[&backup[..], b"x"].concat()).is_err(), "there is something after it");
     }
 
     #[test]
     fn x02_backup_reader_names_newer_version_and_other_formats() {
-        let newer = [b"stemma-backup 2\n", &encoded()[MAGIC.len()..]].concat();
+        let newer = [b"stemma-backup 2\n", &encode_backup()[MAGIC.len()..]].concat();
         assert_eq!(
-            read(&newer).unwrap_err().to_string(),
+            read_backup(&newer).unwrap_err().to_string(),
             "a newer stemma-controller wrote it (version 2 of the file): restore it with that version"
         );
         let (_, bytes) = Encoder::begin(&BackupHeader { schema: SCHEMA_VERSION + 1, ..head() });
-        assert!(matches!(read(&bytes), Err(BackupError::Newer(program)) if program == "p 1"));
+        assert!(matches!(read_backup(&bytes), Err(BackupError::Newer(program)) if program == "p 1"));
         for other in [&b""[..], b"age-encryption.org/v1\n...................", b"PK"] {
-            assert!(matches!(read(other), Err(BackupError::NotABackup)));
+            assert!(matches!(read_backup(other), Err(BackupError::NotABackup)));
         }
     }
 

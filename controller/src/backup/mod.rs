@@ -1,10 +1,11 @@
-//! Backup and restore of a fleet: one file with its store, its keys and the bodies of its files.
+//! Backup and restore of a fleet. A backup is one file that contains the store, the keys and the file bodies of the
+//! fleet.
 //!
-//! A backup is read from one snapshot of the store, so it has one revision, whatever is written during the backup. A
-//! running controller sends it to root on its socket. If none runs, the program opens the store itself. A restored
-//! fleet has a new epoch and sends nothing to hosts until an admin runs `stemma-controller resume-fleet`. Some hosts
-//! have state that is newer than the backup, and must not fall back to an older state because somebody started a copy
-//! of the fleet by mistake.
+//! A backup is read from one snapshot of the store, so it has one revision, even if the store is written during the
+//! backup. A running controller sends the backup to root through its Unix socket. If no controller runs, the program
+//! opens the store itself. A restored fleet has a new epoch, and sends nothing to hosts until an admin runs
+//! `stemma-controller resume-fleet`. The reason is that some hosts have a newer state than the backup. If somebody
+//! starts a copy of the fleet by mistake, these hosts must not return to an older state.
 
 mod format;
 mod leftovers;
@@ -31,26 +32,26 @@ use crate::records::fleet::FleetRecord;
 use crate::store::{KeyRange, ListQuery, PROGRAM_VERSION, Snapshot, StoreIdentity};
 use format::Encoder;
 
-/// Maximum size of the entries in one read, in bytes. A larger entry is read alone.
+/// Maximum size of the entries in one read from the store, in bytes. An entry that is larger is read by itself.
 const PAGE_BYTES: usize = 64 * 1024;
 
-/// The issuers' keys that a backup lacks because the service manager keeps them for the controller (systemd.exec(5),
-/// Credentials).
+/// The private keys of certificate authorities that a backup does not contain. These keys are not in the data
+/// directory, because the service manager stores them for the controller (systemd.exec(5), Credentials).
 struct MissingKeys(Vec<&'static str>);
 
 impl MissingKeys {
-    /// Starts with all keys missing.
+    /// Creates a list in which all keys of the authorities are missing.
     fn new() -> Self {
         Self(ISSUERS.to_vec())
     }
 
-    /// Records that the backup contains a file. If the file is the key of an issuer, that key is not missing.
-    fn record(&mut self, file: &str) {
+    /// Removes a key from the list if the backup's file with this name contains it. Other files have no effect.
+    fn mark_present(&mut self, file: &str) {
         let key = file.strip_prefix("trust/").and_then(|name| name.strip_suffix(".key"));
         self.0.retain(|name| key != Some(*name));
     }
 
-    /// Returns a warning for the user, or `None` if no key is missing.
+    /// Returns a warning that names the missing keys, or `None` if no key is missing.
     fn message(&self) -> Option<String> {
         let names: Vec<String> = self.0.iter().map(|name| format!("{name}.key")).collect();
         let names = (!names.is_empty()).then(|| names.join(", "))?;
@@ -61,7 +62,7 @@ impl MissingKeys {
     }
 }
 
-/// How far a backup was read: what the next piece contains.
+/// The progress of reading a backup. The variant is the part that is read next.
 enum BackupStage {
     Begin(Box<BackupHeader>),
     Entries(Encoder, KeyRange),
@@ -69,15 +70,16 @@ enum BackupStage {
     Done,
 }
 
-/// An iterator over the bytes of a backup. Reading it blocks.
+/// An iterator over the bytes of a backup, in pieces. Each call of `next` reads from the store or the disk, and blocks.
 struct BackupStream {
     snapshot: Box<dyn Snapshot>,
     layout: Layout,
     stage: BackupStage,
 }
 
-/// Returns the bytes of a backup of a snapshot and a data directory, in pieces. Each piece is read when it is
-/// requested. The caller must be on a blocking thread of a runtime.
+/// Returns an iterator over the bytes of a backup of this snapshot and data directory. `at_s` is the present time, in
+/// seconds since 1970. Each piece is read when the iterator is advanced. The caller must be on a thread of a Tokio
+/// runtime on which blocking is allowed.
 pub(crate) fn stream(
     identity: &StoreIdentity,
     snapshot: Box<dyn Snapshot>,
@@ -99,7 +101,7 @@ pub(crate) fn stream(
 impl Iterator for BackupStream {
     type Item = Result<Bytes, BoxError>;
 
-    /// Returns the next bytes of the backup: its beginning, then pages of entries, then files, then its end.
+    /// Returns the next bytes of the backup: first its head, then pages of entries, then files, then the checksum.
     fn next(&mut self) -> Option<Self::Item> {
         let (piece, stage) = match std::mem::replace(&mut self.stage, BackupStage::Done) {
             BackupStage::Done => return None,
@@ -110,7 +112,7 @@ impl Iterator for BackupStream {
             BackupStage::Entries(encoder, range) => self.next_entries(encoder, range),
             BackupStage::Files(encoder, files) => next_file(encoder, files),
         };
-        // The stream ends after an error.
+        // After an error the stage is `Done`, so the stream ends.
         if piece.is_ok() {
             self.stage = stage;
         }
@@ -119,18 +121,18 @@ impl Iterator for BackupStream {
 }
 
 impl BackupStream {
-    /// Reads a page of entries from the start of `range`, and encodes them. Returns the bytes, and the stage that
-    /// follows: the rest of the range, or the files.
+    /// Reads a page of entries from the start of `range`, and encodes them. Returns the bytes and the next stage: the
+    /// rest of the range, or the files if this was the last page.
     fn next_entries(&self, mut encoder: Encoder, range: KeyRange) -> (Result<Bytes, BoxError>, BackupStage) {
         let query = ListQuery::range(range.clone()).with_max_bytes(PAGE_BYTES);
         let page = match Handle::current().block_on(self.snapshot.list(&query)) {
             Ok(page) => page,
             Err(error) => return (Err(error.into()), BackupStage::Done),
         };
-        let next = page.entries.last().filter(|_| page.has_more).map(|last| range.after(&last.key));
-        let frames: Vec<Bytes> = page.entries.into_iter().map(|entry| encoder.part(&BackupPart::Entry(entry))).collect();
+        let rest_of_range = page.entries.last().filter(|_| page.has_more).map(|last_entry| range.after(&last_entry.key));
+        let frames: Vec<Bytes> = page.entries.into_iter().map(|entry| encoder.encode_part(&BackupPart::Entry(entry))).collect();
         let piece = frames.concat().into();
-        match next {
+        match rest_of_range {
             Some(range) => (Ok(piece), BackupStage::Entries(encoder, range)),
             None => match self.list_files() {
                 Ok(files) => (Ok(piece), BackupStage::Files(encoder, files)),
@@ -139,15 +141,17 @@ impl BackupStream {
         }
     }
 
-    /// Lists the files of the data directory that belong to a backup, with their names in the backup. The list is made
-    /// after the snapshot was taken, so it has every body that the snapshot names, except those deleted since.
+    /// Lists the files of the data directory that a backup contains, each with its name in the backup. The snapshot was
+    /// created before this list. So the list has every file body that the snapshot names, except those that were
+    /// deleted since.
     fn list_files(&self) -> Result<VecDeque<(String, PathBuf)>, BoxError> {
         let layout = &self.layout;
         let mut files = VecDeque::from([layout.root()]);
         for directory in [layout.trust(), layout.admin()] {
             files.extend(files::list_directory(&directory)?.into_iter().filter(|path| path.is_file()));
         }
-        // Files that were set aside as damaged, or are still being written, do not have a hash as their name.
+        // Only a complete file body has a hash as its name. Damaged files that were set aside and unfinished files have
+        // other names.
         let is_body = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<Hash>().ok()).is_some();
         files.extend(files::list_directory(&layout.blobs())?.into_iter().filter(is_body));
         let name = |path: &Path| {
@@ -158,12 +162,13 @@ impl BackupStream {
     }
 }
 
-/// Reads and encodes the next file, or encodes the end of the backup after the last file.
+/// Reads and encodes the next file, or encodes the checksum if there are no more files. Returns the bytes and the next
+/// stage.
 fn next_file(mut encoder: Encoder, mut files: VecDeque<(String, PathBuf)>) -> (Result<Bytes, BoxError>, BackupStage) {
-    let Some((name, path)) = files.pop_front() else { return (Ok(encoder.end()), BackupStage::Done) };
+    let Some((name, path)) = files.pop_front() else { return (Ok(encoder.encode_end()), BackupStage::Done) };
     match std::fs::read(&path) {
-        Ok(bytes) => (Ok(encoder.part(&BackupPart::File { name, bytes: bytes.into() })), BackupStage::Files(encoder, files)),
-        // A body that nothing refers to any more was deleted during the backup.
+        Ok(data) => (Ok(encoder.encode_part(&BackupPart::File { name, bytes: data.into() })), BackupStage::Files(encoder, files)),
+        // The file body was deleted during the backup, because no object refers to it any longer.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => (Ok(Bytes::new()), BackupStage::Files(encoder, files)),
         Err(error) => (Err(format!("{}: {error}", path.display()).into()), BackupStage::Done),
     }

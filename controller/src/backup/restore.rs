@@ -1,4 +1,4 @@
-//! `stemma-controller restore FILE`: creates a fleet from a backup.
+//! The command `stemma-controller restore FILE`: creates a fleet from a backup.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, Write};
@@ -20,266 +20,274 @@ use crate::init::Layout;
 use crate::records::{codec, key};
 use crate::store::{CreateOptions, Entry, Epoch, RedbStore, Revision};
 
-/// Number of revisions that a restored store skips after the revision of the backup. So no revision after the backup
-/// occurs in both the lost and the restored store, and a write that relies on a read of the lost store is refused.
+/// Number of revisions that a restored store skips after the revision of the backup. The lost store may have used these
+/// revisions after the backup. A write that depends on a read of the lost store must not match a revision of the
+/// restored store. So such a write is refused.
 const SKIPPED_REVISIONS: u64 = 1_000_000;
 
-/// Prefixes of the entries that are not restored: join tokens, because tokens that were used after the backup would
-/// become valid again, and records of requests, whose responses are about the lost store.
+/// Prefixes of the keys that a restore does not copy. Join tokens are excluded, because a token that was used after the
+/// backup would be valid again. Records of requests are excluded, because their responses are about the lost store.
 const EXCLUDED_PREFIXES: [&str; 2] = [key::TOKENS, key::REQUESTS];
 
-/// Creates a fleet from a backup, in a data directory without one. If another user owns that directory, the program
-/// continues as that user after it has opened the file and read the keys.
+/// Creates a fleet from a backup, in a data directory that contains no fleet. The program opens the backup and reads
+/// the decryption keys as the user that started it. If another user owns the directory, the program then continues as
+/// that user.
 ///
 /// # Errors
-/// After an error, the directory contains no new files, except those that could not be removed. The error names them.
+/// After an error the directory contains no new files, except files that could not be removed. The error names these
+/// files.
 pub fn restore(args: &RestoreArgs) -> Result<()> {
     let directory = args.place.data_dir()?;
     let layout = Layout::new(&directory);
-    // The lock is held to the end, so that two restores cannot run at once and the checked directory stays unchanged.
+    // The lock is held until the end. So no second restore can run at the same time, and no fleet can appear in the
+    // directory after the check.
     let lock = directory.exists().then(|| files::lock_directory(&directory)).transpose()?;
     check_empty(&layout)?;
     let backup = BackupFile::from_args(args)?;
     if lock.is_some() {
         become_owner(&directory).with_context(|| format!("{}: nothing was changed", directory.display()))?;
     }
-    let checked = backup.check()?;
+    let checked_backup = backup.check()?;
     files::make_directory(layout.directory()).context("nothing was restored")?;
     let lock = lock.map_or_else(|| files::lock_directory(layout.directory()), Ok)?;
     check_empty(&layout)?;
     leftovers::print_all(&leftovers::sweep_restores(layout.directory(), &lock));
-    let damaged = create_fleet(&backup, &layout, &checked)?;
-    let synced = File::open(layout.directory()).and_then(|directory| directory.sync_all());
-    synced.with_context(|| format!("{}: the fleet is restored, but may not be durable on the disk yet", directory.display()))?;
-    // The fleet is restored even if nobody reads this output.
-    let _ignored = print_restored(args, &directory, &checked, damaged);
+    let damaged_count = create_fleet(&backup, &layout, &checked_backup)?;
+    let result = File::open(layout.directory()).and_then(|directory| directory.sync_all());
+    result.with_context(|| format!("{}: the fleet is restored, but may not be durable on the disk yet", directory.display()))?;
+    // The fleet is restored even if this output cannot be written, so the error is ignored.
+    let _ignored = print_summary(args, &directory, &checked_backup, damaged_count);
     Ok(())
 }
 
-/// Prints what was restored and what to do next.
-fn print_restored(
+/// Prints a summary of the restored fleet, and the next steps. `damaged_count` is the number of omitted file bodies.
+fn print_summary(
     args: &RestoreArgs,
     directory: &Path,
-    CheckedBackup { head, missing, .. }: &CheckedBackup,
-    damaged: usize,
+    CheckedBackup { head, missing_keys, .. }: &CheckedBackup,
+    damaged_count: usize,
 ) -> io::Result<()> {
-    let (mut out, shown) = (io::stdout().lock(), directory.display());
-    let (fleet, revision, at) = (&head.fleet.fleet, head.revision, format_time(head.at_s));
-    writeln!(out, "fleet {fleet} restored in {shown}, at revision {revision}, backed up at {at}")?;
+    let (mut out, directory_name) = (io::stdout().lock(), directory.display());
+    let (fleet, revision, backup_time) = (&head.fleet.fleet, head.revision, format_time(head.at_s));
+    writeln!(out, "fleet {fleet} restored in {directory_name}, at revision {revision}, backed up at {backup_time}")?;
     writeln!(out, "later writes are lost; what was revoked later is valid again; join tokens are not restored")?;
-    if damaged > 0 {
-        writeln!(out, "{damaged} file bodies were already damaged in the backup: apply their manifests again")?;
+    if damaged_count > 0 {
+        writeln!(out, "{damaged_count} file bodies were already damaged in the backup: apply their manifests again")?;
     }
-    if let Some(warning) = missing.message() {
+    if let Some(warning) = missing_keys.message() {
         writeln!(out, "{warning}")?;
     }
-    let place = args.place.to_flags();
-    writeln!(out, "start the controller, check the fleet, then let its hosts follow it: stemma-controller resume-fleet{place}")?;
+    let flags = args.place.to_flags();
+    writeln!(out, "start the controller, check the fleet, then let its hosts follow it: stemma-controller resume-fleet{flags}")?;
     Ok(())
 }
 
-/// If this program runs as root, continues as the owner of the directory. A service of that user will run the restored
-/// fleet, and root must not follow links in a directory that another user owns.
+/// If this program runs as root, changes its user to the owner of the directory. A service of this user will run the
+/// restored fleet. Also, root must not follow symbolic links in a directory that another user controls.
 fn become_owner(directory: &Path) -> io::Result<()> {
     let owner = std::fs::metadata(directory)?;
     if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
         return Ok(());
     }
-    // No other thread exists yet, and later threads inherit this user.
+    // No other thread exists yet. Threads that start later inherit this user.
     set_thread_groups(&[])?;
     set_thread_gid(Gid::from_raw(owner.gid()))?;
     Ok(set_thread_uid(Uid::from_raw(owner.uid()))?)
 }
 
-/// Checks that a directory contains neither a fleet nor a part of one.
+/// Fails if the directory contains a fleet or a part of a fleet.
 fn check_empty(layout: &Layout) -> Result<()> {
-    let found = if layout.store().exists() { Some(layout.store()) } else { layout.authority()? };
-    if let Some(found) = found {
+    let existing_path = if layout.store().exists() { Some(layout.store()) } else { layout.authority()? };
+    if let Some(existing_path) = existing_path {
         bail!(
             "{}: the directory contains a fleet or a part of one ({}); nothing was changed: give another --data-dir, or move it away",
             layout.directory().display(),
-            found.display()
+            existing_path.display()
         );
     }
     Ok(())
 }
 
-/// The result of reading a backup to its end.
+/// The result of a complete read of a backup: its checksum matched.
 struct CheckedBackup {
     head: BackupHeader,
-    line: EpochHistory,
-    missing: MissingKeys,
+    epoch_history: EpochHistory,
+    missing_keys: MissingKeys,
 }
 
-/// The first bytes of an armored age file.
+/// The first bytes of an age file in text form (armored). Such a file is not supported.
 const ARMOR: &[u8] = b"-----BEGIN AGE ENCRYPTED FILE-----";
 
-/// The file of a backup, and the keys to decrypt it.
+/// An opened backup file, and the keys that decrypt it.
 struct BackupFile<'a> {
     path: &'a Path,
     file: File,
-    /// Empty if the file is not encrypted.
+    /// The decryption keys. The list is empty if the file is not encrypted.
     identities: Vec<AgeIdentity>,
 }
 
 impl<'a> BackupFile<'a> {
-    /// Opens the file, finds out whether it is encrypted, and reads the keys.
+    /// Opens the backup file, detects whether it is encrypted, and reads the decryption keys. Fails if it is encrypted
+    /// and no keys were given, or the other way round.
     fn from_args(args: &'a RestoreArgs) -> Result<Self> {
-        let (path, shown) = (&*args.file, args.file.display());
-        check_kind(path)?;
+        let (path, file_name) = (&*args.file, args.file.display());
+        check_regular_file(path)?;
         let file = File::open(path).with_context(|| refused_message(path))?;
-        let mut begin = [0; MAGIC.len()];
-        // A shorter file is not a backup. The error is returned when it is read.
-        let is_encrypted = file.read_exact_at(&mut begin, 0).is_ok() && begin == *MAGIC;
+        let mut first_bytes = [0; MAGIC.len()];
+        // A shorter file is not a backup. Its first read returns the error for this, so the error here is ignored.
+        let is_encrypted = file.read_exact_at(&mut first_bytes, 0).is_ok() && first_bytes == *MAGIC;
         let mut armor = [0; ARMOR.len()];
         if file.read_exact_at(&mut armor, 0).is_ok() && armor == *ARMOR {
             bail!(
-                "{shown} is an armored age file, which is not supported; nothing was changed: run age -d -i KEYFILE -o PLAIN {shown}, \
+                "{file_name} is an armored age file, which is not supported; nothing was changed: run age -d -i KEYFILE -o PLAIN {file_name}, \
                  and restore PLAIN"
             );
         }
         let identities = match (&args.identity, is_encrypted) {
             (None, false) => Vec::new(),
-            (Some(_), false) => bail!("{shown} is not encrypted: omit --identity; nothing was changed"),
+            (Some(_), false) => bail!("{file_name} is not encrypted: omit --identity; nothing was changed"),
             (None, true) => bail!(
-                "{shown} is encrypted; nothing was changed: run stemma-controller restore {shown}{} --identity KEYFILE, with a file of \
+                "{file_name} is encrypted; nothing was changed: run stemma-controller restore {file_name}{} --identity KEYFILE, with a file of \
                  age-keygen that contains the secret key of one of its recipients (backup_recipients)",
                 args.place.to_flags()
             ),
-            (Some(keys), true) => {
+            (Some(key_file), true) => {
                 let advice = "give a file with the key that no other user can read, not a pipe";
-                let text = files::read(keys, files::FileSensitivity::Secret)
-                    .with_context(|| format!("--identity {}: nothing was changed: {advice}", keys.display()))?;
-                let read = AgeIdentity::read_all(&text);
-                read.with_context(|| format!("--identity {}: nothing was changed", keys.display()))?
+                let text = files::read(key_file, files::FileSensitivity::Secret)
+                    .with_context(|| format!("--identity {}: nothing was changed: {advice}", key_file.display()))?;
+                let parsed_keys = AgeIdentity::read_all(&text);
+                parsed_keys.with_context(|| format!("--identity {}: nothing was changed", key_file.display()))?
             }
         };
         Ok(Self { path, file, identities })
     }
 
-    /// Starts to read the backup from its beginning.
+    /// Returns a new reader at the beginning of the backup, and the backup's head.
     fn open(&self) -> Result<(BackupReader<Box<dyn Read + '_>>, BackupHeader)> {
         let mut file = &self.file;
         file.rewind().with_context(|| refused_message(self.path))?;
         let file = BufReader::new(file);
-        let text: Box<dyn Read + '_> = if self.identities.is_empty() {
+        let plaintext: Box<dyn Read + '_> = if self.identities.is_empty() {
             Box::new(file)
         } else {
             Box::new(DecryptReader::begin(file, &self.identities).with_context(|| refused_message(self.path))?)
         };
-        BackupReader::begin(text).with_context(|| refused_message(self.path))
+        BackupReader::begin(plaintext).with_context(|| refused_message(self.path))
     }
 
-    /// Reads the whole backup and verifies it.
+    /// Reads the whole backup, which verifies its checksum. Returns its head, its history of epochs, and its missing
+    /// keys.
     fn check(&self) -> Result<CheckedBackup> {
         let (mut reader, head) = self.open()?;
-        let mut line = EpochHistory::new(head.epoch);
-        let mut missing = MissingKeys::new();
+        let mut epoch_history = EpochHistory::new(head.epoch);
+        let mut missing_keys = MissingKeys::new();
         while let Some(part) = reader.next_part().with_context(|| refused_message(self.path))? {
             match part {
                 BackupPart::Entry(entry) if entry.key == key::EPOCH_LINE.as_bytes() => {
-                    line = codec::decode(&entry.value).with_context(|| refused_message(self.path))?;
+                    epoch_history = codec::decode(&entry.value).with_context(|| refused_message(self.path))?;
                 }
                 BackupPart::Entry(_) => {}
-                BackupPart::File { name, .. } => missing.record(&name),
+                BackupPart::File { name, .. } => missing_keys.mark_present(&name),
             }
         }
-        Ok(CheckedBackup { head, line, missing })
+        Ok(CheckedBackup { head, epoch_history, missing_keys })
     }
 }
 
-/// Checks that the path is a regular file, because a restore reads the backup twice: first to its end to check it,
-/// before anything is created, and then to copy it.
-fn check_kind(path: &Path) -> Result<()> {
-    let shown = path.display();
+/// Fails if the path is not a regular file. A restore reads the backup twice, which is not possible for a pipe. The
+/// first read verifies the backup before anything is created, and the second read copies it.
+fn check_regular_file(path: &Path) -> Result<()> {
+    let file_name = path.display();
     if path.as_os_str() == "-" {
         bail!(
             "-: a backup cannot be read from standard input, because it is read twice; nothing was changed: write it to a file \
              first (cat > FILE), and restore FILE; or give ./- if that is the name of the file"
         );
     }
-    let kind = std::fs::metadata(path).with_context(|| refused_message(path))?.file_type();
-    if kind.is_dir() {
-        bail!("{shown} is a directory; nothing was changed: give the file in it that `stemma-controller backup` wrote");
+    let file_type = std::fs::metadata(path).with_context(|| refused_message(path))?.file_type();
+    if file_type.is_dir() {
+        bail!("{file_name} is a directory; nothing was changed: give the file in it that `stemma-controller backup` wrote");
     }
-    if !kind.is_file() {
+    if !file_type.is_file() {
         bail!(
-            "{shown} is a pipe or a device, and a backup is read twice, which needs a regular file; nothing was changed: \
-             write it to a file first (cat {shown} > FILE), and restore FILE"
+            "{file_name} is a pipe or a device, and a backup is read twice, which needs a regular file; nothing was changed: \
+             write it to a file first (cat {file_name} > FILE), and restore FILE"
         );
     }
     Ok(())
 }
 
-/// Formats a time for the user.
+/// Formats a time for output to the user. `at_s` is in seconds since 1970.
 fn format_time(at_s: u64) -> String {
-    let spelled = at_s.checked_mul(1000).and_then(stemma_core::time::format);
-    spelled.unwrap_or_else(|| format!("{at_s} seconds after 1970"))
+    let formatted = at_s.checked_mul(1000).and_then(stemma_core::time::format);
+    formatted.unwrap_or_else(|| format!("{at_s} seconds after 1970"))
 }
 
+/// Returns the beginning of an error about a backup that is not restored.
 fn refused_message(path: &Path) -> String {
     format!("{}: not restored; nothing was changed", path.display())
 }
 
-/// Creates the fleet of a backup in a locked directory. Returns the number of bodies that were left out because they
-/// are damaged.
-fn create_fleet(backup: &BackupFile<'_>, layout: &Layout, checked: &CheckedBackup) -> Result<usize> {
-    let shown = layout.directory().display();
-    let bytes = backup.file.metadata().map_or(0, |file| file.len());
-    let failed = |outcome: &str| {
+/// Creates the fleet of a backup in a locked directory. Returns the number of file bodies that were omitted because
+/// they are damaged in the backup. If a step fails, everything that was created is removed again.
+fn create_fleet(backup: &BackupFile<'_>, layout: &Layout, checked_backup: &CheckedBackup) -> Result<usize> {
+    let directory_name = layout.directory().display();
+    let backup_bytes = backup.file.metadata().map_or(0, |file| file.len());
+    let failure_message = |outcome: &str| {
         format!(
-            "{shown}: the fleet of {} could not be created there, and {outcome}; the reason follows: if the disk is full, free space for the \
-             fleet (its backup has {bytes} bytes, and the fleet needs more), or give another --data-dir, and run restore again",
+            "{directory_name}: the fleet of {} could not be created there, and {outcome}; the reason follows: if the disk is full, free space for the \
+             fleet (its backup has {backup_bytes} bytes, and the fleet needs more), or give another --data-dir, and run restore again",
             backup.path.display()
         )
     };
     let temporary = tempfile::Builder::new().prefix(leftovers::RESTORE_PREFIX).tempdir_in(layout.directory());
-    let new_directory = temporary.with_context(|| failed("nothing was changed"))?;
+    let new_directory = temporary.with_context(|| failure_message("nothing was changed"))?;
     let new_layout = Layout::new(new_directory.path());
-    let filled = write_fleet(backup, &new_layout, checked).map_err(|error| PlaceError { error, remaining: Vec::new() });
-    let placed = filled.and_then(|damaged| move_into_place(&new_layout, layout).map(|()| damaged));
-    placed.map_err(|PlaceError { error, mut remaining }| {
-        if let Err(refused) = new_directory.close() {
-            remaining.push(format!("{} could not be removed ({refused})", new_layout.directory().display()));
+    let attempt = write_fleet(backup, &new_layout, checked_backup).map_err(|error| RestoreError { error, remaining: Vec::new() });
+    let result = attempt.and_then(|damaged_count| move_into_place(&new_layout, layout).map(|()| damaged_count));
+    result.map_err(|RestoreError { error, mut remaining }| {
+        if let Err(close_error) = new_directory.close() {
+            remaining.push(format!("{} could not be removed ({close_error})", new_layout.directory().display()));
         }
-        error.context(failed(&remaining_message(&remaining)))
+        error.context(failure_message(&remaining_message(&remaining)))
     })
 }
 
-/// The reason why the new fleet could not be written or moved to its place.
+/// The error of a failed restore, with the files that it could not remove.
 #[derive(Debug)]
-struct PlaceError {
+struct RestoreError {
     error: anyhow::Error,
-    /// The files that were moved to the data directory and could not be moved back, one sentence each.
+    /// A sentence for each file that was moved to the data directory and could not be moved back.
     remaining: Vec<String>,
 }
 
-/// Describes what a failed restore has changed.
+/// Returns a text about the files that a failed restore left in the data directory. `remaining` has one sentence for
+/// each of them.
 fn remaining_message(remaining: &[String]) -> String {
     if remaining.is_empty() {
         return "nothing was changed".to_owned();
     }
-    format!("no fleet is there, but {}: it may contain keys of the fleet, so remove it", remaining.join(", and "))
+    format!("no fleet exists there, but {}: it may contain keys of the fleet, so remove it", remaining.join(", and "))
 }
 
-/// Moves all parts of the new fleet to their places. If one move fails, moves the others back. The store is moved last,
-/// because without it there is no fleet to start.
-fn move_into_place(from: &Layout, to: &Layout) -> Result<(), PlaceError> {
+/// Moves all parts of the new fleet from its temporary directory to the data directory. If one move fails, the moved
+/// parts are moved back. The store is moved last, because a controller cannot start a fleet without its store.
+fn move_into_place(new_fleet: &Layout, data_directory: &Layout) -> Result<(), RestoreError> {
     let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
-    for path in [from.blobs(), from.admin(), from.trust(), from.root(), from.store()] {
+    for path in [new_fleet.blobs(), new_fleet.admin(), new_fleet.trust(), new_fleet.root(), new_fleet.store()] {
         let Some(name) = path.file_name().filter(|_| path.exists()) else { continue };
-        let target = to.directory().join(name);
-        if let Err(error) = std::fs::rename(&path, &target) {
-            let error = anyhow::Error::new(error).context(format!("{}: move away what is there", target.display()));
-            return Err(PlaceError { error, remaining: move_back(&moves) });
+        let new = data_directory.directory().join(name);
+        if let Err(error) = std::fs::rename(&path, &new) {
+            let error = anyhow::Error::new(error).context(format!("{}: move the existing file or directory away", new.display()));
+            return Err(RestoreError { error, remaining: move_back(&moves) });
         }
-        moves.push((path, target));
+        moves.push((path, new));
     }
     Ok(())
 }
 
-/// Moves files back to where they were created, the last one first. Returns those that could not be moved back, one
-/// sentence each.
+/// Moves files back to their temporary directory, in reverse order. `moves` has the old and the new path of each.
+/// Returns one sentence for each file that could not be moved back.
 fn move_back(moves: &[(PathBuf, PathBuf)]) -> Vec<String> {
     let failed_move = |(path, target): &(PathBuf, PathBuf)| {
         let error = std::fs::rename(target, path).err()?;
@@ -288,30 +296,30 @@ fn move_back(moves: &[(PathBuf, PathBuf)]) -> Vec<String> {
     moves.iter().rev().filter_map(failed_move).collect()
 }
 
-/// Writes the files of a backup, and a store with the backup's entries. The store gets a new epoch, in which nothing is
-/// sent to hosts until an admin resumes the fleet. Returns the number of bodies that were left out because they are
-/// damaged.
-fn write_fleet(backup: &BackupFile<'_>, layout: &Layout, CheckedBackup { head, line, .. }: &CheckedBackup) -> Result<usize> {
+/// Writes the files of a backup, and a store with the entries of the backup. The store gets a new epoch. In this epoch
+/// nothing is sent to hosts until an admin resumes the fleet. Returns the number of file bodies that were omitted
+/// because they are damaged.
+fn write_fleet(file: &BackupFile<'_>, dirs: &Layout, CheckedBackup { head, epoch_history, .. }: &CheckedBackup) -> Result<usize> {
     let revision = head.revision.saturating_add(SKIPPED_REVISIONS);
     let random: [u8; 10] = crate::ca::random_bytes().map_err(|_| anyhow::anyhow!("the system returned no random bytes"))?;
-    // The id of the epoch contains a time. It must be later than the backup, even if the clock of this machine is
-    // behind.
+    // The id of an epoch contains its start time. The time must be later than the backup, even if the clock of this
+    // machine is wrong.
     let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
-    let epoch = line.next_id(now_ms.max(head.at_s.saturating_mul(1000)), &random, []);
-    let line = line.with_restore(epoch, revision, &format!("restored from a backup of revision {}", head.revision));
-    std::fs::set_permissions(layout.directory(), std::fs::Permissions::from_mode(0o700))?;
-    for directory in [layout.trust(), layout.admin(), layout.blobs()] {
+    let epoch = epoch_history.next_id(now_ms.max(head.at_s.saturating_mul(1000)), &random, []);
+    let history = epoch_history.with_restore(epoch, revision, &format!("restored from a backup of revision {}", head.revision));
+    std::fs::set_permissions(dirs.directory(), std::fs::Permissions::from_mode(0o700))?;
+    for directory in [dirs.trust(), dirs.admin(), dirs.blobs()] {
         files::make_directory(&directory)?;
     }
-    let (mut reader, _) = backup.open()?;
-    let mut damaged = 0;
+    let (mut reader, _) = file.open()?;
+    let mut damaged_count = 0;
     let entries = std::iter::from_fn(|| {
         loop {
             match reader.next_part() {
                 Ok(Some(BackupPart::Entry(entry))) if is_restored(&entry) => return Some(Ok(entry)),
                 Ok(Some(BackupPart::Entry(_))) => {}
-                Ok(Some(BackupPart::File { name, bytes })) => match write_file(layout, &name, &bytes) {
-                    Ok(is_sound) => damaged += usize::from(!is_sound),
+                Ok(Some(BackupPart::File { name, bytes })) => match write_file(dirs, &name, &bytes) {
+                    Ok(is_intact) => damaged_count += usize::from(!is_intact),
                     Err(error) => return Some(Err(error)),
                 },
                 Ok(None) => return None,
@@ -319,32 +327,32 @@ fn write_fleet(backup: &BackupFile<'_>, layout: &Layout, CheckedBackup { head, l
             }
         }
     });
-    let create = CreateOptions {
+    let options = CreateOptions {
         epoch: Epoch::new(*head.epoch.as_bytes()),
         base: Revision::new(head.base),
         fleet: serde_json::to_vec(&head.fleet)?.into(),
     };
     let epoch_entry = Entry {
         key: key::EPOCH_LINE.into(),
-        value: codec::encode(&line),
+        value: codec::encode(&history),
         create_revision: Revision::new(revision),
         mod_revision: Revision::new(revision),
         version: 1,
     };
     let mut all_entries = entries.chain(std::iter::once(Ok(epoch_entry)));
-    RedbStore::import(&layout.store(), &create, Revision::new(revision), &mut all_entries)?;
+    RedbStore::import(&dirs.store(), &options, Revision::new(revision), &mut all_entries)?;
     drop(all_entries);
-    Ok(damaged)
+    Ok(damaged_count)
 }
 
-/// Returns whether a restore copies an entry. The history of epochs is not copied, because the restored store gets its
-/// own, with a new epoch.
+/// Returns whether a restore copies this entry. It does not copy the history of epochs, because the restored store gets
+/// its own history with a new epoch. It also omits [`EXCLUDED_PREFIXES`].
 fn is_restored(entry: &Entry) -> bool {
     entry.key != key::EPOCH_LINE.as_bytes() && !EXCLUDED_PREFIXES.iter().any(|prefix| entry.key.starts_with(prefix.as_bytes()))
 }
 
-/// Writes one file of a backup. Returns false if it is a body that does not match the hash in its name. Fails if no
-/// file of a fleet has this name.
+/// Writes one file of a backup to the data directory. A file body is not written if it does not match the hash in its
+/// name, and the result is then false. Fails if a fleet has no file of this name.
 fn write_file(layout: &Layout, name: &str, bytes: &Bytes) -> io::Result<bool> {
     let unknown_file = || io::Error::other(format!("{name}: no file of a fleet has this name"));
     let path = layout.directory().join(name);
@@ -372,40 +380,41 @@ mod tests {
     #[test]
     fn x02_move_into_place_moves_nothing_when_one_move_fails() {
         let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        let (made, layout) = (Layout::new(&at("made")), Layout::new(&at("data")));
-        for path in [made.blobs(), made.admin(), made.trust(), layout.trust()] {
+        let path_of = |name: &str| directory.path().join(name);
+        let (new_layout, layout) = (Layout::new(&path_of("made")), Layout::new(&path_of("data")));
+        for path in [new_layout.blobs(), new_layout.admin(), new_layout.trust(), layout.trust()] {
             std::fs::create_dir_all(path).unwrap();
         }
-        for path in [made.root(), made.store(), made.trust().join("root.key"), layout.root()] {
+        for path in [new_layout.root(), new_layout.store(), new_layout.trust().join("root.key"), layout.root()] {
             std::fs::write(path, "made").unwrap();
         }
         std::fs::write(layout.trust().join("of-another"), "").unwrap();
         std::fs::write(layout.root(), "stood there").unwrap();
-        let refused = move_into_place(&made, &layout).unwrap_err();
-        assert_eq!(refused.error.to_string(), format!("{}: move away what is there", layout.trust().display()));
-        assert_eq!(remaining_message(&refused.remaining), "nothing was changed");
+        let error = move_into_place(&new_layout, &layout).unwrap_err();
+        assert_eq!(error.error.to_string(), format!("{}: move the existing file or directory away", layout.trust().display()));
+        assert_eq!(remaining_message(&error.remaining), "nothing was changed");
         assert_eq!(files::list_directory(layout.directory()).unwrap(), [layout.root(), layout.trust()]);
         assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "stood there");
         std::fs::remove_file(layout.trust().join("of-another")).unwrap();
-        move_into_place(&made, &layout).unwrap();
+        move_into_place(&new_layout, &layout).unwrap();
         assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "made");
-        assert!(layout.store().exists() && files::list_directory(made.directory()).unwrap().is_empty());
+        assert!(layout.store().exists() && files::list_directory(new_layout.directory()).unwrap().is_empty());
     }
 
     #[test]
     fn x02_move_back_names_file_when_move_fails() {
         let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        // A directory with content is already where `blobs` was created.
+        let path_of = |name: &str| directory.path().join(name);
+        // The old place of `blobs` contains a directory that is not empty, so the move back fails.
         for path in ["made/blobs/of-another", "data/blobs", "data/admin"] {
-            std::fs::create_dir_all(at(path)).unwrap();
+            std::fs::create_dir_all(path_of(path)).unwrap();
         }
-        let stays = move_back(&[(at("made/blobs"), at("data/blobs")), (at("made/admin"), at("data/admin"))]);
-        assert!(at("made/admin").exists() && !at("data/admin").exists() && at("data/blobs").exists());
-        let said = remaining_message(&stays);
-        let shown = at("data/blobs").display().to_string();
-        assert!(said.starts_with(&format!("no fleet is there, but {shown} is still there, because")), "{said}");
-        assert!(said.ends_with(": it may contain keys of the fleet, so remove it"), "{said}");
+        let remaining =
+            move_back(&[(path_of("made/blobs"), path_of("data/blobs")), (path_of("made/admin"), path_of("data/admin"))]);
+        assert!(path_of("made/admin").exists() && !path_of("data/admin").exists() && path_of("data/blobs").exists());
+        let message = remaining_message(&remaining);
+        let blobs_path = path_of("data/blobs").display().to_string();
+        assert!(message.starts_with(&format!("no fleet exists there, but {blobs_path} is still there, because")), "{message}");
+        assert!(message.ends_with(": it may contain keys of the fleet, so remove it"), "{message}");
     }
 }

@@ -1,8 +1,8 @@
-//! Certificate requests. Only the public key is used (docs/trust.md, rule 5).
+//! Certificate requests (PKCS#10). A certificate only uses the public key of its request (docs/trust.md, rule 5).
 //!
-//! A request that asks for anything else, such as a name, is refused. If the other fields were ignored, an agent would
-//! believe that its certificate has them. The refusal lists every such field, so that the author of the request can
-//! remove all of them at once.
+//! A request with any other field, such as a name, is refused. If the other fields were ignored, an agent would believe
+//! that its certificate has them. The error lists all these fields, so that the author of the request can remove them
+//! at once.
 
 use rcgen::SubjectPublicKeyInfo;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -15,43 +15,44 @@ use x509_parser::prelude::{FromDer, ParsedCriAttribute};
 /// Maximum size of a request, in bytes of DER.
 pub const MAX_BYTES: usize = 4096;
 
-/// A certificate request that passed all checks, reduced to its key.
+/// The public key of a certificate request that passed all checks.
 #[derive(Clone, Debug)]
 pub struct CertificateRequest {
-    /// The key that the certificate will be for.
+    /// The public key, for which a certificate can be issued.
     pub public_key: SubjectPublicKeyInfo,
-    /// SHA-256 of the key (`SubjectPublicKeyInfo`, DER), by which the keys of two requests are compared.
+    /// SHA-256 of the key (`SubjectPublicKeyInfo` in DER). Two requests with equal values have the same key.
     pub spki_sha256: [u8; 32],
 }
 
-/// Why a request is refused.
+/// The reason why a certificate request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CsrRefused {
-    /// The bytes are not one PKCS#10 request in DER of at most [`MAX_BYTES`].
+    /// The bytes are not exactly one PKCS#10 request in DER, or are more than [`MAX_BYTES`].
     #[error("it is not a PKCS#10 request in DER of at most 4096 bytes")]
     Unreadable,
-    /// The key is not P-256.
+    /// The public key is not an ECDSA key on the curve P-256.
     #[error("its key is not ECDSA on P-256")]
     WeakKey,
-    /// The request is not signed with the key that it contains.
+    /// The request's signature does not match the public key in the request, so the sender may not have the private
+    /// key.
     #[error("its signature was not made with its own key")]
     BadSignature,
-    /// The request asks for more than a certificate for its key. Lists the fields.
+    /// The request has fields other than its public key. The list contains their names.
     #[error("only its public key is used, but it also requests: {}; remove these fields", .0.join(", "))]
     ExtraFields(Vec<String>),
 }
 
-/// Parses and checks a request.
+/// Parses a certificate request in DER, and checks its key, its signature and its fields.
 ///
 /// # Errors
-/// [`CsrRefused`] with the reason of the refusal.
+/// Fails with the reason of the refusal ([`CsrRefused`]).
 pub fn check(der: &[u8]) -> Result<CertificateRequest, CsrRefused> {
     use sha2::Digest as _;
     if der.len() > MAX_BYTES {
         return Err(CsrRefused::Unreadable);
     }
-    let (rest, request) = X509CertificationRequest::from_der(der).map_err(|_| CsrRefused::Unreadable)?;
-    if !rest.is_empty() {
+    let (trailing_bytes, request) = X509CertificationRequest::from_der(der).map_err(|_| CsrRefused::Unreadable)?;
+    if !trailing_bytes.is_empty() {
         return Err(CsrRefused::Unreadable);
     }
     let spki = &request.certification_request_info.subject_pki;
@@ -60,38 +61,39 @@ pub fn check(der: &[u8]) -> Result<CertificateRequest, CsrRefused> {
         return Err(CsrRefused::WeakKey);
     }
     request.verify_signature().map_err(|_| CsrRefused::BadSignature)?;
-    let extra = extra_fields(&request);
-    if !extra.is_empty() {
-        return Err(CsrRefused::ExtraFields(extra));
+    let extra_fields = extra_fields(&request);
+    if !extra_fields.is_empty() {
+        return Err(CsrRefused::ExtraFields(extra_fields));
     }
     let public_key = SubjectPublicKeyInfo::from_der(spki.raw).map_err(|_| CsrRefused::WeakKey)?;
     Ok(CertificateRequest { public_key, spki_sha256: sha2::Sha256::digest(spki.raw).into() })
 }
 
-/// Returns the names of all fields of a request other than its public key.
+/// Returns the names of all fields of a request except its public key, sorted and each once. A field without a known
+/// name is listed by its object identifier.
 fn extra_fields(request: &X509CertificationRequest<'_>) -> Vec<String> {
     let info = &request.certification_request_info;
-    let mut extra = Vec::new();
+    let mut names = Vec::new();
     if info.subject.iter_attributes().next().is_some() {
-        extra.push("subject".to_owned());
+        names.push("subject".to_owned());
     }
     for attribute in info.iter_attributes() {
         match attribute.parsed_attribute() {
             ParsedCriAttribute::ExtensionRequest(requested) if attribute.oid == OID_PKCS9_EXTENSION_REQUEST => {
-                extra.extend(requested.extensions.iter().map(|extension| {
+                names.extend(requested.extensions.iter().map(|extension| {
                     extension_name(extension.parsed_extension()).unwrap_or_else(|| extension.oid.to_id_string())
                 }));
             }
-            _ if attribute.oid == OID_PKCS9_CHALLENGE_PASSWORD => extra.push("challengePassword".to_owned()),
-            _ => extra.push(attribute.oid.to_id_string()),
+            _ if attribute.oid == OID_PKCS9_CHALLENGE_PASSWORD => names.push("challengePassword".to_owned()),
+            _ => names.push(attribute.oid.to_id_string()),
         }
     }
-    extra.sort();
-    extra.dedup();
-    extra
+    names.sort();
+    names.dedup();
+    names
 }
 
-/// Returns the RFC 5280 name of an extension.
+/// Returns the name of an extension in RFC 5280, or `None` if this list does not have it.
 fn extension_name(extension: &ParsedExtension<'_>) -> Option<String> {
     let name = match extension {
         ParsedExtension::SubjectAlternativeName(_) => "subjectAltName",
@@ -116,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    fn plain() -> CertificateParams {
+    fn empty_params() -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params
@@ -129,24 +131,24 @@ mod tests {
     #[test]
     fn check_accepts_request_for_key_alone() {
         let key = KeyPair::generate().unwrap();
-        let got = check(&request(&plain(), &key)).unwrap();
-        assert_eq!(rcgen::PublicKeyData::der_bytes(&got.public_key), key.public_key_raw());
+        let accepted = check(&request(&empty_params(), &key)).unwrap();
+        assert_eq!(rcgen::PublicKeyData::der_bytes(&accepted.public_key), key.public_key_raw());
     }
 
     #[test]
     fn s24_check_lists_each_field_when_request_has_more() {
         let key = KeyPair::generate().unwrap();
-        let mut all = plain();
-        all.distinguished_name.push(DnType::CommonName, "root");
-        all.subject_alt_names = vec![SanType::DnsName("evil.example".try_into().unwrap())];
-        all.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        all.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        all.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let mut params = empty_params();
+        params.distinguished_name.push(DnType::CommonName, "root");
+        params.subject_alt_names = vec![SanType::DnsName("evil.example".try_into().unwrap())];
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         // PKCS#10 has no field for a validity period, so ten years can be requested only with an unknown attribute.
-        all.custom_extensions = vec![rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0])];
-        let refused = check(&request(&all, &key)).unwrap_err();
+        params.custom_extensions = vec![rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0])];
+        let error = check(&request(&params, &key)).unwrap_err();
         assert_eq!(
-            refused,
+            error,
             CsrRefused::ExtraFields(
                 ["1.3.6.1.4.1.99999.1", "basicConstraints", "extKeyUsage", "keyUsage", "subject", "subjectAltName"]
                     .map(str::to_owned)
@@ -154,7 +156,7 @@ mod tests {
             )
         );
         assert_eq!(
-            refused.to_string(),
+            error.to_string(),
             "only its public key is used, but it also requests: 1.3.6.1.4.1.99999.1, basicConstraints, extKeyUsage, \
              keyUsage, subject, subjectAltName; remove these fields"
         );
@@ -163,15 +165,15 @@ mod tests {
     #[test]
     fn s25_check_rejects_bad_signature_and_other_key_type() {
         let key = KeyPair::generate().unwrap();
-        let mut torn = request(&plain(), &key);
-        let last = torn.len() - 1;
-        torn[last] ^= 1;
-        assert_eq!(check(&torn).unwrap_err(), CsrRefused::BadSignature);
+        let mut damaged = request(&empty_params(), &key);
+        let last_index = damaged.len() - 1;
+        damaged[last_index] ^= 1;
+        assert_eq!(check(&damaged).unwrap_err(), CsrRefused::BadSignature);
         for algorithm in [&PKCS_ECDSA_P384_SHA384, &PKCS_ED25519] {
             let key = KeyPair::generate_for(algorithm).unwrap();
-            assert_eq!(check(&request(&plain(), &key)).unwrap_err(), CsrRefused::WeakKey);
+            assert_eq!(check(&request(&empty_params(), &key)).unwrap_err(), CsrRefused::WeakKey);
         }
-        let mut trailing = request(&plain(), &key);
+        let mut trailing = request(&empty_params(), &key);
         trailing.push(0);
         for der in [&[][..], &[0x30, 0x80], &trailing, &vec![0x30; MAX_BYTES + 1]] {
             assert_eq!(check(der).unwrap_err(), CsrRefused::Unreadable);

@@ -1,7 +1,9 @@
-//! Files of keys and certificates. Writes are atomic and durable, in directories that others cannot write (S71).
+//! Reads and writes the files of keys and certificates. Writes are atomic and durable. The directories must be writable
+//! only for their owner (S71).
 //!
-//! A person who can replace an issuer's key controls the fleet. `stemma_wire::config` checks, when a file is read, that
-//! others have no access to it. This module checks that nobody can replace the file.
+//! A person who can replace the private key of a certificate authority controls the fleet. When a file is read,
+//! `stemma_wire::config` checks that other users have no access to it. This module checks that other users cannot
+//! replace the file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -14,10 +16,10 @@ use rustix::io::Errno;
 pub use stemma_wire::config::FileSensitivity;
 use stemma_wire::config::{self, ConfigError};
 
-/// Why a file could not be read or written.
+/// The error of a read or write of a file or directory.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The file could not be read, or other users may write it, or it contains a secret that other users may read.
+    /// The file could not be read, or other users have access to it that they must not have.
     #[error(transparent)]
     Read(#[from] ConfigError),
     /// A system call failed.
@@ -31,9 +33,9 @@ pub enum FileError {
         #[source]
         source: io::Error,
     },
-    /// Others may replace files in the directory.
+    /// Other users may write in the directory, so they could replace its files.
     #[error(
-        "{}: others may write in this directory (mode {mode:04o}), so what it holds is not trusted; run: chmod go-w {}",
+        "{}: others may write in this directory (mode {mode:04o}), so its content is not trusted; run: chmod go-w {}",
         path.display(), path.display()
     )]
     OpenDirectory {
@@ -42,9 +44,9 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The directory belongs to a user who is neither root nor the user of this process.
+    /// The directory belongs to another user than root or the user of this process, who could replace its files.
     #[error(
-        "{}: this directory belongs to user {owner}, not to root or the user that runs this ({user}), so what it holds is not \
+        "{}: this directory belongs to user {owner}, not to root or the user that runs this ({user}), so its content is not \
          trusted; check whether it was changed, then run: chown {user} {}",
         path.display(), path.display()
     )]
@@ -56,7 +58,7 @@ pub enum FileError {
         /// The user of this process.
         user: u32,
     },
-    /// Another process has locked the directory.
+    /// Another process has locked the directory, for example a restore.
     #[error(
         "{}: a restore, an init or a controller that starts is using this directory; nothing was changed: wait until it has finished and \
          check the directory again, or give another --data-dir",
@@ -74,18 +76,19 @@ pub enum FileError {
     },
 }
 
-/// Reads a text file, after a check that other users cannot write it and, if it is secret, cannot read it.
+/// Reads a text file. First checks that other users cannot write the file and, for a secret, that they cannot read it.
 ///
 /// # Errors
-/// [`FileError::Read`]. The file is not changed.
+/// Fails with [`FileError::Read`].
 pub fn read(path: &Path, sensitivity: FileSensitivity) -> Result<String, FileError> {
     Ok(config::read(path, sensitivity)?)
 }
 
-/// Checks that other users cannot replace a file in this directory.
+/// Checks that other users cannot replace a file in this directory: it belongs to root or this user, and only its owner
+/// may write in it.
 ///
 /// # Errors
-/// [`FileError`] with the reason.
+/// Fails with the reason ([`FileError`]).
 pub fn check_directory(path: &Path) -> Result<(), FileError> {
     let metadata = fs::metadata(path).map_err(|source| FileError::Io { path: path.to_owned(), what: "look at", source })?;
     let mode = metadata.mode() & 0o7777;
@@ -98,6 +101,7 @@ pub fn check_directory(path: &Path) -> Result<(), FileError> {
     check_owner(path, metadata.uid(), rustix::process::geteuid().as_raw())
 }
 
+/// Fails if the owner of a directory is neither root nor this user.
 fn check_owner(path: &Path, owner: u32, user: u32) -> Result<(), FileError> {
     if owner == 0 || owner == user {
         return Ok(());
@@ -105,21 +109,22 @@ fn check_owner(path: &Path, owner: u32, user: u32) -> Result<(), FileError> {
     Err(FileError::DirectoryOwner { path: path.to_owned(), owner, user })
 }
 
-/// Returns the paths in a directory, sorted. Empty if there is no directory.
+/// Returns the paths of the entries in a directory, sorted. The list is empty if the directory does not exist.
 ///
 /// # Errors
-/// [`FileError::Io`].
+/// Fails with [`FileError::Io`].
 pub fn list_directory(path: &Path) -> Result<Vec<PathBuf>, FileError> {
-    let failed = |source| FileError::Io { path: path.to_owned(), what: "list", source };
+    let list_error = |source| FileError::Io { path: path.to_owned(), what: "list", source };
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(failed)?,
+        entries => entries.map_err(list_error)?,
     };
-    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>().map_err(list_error)?;
     paths.sort();
     Ok(paths)
 }
 
+/// Returns the permission bits of a new file: only its owner can read a secret, and everybody can read settings.
 fn file_mode(sensitivity: FileSensitivity) -> u32 {
     match sensitivity {
         FileSensitivity::Secret => 0o600,
@@ -127,37 +132,37 @@ fn file_mode(sensitivity: FileSensitivity) -> u32 {
     }
 }
 
-/// Replaces a file atomically: writes and syncs a new file next to it, and renames the new file over the old one. A
-/// reader never sees a partly written file.
+/// Replaces a file atomically, so a reader never gets a partly written file. It writes and syncs a temporary file, and
+/// renames that file over the old one.
 ///
 /// # Errors
-/// [`FileError::Io`].
+/// Fails with [`FileError::Io`].
 pub fn write(path: &Path, sensitivity: FileSensitivity, bytes: &[u8]) -> Result<(), FileError> {
-    let io = |what| move |source| FileError::Io { path: path.to_owned(), what, source };
+    let error = |what| move |source| FileError::Io { path: path.to_owned(), what, source };
     let temporary = path.with_added_extension("new");
-    // A file that a crash left there is of no use.
+    // A crash may have left a temporary file. It is removed, so that a new one can be created.
     let _ = fs::remove_file(&temporary);
     let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(file_mode(sensitivity)).open(&temporary).map_err(io("write"))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io("write"))?;
-    fs::rename(&temporary, path).map_err(io("replace"))?;
-    sync_directory(path.parent().unwrap_or(Path::new("."))).map_err(io("sync the directory of"))
+        OpenOptions::new().write(true).create_new(true).mode(file_mode(sensitivity)).open(&temporary).map_err(error("write"))?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(error("write"))?;
+    fs::rename(&temporary, path).map_err(error("replace"))?;
+    sync_directory(path.parent().unwrap_or(Path::new("."))).map_err(error("sync the directory of"))
 }
 
-/// Creates a directory that only its owner can enter. If the directory exists, takes access to it away from other
-/// users.
+/// Creates a directory to which only its owner has access. If the directory exists, its permissions are changed to
+/// this.
 ///
 /// # Errors
-/// [`FileError`], also if the directory exists and belongs to another user.
+/// Fails with [`FileError`], for example if the directory exists and belongs to another user.
 pub fn make_directory(path: &Path) -> Result<(), FileError> {
-    let io = |what| move |source| FileError::Io { path: path.to_owned(), what, source };
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("make"))?;
-    let owner = fs::metadata(path).map_err(io("look at"))?.uid();
+    let io_error = |what| move |source| FileError::Io { path: path.to_owned(), what, source };
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error("make"))?;
+    let owner = fs::metadata(path).map_err(io_error("look at"))?.uid();
     check_owner(path, owner, rustix::process::geteuid().as_raw())?;
-    fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io("set the mode of"))
+    fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io_error("set the mode of"))
 }
 
-/// A lock of a directory. It lasts until this value is dropped.
+/// A lock of a directory. Dropping this value releases the lock.
 #[derive(Debug)]
 pub struct DirectoryLock {
     _fd: OwnedFd,
@@ -165,29 +170,30 @@ pub struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Returns whether the lock excludes others. False if the file system does not support locks.
+    /// Returns whether the directory is really locked. The result is false if the file system does not support locks.
     pub const fn is_locked(&self) -> bool {
         self.is_locked
     }
 }
 
-/// Locks a directory in which a fleet is created, until the returned value is dropped or the process ends. So only one
-/// process at a time creates a fleet there. On a file system without locks, the function succeeds without a lock, so
-/// that a fleet can be created there too.
+/// Locks a directory in which a fleet is created, so that only one process at a time creates a fleet there. The lock
+/// ends when the returned value is dropped or the process ends. If the file system does not support locks, the function
+/// succeeds without a lock, because a fleet must be possible there too.
 ///
 /// # Errors
-/// [`FileError::Busy`] if another process holds the lock, otherwise [`FileError::Io`].
+/// Fails with [`FileError::Busy`] if another process holds the lock, and otherwise with [`FileError::Io`].
 pub fn lock_directory(path: &Path) -> Result<DirectoryLock, FileError> {
-    let io = |what| move |errno: Errno| FileError::Io { path: path.to_owned(), what, source: errno.into() };
+    let io_error = |what| move |errno: Errno| FileError::Io { path: path.to_owned(), what, source: errno.into() };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(io("open"))?;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(io_error("open"))?;
     let is_locked = is_locked(path, flock(&fd, FlockOperation::NonBlockingLockExclusive))?;
     Ok(DirectoryLock { _fd: fd, is_locked })
 }
 
-/// Returns whether the lock was acquired. False if the file system does not support locks.
-fn is_locked(path: &Path, locked: Result<(), Errno>) -> Result<bool, FileError> {
-    match locked {
+/// Converts the result of a lock call: true if the directory is locked, false if the file system does not support
+/// locks. Fails if another process holds the lock.
+fn is_locked(path: &Path, lock_result: Result<(), Errno>) -> Result<bool, FileError> {
+    match lock_result {
         Ok(()) => Ok(true),
         Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK) => Ok(false),
         Err(Errno::WOULDBLOCK) => Err(FileError::Busy { path: path.to_owned() }),
@@ -195,6 +201,7 @@ fn is_locked(path: &Path, locked: Result<(), Errno>) -> Result<bool, FileError> 
     }
 }
 
+/// Syncs a directory, so that a rename in it is durable. An empty path means the current directory.
 fn sync_directory(path: &Path) -> io::Result<()> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     File::open(path)?.sync_all()
@@ -209,26 +216,32 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("agents.key");
         write(&path, FileSensitivity::Secret, b"key").unwrap();
-        let shown = path.display().to_string();
-        for (mode, want) in [
+        let path_text = path.display().to_string();
+        for (mode, expected) in [
             (0o600, None),
-            (0o640, Some(format!("{shown}: others may read it (mode 0640), and it holds a secret; run: chmod 0600 {shown}"))),
-            (0o622, Some(format!("{shown}: others may write it (mode 0622), so it is not trusted; run: chmod go-w {shown}"))),
+            (
+                0o640,
+                Some(format!("{path_text}: others may read it (mode 0640), and it holds a secret; run: chmod 0600 {path_text}")),
+            ),
+            (
+                0o622,
+                Some(format!("{path_text}: others may write it (mode 0622), so it is not trusted; run: chmod go-w {path_text}")),
+            ),
         ] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            assert_eq!(read(&path, FileSensitivity::Secret).err().map(|error| error.to_string()), want, "{mode:o}");
+            assert_eq!(read(&path, FileSensitivity::Secret).err().map(|error| error.to_string()), expected, "{mode:o}");
         }
-        let shown = directory.path().display().to_string();
-        for (mode, refused) in [(0o700, false), (0o755, false), (0o775, true), (0o702, true)] {
+        let path_text = directory.path().display().to_string();
+        for (mode, is_refused) in [(0o700, false), (0o755, false), (0o775, true), (0o702, true)] {
             fs::set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
-            let got = check_directory(directory.path());
-            assert_eq!(got.is_err(), refused, "{mode:o}");
-            if let Err(error) = got {
+            let result = check_directory(directory.path());
+            assert_eq!(result.is_err(), is_refused, "{mode:o}");
+            if let Err(error) = result {
                 assert_eq!(
                     error.to_string(),
                     format!(
-                        "{shown}: others may write in this directory (mode {mode:04o}), so what it holds is not trusted; run: \
-                         chmod go-w {shown}"
+                        "{path_text}: others may write in this directory (mode {mode:04o}), so its content is not trusted; run: \
+                         chmod go-w {path_text}"
                     )
                 );
             }
@@ -238,45 +251,45 @@ mod tests {
     #[test]
     fn w10_11_check_owner_names_fixing_command_when_owner_differs() {
         let path = Path::new("/var/lib/stemma-controller");
-        for (owner, user, refused) in [(0, 0, false), (0, 990, false), (990, 990, false), (65_534, 0, true), (990, 0, true)] {
-            let said = check_owner(path, owner, user).map_err(|error| error.to_string());
-            assert_eq!(said.is_err(), refused, "{owner} {user}");
-            let Err(said) = said else { continue };
-            assert!(said.starts_with(&format!("{}: this directory belongs to user {owner}", path.display())), "{said}");
-            assert!(said.ends_with(&format!("run: chown {user} {}", path.display())), "{said}");
+        for (owner, user, is_refused) in [(0, 0, false), (0, 990, false), (990, 990, false), (65_534, 0, true), (990, 0, true)] {
+            let result = check_owner(path, owner, user).map_err(|error| error.to_string());
+            assert_eq!(result.is_err(), is_refused, "{owner} {user}");
+            let Err(result) = result else { continue };
+            assert!(result.starts_with(&format!("{}: this directory belongs to user {owner}", path.display())), "{result}");
+            assert!(result.ends_with(&format!("run: chown {user} {}", path.display())), "{result}");
         }
     }
 
     #[test]
     fn x02_lock_directory_fails_when_locked() {
         let directory = tempfile::tempdir().unwrap();
-        let held = lock_directory(directory.path()).unwrap();
-        let refused = lock_directory(directory.path()).unwrap_err().to_string();
-        let shown = directory.path().display();
-        assert!(refused.starts_with(&format!("{shown}: a restore, an init or a controller")), "{refused}");
-        assert!(refused.contains("nothing was changed"), "{refused}");
-        drop(held);
+        let lock = lock_directory(directory.path()).unwrap();
+        let message = lock_directory(directory.path()).unwrap_err().to_string();
+        let path_text = directory.path().display();
+        assert!(message.starts_with(&format!("{path_text}: a restore, an init or a controller")), "{message}");
+        assert!(message.contains("nothing was changed"), "{message}");
+        drop(lock);
         assert!(lock_directory(directory.path()).unwrap().is_locked());
     }
 
     #[test]
     fn x02_lock_directory_succeeds_when_file_system_lacks_locks() {
         let path = Path::new("/var/lib/stemma-controller");
-        for unknown in [Errno::NOTSUP, Errno::NOSYS, Errno::NOLCK] {
-            assert!(!is_locked(path, Err(unknown)).unwrap(), "{unknown}");
+        for errno in [Errno::NOTSUP, Errno::NOSYS, Errno::NOLCK] {
+            assert!(!is_locked(path, Err(errno)).unwrap(), "{errno}");
         }
         assert!(matches!(is_locked(path, Err(Errno::WOULDBLOCK)), Err(FileError::Busy { .. })));
-        let refused = is_locked(path, Err(Errno::IO)).unwrap_err().to_string();
-        assert_eq!(refused, "/var/lib/stemma-controller: cannot lock it");
+        let message = is_locked(path, Err(Errno::IO)).unwrap_err().to_string();
+        assert_eq!(message, "/var/lib/stemma-controller: cannot lock it");
     }
 
     #[test]
     fn write_sets_mode_and_leaves_no_temporary_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("root.pem");
-        for (holds, beyond) in [(FileSensitivity::Secret, 0o177), (FileSensitivity::Settings, 0o133)] {
-            write(&path, holds, b"x").unwrap();
-            assert_eq!(fs::metadata(&path).unwrap().mode() & beyond, 0);
+        for (sensitivity, forbidden_bits) in [(FileSensitivity::Secret, 0o177), (FileSensitivity::Settings, 0o133)] {
+            write(&path, sensitivity, b"x").unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & forbidden_bits, 0);
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }

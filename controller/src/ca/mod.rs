@@ -1,9 +1,11 @@
-//! The fleet's own certificate authority: one root, three issuers, and the certificates that they issue.
+//! The fleet's own certificate authority: one root, three authorities (issuers) below the root, and the certificates
+//! that they issue.
 //!
-//! There are three issuers because each listener trusts only one. An agent's certificate has no valid path on the admin
-//! listener, whatever it contains, and no issuer can issue another's certificates (docs/trust.md, rule 3). The table of
-//! certificate contents is in `stemma_wire::tls`. The private key of each issuer is in a file of its own below `trust/`
-//! in the data directory. No key is in the store, so a backup of the fleet's objects does not contain its keys.
+//! There are three issuers because each listener trusts only one of them. So the admin listener never accepts an
+//! agent's certificate, whatever that certificate contains. No issuer can issue the certificates of another
+//! (docs/trust.md, rule 3). The documentation of `stemma_wire::tls` has a table of the contents of certificates. The
+//! private key of each issuer is in its own file in the directory `trust/` of the data directory. No private key is in
+//! the store.
 
 pub mod csr;
 pub mod files;
@@ -26,13 +28,13 @@ pub use issue::{
 };
 pub use names::{BadServerName, ServerName};
 
-/// Why the authority could not be created or loaded.
+/// The error of a failed creation or load of the fleet's authority.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file does not contain a certificate or key in PEM.
+    /// The file is not a certificate or private key in PEM.
     #[error("{}: not a {what} in PEM; restore it from a backup of the data directory", path.display())]
     Damaged {
         /// The path of the file.
@@ -40,7 +42,8 @@ pub enum CaError {
         /// The expected content.
         what: &'static str,
     },
-    /// The key and the certificate do not match. No listener would accept a certificate issued with them.
+    /// The key and the certificate are from different key pairs. No listener would accept a certificate that is issued
+    /// with them.
     #[error(
         "{} and {} do not belong together: the certificate is for another key; restore both from one backup of the data directory",
         key.display(), certificate.display()
@@ -56,13 +59,13 @@ pub enum CaError {
     Issue(#[from] IssueError),
 }
 
-/// A certificate and its private key, of the root or one of the three issuers.
+/// The certificate and the private key of the root, or of one of the three issuers below the root.
 pub struct IssuerKey {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
 }
 
-/// The fleet's certificate authority.
+/// The certificate authority of the fleet: the root certificate, and the three issuers with their private keys.
 pub struct Authority {
     fleet: FleetName,
     root: CertificateDer<'static>,
@@ -71,30 +74,30 @@ pub struct Authority {
     signers: IssuerKey,
 }
 
-/// The names of the issuers in their files and subjects.
+/// The names of the three issuers, in the names of their files and in the subjects of their certificates.
 pub(crate) const ISSUERS: [&str; 3] = ["agents", "admin", "signers"];
 
 impl Authority {
-    /// Creates a root and three issuers, and writes them to `directory`, which must exist.
+    /// Creates a root and three issuers, and writes them to `directory`, which must exist. Returns the new authority.
     ///
     /// # Errors
-    /// [`CaError`].
+    /// Fails with [`CaError`].
     pub fn create(directory: &Path, fleet: FleetName, now_s: u64) -> Result<Self, CaError> {
-        let root = issue::root(&fleet, now_s)?;
+        let root = issue::create_root(&fleet, now_s)?;
         write_issuer(directory, "root", &root)?;
         for name in ISSUERS {
-            let issuer = issue::issuer(&fleet, name, &root, now_s)?;
+            let issuer = issue::create_issuer(&fleet, name, &root, now_s)?;
             write_issuer(directory, name, &issuer)?;
         }
         Self::load(directory, None, fleet)
     }
 
-    /// Loads the authority that [`Self::create`] wrote. The root's key is not needed and not read, because it may be
-    /// stored elsewhere. An issuer's key in `credentials`, such as `agents.key`, takes precedence over the file in the
-    /// directory, which may then be absent.
+    /// Loads the authority that [`Self::create`] wrote. The root's private key is not read, because only `create` needs
+    /// it and it may be stored elsewhere. If the directory `credentials` has the key of an issuer, such as
+    /// `agents.key`, this key is used. The file in `directory` may then be absent.
     ///
     /// # Errors
-    /// [`CaError`], also if others may read or write a key (S71).
+    /// Fails with [`CaError`], for example if other users may read or write a key (S71).
     pub fn load(directory: &Path, credentials: Option<&Path>, fleet: FleetName) -> Result<Self, CaError> {
         files::check_directory(directory)?;
         let root = read_certificate(&directory.join("root.pem"))?;
@@ -112,12 +115,12 @@ impl Authority {
         &self.root
     }
 
-    /// Returns the certificate that the agents' listener trusts.
+    /// Returns the issuer's certificate that the listener for agents trusts.
     pub fn agents_issuer(&self) -> &CertificateDer<'static> {
         &self.agents.certificate
     }
 
-    /// Returns the certificate that the admin listener trusts.
+    /// Returns the issuer's certificate that the admin listener trusts.
     pub fn admin_issuer(&self) -> &CertificateDer<'static> {
         &self.admin.certificate
     }
@@ -126,28 +129,29 @@ impl Authority {
 /// The name in the certificate of the first admin, whom `init` creates.
 pub const FIRST_ADMIN: &str = "admin";
 
-/// Returns random bytes from the system.
+/// Returns `N` random bytes from the operating system.
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Unspecified> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Creates a P-256 key.
+/// Creates an ECDSA key pair on the curve P-256.
 pub(crate) fn new_key() -> Result<KeyPair, IssueError> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError)
 }
 
-/// Writes the key and the certificate of the root or an issuer to their files.
-fn write_issuer(directory: &Path, name: &str, signing: &IssuerKey) -> Result<(), FileError> {
-    let key = signing.issuer.key().serialize_pem();
+/// Writes the private key and the certificate of the root or an issuer to the files `NAME.key` and `NAME.pem`.
+fn write_issuer(directory: &Path, name: &str, issuer: &IssuerKey) -> Result<(), FileError> {
+    let key = issuer.issuer.key().serialize_pem();
     files::write(&directory.join(name).with_added_extension("key"), FileSensitivity::Secret, key.as_bytes())?;
-    let certificate = pem(&signing.certificate);
+    let certificate = pem(&issuer.certificate);
     files::write(&directory.join(name).with_added_extension("pem"), FileSensitivity::Settings, certificate.as_bytes())
 }
 
-/// Returns the file of an issuer's key, and the access check for it. A credential of the service manager is protected
-/// by its directory. Its mode shows only that the controller's user may read it, so it is checked like settings.
+/// Returns the path of an issuer's private key, and the access check for it. If the service manager provides the key as
+/// a credential, this file is used. Its directory protects it from other users, while its mode can also let a group
+/// read it. So it is only checked like settings.
 fn key_file(directory: &Path, credentials: Option<&Path>, name: &str) -> (PathBuf, FileSensitivity) {
     let credential = credentials.map(|directory| directory.join(name).with_added_extension("key"));
     match credential.filter(|path| path.exists()) {
@@ -156,27 +160,27 @@ fn key_file(directory: &Path, credentials: Option<&Path>, name: &str) -> (PathBu
     }
 }
 
-/// Reads the certificate and the key of an issuer, and checks that they belong together.
+/// Reads the certificate and the private key of an issuer, and checks that they are from one key pair.
 fn load_issuer(directory: &Path, credentials: Option<&Path>, name: &str) -> Result<IssuerKey, CaError> {
     let certificate_path = directory.join(name).with_added_extension("pem");
     let certificate = read_certificate(&certificate_path)?;
-    let (path, sensitivity) = key_file(directory, credentials, name);
-    let text = files::read(&path, sensitivity)?;
-    let damaged = || CaError::Damaged { path: path.clone(), what: "private key" };
-    let key = KeyPair::from_pem(&text).map_err(|_| damaged())?;
-    let (_, parsed) = X509Certificate::from_der(&certificate)
+    let (key_path, sensitivity) = key_file(directory, credentials, name);
+    let key_text = files::read(&key_path, sensitivity)?;
+    let damaged_key = || CaError::Damaged { path: key_path.clone(), what: "private key" };
+    let key = KeyPair::from_pem(&key_text).map_err(|_| damaged_key())?;
+    let (_, parsed_certificate) = X509Certificate::from_der(&certificate)
         .map_err(|_| CaError::Damaged { path: certificate_path.clone(), what: "certificate" })?;
-    if parsed.public_key().raw != key.subject_public_key_info() {
-        return Err(CaError::NotAPair { key: path, certificate: certificate_path });
+    if parsed_certificate.public_key().raw != key.subject_public_key_info() {
+        return Err(CaError::NotAPair { key: key_path, certificate: certificate_path });
     }
-    let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| damaged())?;
+    let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| damaged_key())?;
     Ok(IssuerKey { issuer, certificate })
 }
 
-/// Reads a file with one certificate.
+/// Reads a file that contains one certificate in PEM.
 ///
 /// # Errors
-/// [`CaError`].
+/// Fails with [`CaError`].
 pub fn read_certificate(path: &Path) -> Result<CertificateDer<'static>, CaError> {
     let text = files::read(path, FileSensitivity::Settings)?;
     CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| CaError::Damaged { path: path.to_owned(), what: "certificate" })
@@ -192,6 +196,7 @@ pub fn key_pem(key: &rustls_pki_types::PrivateKeyDer<'_>) -> String {
     encode_pem("PRIVATE KEY", key.secret_der())
 }
 
+/// Encodes bytes as PEM, with this label in the first and last line.
 fn encode_pem(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);

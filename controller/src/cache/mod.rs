@@ -1,8 +1,9 @@
-//! The whole fleet in memory, kept up to date by a watch of the store. The store is authoritative, but requests are
-//! answered from this cache.
+//! The cache: the whole fleet in memory, updated by a watch of the store. The store is authoritative, but requests are
+//! answered from the cache.
 //!
-//! Readers share a pointer to an unchanging [`Model`]. A change builds the next model and then replaces the pointer, so
-//! readers never wait. A writer waits until the cache has applied its commit, so that it then reads what it wrote.
+//! Readers share a pointer to an immutable [`Model`]. A change builds the next model and then replaces the pointer, so
+//! readers never wait. A request that commits a write waits until the cache has applied the commit. So it then reads
+//! what it wrote.
 
 pub mod model;
 pub(crate) mod released;
@@ -31,47 +32,47 @@ impl Cache {
     /// Loads the fleet from the store.
     ///
     /// # Errors
-    /// The error of the store, or [`StoreError::Corrupt`] if a record cannot be read.
+    /// Fails with the error of the store, or with [`StoreError::Corrupt`] if a record cannot be decoded.
     pub async fn load(store: &dyn Store) -> Result<Self, StoreError> {
         let model = load_model(store).await?;
-        let (reached, _) = watch::channel(model.revision);
-        Ok(Self { model: ArcSwap::from_pointee(model), revision: reached, changes: Mutex::default(), notify: Notify::new() })
+        let (sender, _) = watch::channel(model.revision);
+        Ok(Self { model: ArcSwap::from_pointee(model), revision: sender, changes: Mutex::default(), notify: Notify::new() })
     }
 
-    /// Returns the fleet as of the last revision that was applied.
+    /// Returns the fleet at the last revision that the cache has applied.
     pub fn model(&self) -> Arc<Model> {
         self.model.load_full()
     }
 
-    /// Waits until the fleet has reached this revision or a later one.
+    /// Waits until the cache has applied this revision or a later one.
     pub async fn wait_for(&self, revision: Revision) {
-        let mut reached = self.revision.subscribe();
-        // The wait cannot fail: it would only if the sender were dropped, and this cache owns the sender.
-        let _result = reached.wait_for(|seen| *seen >= revision).await;
+        let mut revisions = self.revision.subscribe();
+        // The wait fails only if the sender is dropped, and this cache owns the sender. So the result needs no check.
+        let _result = revisions.wait_for(|applied| *applied >= revision).await;
     }
 
-    /// Returns the present fleet, and the nodes that the changes since the last call affect. Clears these nodes, so
-    /// there can be only one caller.
+    /// Returns the present fleet, and the nodes that changes since the last call affect. The list of these nodes is
+    /// then cleared, so only one caller may use this function.
     pub fn take_changes(&self) -> (Arc<Model>, AffectedNodes) {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.model(), std::mem::take(&mut *changes))
     }
 
-    /// Returns what [`Self::take_changes`] would return, without clearing the affected nodes.
+    /// Returns the same as [`Self::take_changes`], but does not clear the list of affected nodes.
     pub fn peek_changes(&self) -> (Arc<Model>, AffectedNodes) {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.model(), changes.clone())
     }
 
-    /// Waits until a change was applied since the last call.
+    /// Waits until the cache has applied a change since the last call of this function.
     pub async fn changed(&self) {
         self.notify.notified().await;
     }
 
-    /// Applies every change of the store to this cache, until the store is closed.
+    /// Applies each change of the store to this cache. Returns when the store is closed.
     ///
     /// # Errors
-    /// Fails if a record or the store cannot be read. The controller must not continue with half a fleet.
+    /// Fails if the store or a record cannot be read. The controller must then stop, because the cache is incomplete.
     pub async fn follow(&self, store: &dyn Store) -> Result<(), StoreError> {
         let mut changes = store.watch(self.model.load().revision.next());
         loop {
@@ -87,7 +88,7 @@ impl Cache {
         }
     }
 
-    /// Reads the whole store again after a gap in the watch. Returns the revision that was read.
+    /// Reads the whole store again, because the watch has missed changes. Returns the revision of the new model.
     pub(crate) async fn reload(&self, store: &dyn Store) -> Result<Revision, StoreError> {
         let model = load_model(store).await?;
         let revision = model.revision;
@@ -95,68 +96,70 @@ impl Cache {
         Ok(revision)
     }
 
-    /// Builds the next model from the present one and a change of the store, and publishes it.
+    /// Builds the next model from the present model and one change of the store, and publishes it.
     fn apply_change(&self, change: &Change) -> Result<(), StoreError> {
         let mut model = Model::clone(&self.model.load());
         let mut affected = AffectedNodes::default();
-        // The events are sorted by key, because a start reads the objects in this order too. So objects that one commit
-        // creates have the same order in lists before and after a restart.
+        // The events are applied in the order of their keys, because the load at a start reads the objects in this
+        // order too. So the objects that one commit creates have the same order in lists before and after a restart.
         let mut events: Vec<_> = change.events.iter().collect();
-        events.sort_by(|a, b| a.key.cmp(&b.key));
+        events.sort_by(|left, right| left.key.cmp(&right.key));
         for event in events {
-            let stored = match &event.kind {
+            let stored_value = match &event.kind {
                 EventKind::Put { value, create_revision, .. } => {
                     StoredValue { value: Some(value.as_ref()), mod_revision: change.revision, create_revision: *create_revision }
                 }
                 EventKind::Delete => StoredValue { value: None, mod_revision: change.revision, create_revision: change.revision },
             };
-            affected.extend(model.apply_entry(&event.key, &stored)?);
+            affected.extend(model.apply_entry(&event.key, &stored_value)?);
         }
         model.revision = change.revision;
         self.publish(model, affected);
         Ok(())
     }
 
-    /// Replaces the model after a gap in the watch. What changed is unknown, so every node counts as affected.
+    /// Publishes a model that was read again after missed changes. It is not known which nodes changed, so all nodes
+    /// count as affected.
     fn replace(&self, model: Model) {
-        let is_gone = |node: &Uuid| model.nodes.get(*node).is_none();
+        let is_deleted = |node: &Uuid| model.nodes.get(*node).is_none();
         let affected = AffectedNodes {
-            deleted: self.model.load().nodes.iter().map(|node| node.meta.uuid).filter(is_gone).collect(),
+            deleted: self.model.load().nodes.iter().map(|node| node.meta.uuid).filter(is_deleted).collect(),
             all: true,
             ..AffectedNodes::default()
         };
         self.publish(model, affected);
     }
 
-    /// Makes a model the present one, and adds the affected nodes to those that [`Self::take_changes`] returns.
+    /// Replaces the present model by this one, and adds the affected nodes to the list that [`Self::take_changes`]
+    /// returns.
     fn publish(&self, model: Model, affected: AffectedNodes) {
         let revision = model.revision;
         {
-            // The model is replaced under the lock of the changes, so that `take_changes` never returns affected nodes
-            // with a model from before their change.
+            // The model is replaced while the lock of the affected nodes is held. So `take_changes` never returns an
+            // affected node with a model that does not have the change yet.
             let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
             self.model.store(Arc::new(model));
             changes.extend(affected);
         }
         self.revision.send_replace(revision);
-        // The reconciler is also notified if no node is affected, because it reports the revision that it has reached.
+        // The reconciler is notified even if no node is affected, because it reports the revision that it has reached.
         self.notify.notify_one();
     }
 }
 
-/// Builds a model from everything in the store that a model holds.
+/// Builds a model from all entries of the store that a model contains.
 async fn load_model(store: &dyn Store) -> Result<Model, StoreError> {
     let snapshot = store.snapshot().await?;
     let mut model = Model { revision: snapshot.revision(), ..Model::default() };
     for prefix in prefixes() {
         let list = snapshot.list(&ListQuery::prefix(prefix)).await?;
         for entry in list.entries {
-            let stored = StoredValue {
+            let stored_value = StoredValue {
                 value: Some(&entry.value),
                 mod_revision: entry.mod_revision,
                 create_revision: entry.create_revision,
             };
-            model.read_entry(&entry.key, &stored)?;
+            model.read_entry(&entry.key, &stored_value)?;
         }
     }
     model.finish_load();

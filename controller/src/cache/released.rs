@@ -1,4 +1,4 @@
-//! Functions about the task sets that were released to nodes, as the model has them.
+//! Functions about the task sets that were released to nodes. They read the released records in the model.
 
 use std::collections::BTreeSet;
 
@@ -12,61 +12,63 @@ use uuid::Uuid;
 use super::Model;
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 
-/// Returns the ids of the tasks that were released to a node.
+/// Returns the ids of the tasks in a released task set, without those that are left out (for example by a condition).
 pub(crate) fn task_ids<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
     released.running_tasks(profile(model, released))
 }
 
-/// Returns the released tasks that count for the node's state: all that its host runs or checks. A task whose
-/// own mode is `observe` does not count, although an older agent checks it as in mode `noop`.
+/// Returns the ids of the released tasks that affect the node's state: those that its host runs or checks. A task whose
+/// own mode is `observe` is left out, even though an agent of an older version checks it as in mode `noop`.
 pub(crate) fn counted_task_ids<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
     let observed = observed_task_ids(model, released);
     task_ids(model, released).filter(move |task| observed.is_none_or(|observed| !observed.contains(*task)))
 }
 
-/// Returns the tasks of the released profile that a host neither runs nor checks because of their own mode. `None` if
-/// there is no profile.
+/// Returns the released tasks that the host neither runs nor checks, because their own mode is `observe`. Returns
+/// `None` if the task set has no profile, which lists the definitions of its tasks.
 pub(crate) fn observed_task_ids<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a BTreeSet<String>> {
     profile(model, released).map(ProfileRecord::observed)
 }
 
-/// Returns the profile that a released task set names.
+/// Returns the profile of a released task set: the stored definitions and order of its tasks. The task set refers to
+/// the profile by its hash.
 fn profile<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a ProfileRecord> {
-    released.base().profile.and_then(|hash| model.common_values.get(&hash)).map(|profile| &**profile)
+    released.base().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile)
 }
 
-/// Returns the digests of the task set that was released to a node, one for each wire version. A host names the task
-/// set by the digest in the version that its agent speaks.
+/// Returns the digests of a released task set, one for each version of the protocol with agents. A host names its task
+/// set by the digest of the version that its agent supports.
 pub(crate) fn task_set_digests(model: &Model, released: &ReleasedRecord) -> Vec<PartDigest> {
     released.digests(profile(model, released))
 }
 
-/// Returns a function that checks whether a task is among those that were released to a node. Returns `None` if no task
-/// was released to the node.
+/// Returns a function that checks whether a task is in the task set that was released to a node. Returns `None` if no
+/// task was released to the node.
 pub(crate) fn task_filter(model: &Model, node: Uuid) -> Option<impl Fn(&str) -> bool> {
     let released = model.released.get(&node)?;
     task_ids(model, released).next()?;
     Some(move |id: &str| task_ids(model, released).any(|task| task == id))
 }
 
-/// Returns whether a task is among those that were released to a node.
+/// Returns whether a task is in the task set that was released to a node.
 pub(crate) fn is_released(model: &Model, node: Uuid, task: &str) -> bool {
     model.released.get(&node).is_some_and(|released| task_ids(model, released).any(|id| id == task))
 }
 
-/// Returns a resolved node as a candidate for a release, with the released task set that it is compared with.
+/// Returns a node's resolved values as a candidate for a release, together with the released task set for the
+/// comparison.
 pub(crate) fn candidate<'a>(model: &Model, resolved: &'a ResolvedNode) -> ReleaseCandidate<'a> {
-    let present = model.released.get(&resolved.id().0);
-    // The two are compared by the digest version of the released task set, because a newer digest version alone must
-    // not cause a release.
-    let version =
-        present.and_then(|present| DigestVersion::from_number(present.base().digest_version)).unwrap_or(DigestVersion::LATEST);
-    let content = present.map(|present| release_key(model, present, version));
-    let runs = task_filter(model, resolved.id().0);
-    ReleaseCandidate::from_resolved(resolved, content, version, runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool))
+    let released = model.released.get(&resolved.id().0);
+    // Both task sets are compared by the digest version of the released one. Otherwise a newer digest version would
+    // cause a release by itself.
+    let digest_version =
+        released.and_then(|released| DigestVersion::from_number(released.base().digest_version)).unwrap_or(DigestVersion::LATEST);
+    let key = released.map(|released| release_key(model, released, digest_version));
+    let filter = task_filter(model, resolved.id().0);
+    ReleaseCandidate::from_resolved(resolved, key, digest_version, filter.as_ref().map(|filter| filter as &dyn Fn(&str) -> bool))
 }
 
-/// Returns the parts of a released task set that decide whether another one is released.
+/// Returns the parts of a released task set with which the next one is compared, to decide whether it must be released.
 fn release_key(model: &Model, released: &ReleasedRecord, version: DigestVersion) -> ReleaseKey {
     let task_set = released.base();
     let profile = profile(model, released).filter(|_| version == DigestVersion::V1);
@@ -74,11 +76,12 @@ fn release_key(model: &Model, released: &ReleasedRecord, version: DigestVersion)
     ReleaseKey {
         mode: task_set.mode,
         tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)),
-        untranslated: untranslated.filter(|id| released.runs_task(id)).cloned().collect(),
+        untranslated_ids: untranslated.filter(|id| released.runs_task(id)).cloned().collect(),
     }
 }
 
-/// Returns the size of the record of a node's released task set, for the case that no other is released.
+/// Returns the size of the node's record in the store, with its released task set. `next` is `None`, because no new
+/// task set is released.
 pub(crate) fn record_size(model: &Model, node: Uuid) -> RecordSize {
     RecordSize {
         node: NodeId(node),

@@ -1,16 +1,16 @@
 //! Detects whether one host or two check in for a node: a copy of a disk or container has the identity of the original.
 //!
-//! Two hosts replace each other's check-in at every turn. One host never alternates. Each boot has its own boot id,
-//! which never returns, and a new connection comes from the same address. So there are two signs of two hosts. A boot
-//! id returns after a check-in of another boot. Or an address of the same boot returns after a check-in from another
-//! address, and replaces a waiting check-in without news.
+//! Two hosts with one identity replace each other's check-in at every turn. One host never alternates: each boot has
+//! its own boot id, which never returns, and a new connection comes from the same address. So there are two signs of
+//! two hosts. The first sign is a *return*. A boot id returns after a check-in of another boot, or an address of the
+//! same boot returns after a check-in from another address and replaces a waiting check-in without news.
 //!
-//! Two agents on one machine share boot id and address. They are detected by frequency: each replaces the other's
-//! check-in within a minute. A single host does this only after it renewed its certificate or lost its connection
-//! unnoticed.
+//! The second sign is a *takeover*, for two agents on one machine, which share boot id and address. Each agent replaces
+//! the other's waiting check-in within a minute. A single host does this only after it renewed its certificate, or
+//! after its connection broke without its notice. So the number of takeovers in a short time shows two agents.
 //!
-//! A host that repeats the local state before its last one (pause, hold, park) has no news. A paused copy and its
-//! original contradict each other at each turn.
+//! A check-in has *news* if it reports something new. A host that repeats the local state (pause, hold, park) before
+//! its last one has no news, because a paused copy and its original contradict each other at each turn.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -20,13 +20,14 @@ use tokio::time::Instant;
 
 use crate::intake::AgentState;
 
-/// The number of signs that show two hosts, and the time within which they must occur. When there are fewer in that
-/// time, it is one host again.
+/// The number of returns that show two hosts, and the time within which they must occur. A return is a check-in with
+/// the boot id or address of an earlier one, after a check-in with another. If fewer returns occur in that time, the
+/// node has one host again.
 const RETURN_THRESHOLD: (usize, Duration) = (3, Duration::from_mins(30));
 
-/// The number and the time for the signs of another kind: check-ins without news from one address that replace waiting
-/// ones. A host whose disk is full must not reach it. Such a host cannot store a new certificate, and requests another
-/// every five minutes.
+/// The number of takeovers that show two hosts, and the time within which they must occur. A takeover is a check-in
+/// without news that replaces a waiting check-in from the same address. A single host whose disk is full must stay
+/// below this number. Such a host cannot store a new certificate, and requests another every five minutes.
 const TAKEOVER_THRESHOLD: (usize, Duration) = (4, Duration::from_mins(4));
 
 /// The addresses from which a node's two hosts check in.
@@ -39,31 +40,32 @@ pub(crate) struct CheckInOrigin {
     pub(crate) boot_id: [u8; 16],
     /// The other end of the connection.
     pub(crate) address: SocketAddr,
-    /// The hash of the host's pause, hold and park.
+    /// The hash of the local state: the pause, hold and park that were set on the host.
     local_state_hash: u64,
-    /// True if the check-in has other news.
+    /// True if the check-in reports something new apart from the local state.
     has_news: bool,
 }
 
-/// The last check-ins of a node, and the signs that they come from two hosts.
+/// The last check-ins of a node, and the signs that two hosts send them.
 #[derive(Debug, Default)]
 pub(super) struct DuplicateDetector {
     last: Option<CheckInOrigin>,
-    /// The last check-in of another boot or from another address.
+    /// The last check-in before `last` that came from another boot or another address.
     previous: Option<CheckInOrigin>,
-    /// The last local state that was followed by a different one.
+    /// The hash of the last local state that a different local state replaced.
     previous_local_state: Option<u64>,
     returns: RecentSigns,
     takeovers: RecentSigns,
-    /// The addresses of the two check-ins that were the last sign.
+    /// The addresses of the two check-ins that gave the last sign of two hosts.
     addresses: Option<HostAddresses>,
 }
 
-/// The times of the last signs of one kind.
+/// The times of the last signs of one kind, oldest first.
 #[derive(Debug, Default)]
 struct RecentSigns(Vec<Instant>);
 
 impl RecentSigns {
+    /// Adds a sign that occurred now. Stores only the last `count` signs.
     fn add(&mut self, (count, _): (usize, Duration), now: Instant) {
         if self.0.len() == count {
             self.0.remove(0);
@@ -71,12 +73,14 @@ impl RecentSigns {
         self.0.push(now);
     }
 
+    /// Returns whether `count` signs are stored, and all of them occurred less than `period` ago.
     fn is_reached(&self, (count, period): (usize, Duration), now: Instant) -> bool {
         self.0.len() == count && self.0.iter().all(|at| now.duration_since(*at) < period)
     }
 }
 
 impl CheckInOrigin {
+    /// Creates the origin of a check-in with this state, which arrived from this address.
     pub(super) fn new(state: &AgentState, address: SocketAddr, has_news: bool) -> Self {
         let mut hasher = DefaultHasher::new();
         state.local_state.hash(&mut hasher);
@@ -85,8 +89,12 @@ impl CheckInOrigin {
 }
 
 impl DuplicateDetector {
-    /// Records a check-in. `has_replaced` is true if it replaced a waiting one. Returns both addresses when two hosts
-    /// are first detected.
+    /// Records a check-in, and returns the addresses of both hosts if this check-in is the first to show two hosts.
+    /// `has_replaced` is true if the check-in replaced a waiting one.
+    ///
+    /// Adds a return if the boot differs from the last one and equals an earlier one. Also adds a return if an earlier
+    /// address of the same boot is back, and the check-in replaces a waiting one without news. Adds a takeover if a new
+    /// connection of the same boot and address replaces a waiting check-in without news. Any other check-in is no sign.
     pub(super) fn observe(&mut self, check_in: CheckInOrigin, has_replaced: bool, now: Instant) -> Option<HostAddresses> {
         let was_detected = self.duplicate_addresses(now).is_some();
         let last = self.last.replace(check_in)?;
@@ -94,9 +102,9 @@ impl DuplicateDetector {
         let has_no_news = self.is_known_local_state(&last, &check_in) && !check_in.has_news;
         let is_takeover = has_replaced && has_no_news;
         if is_other_boot || last.address.ip() != check_in.address.ip() {
-            let before = self.previous.replace(last)?;
-            let has_returned = is_other_boot || is_takeover && before.address.ip() == check_in.address.ip();
-            if before.boot_id != check_in.boot_id || !has_returned {
+            let earlier = self.previous.replace(last)?;
+            let has_returned = is_other_boot || is_takeover && earlier.address.ip() == check_in.address.ip();
+            if earlier.boot_id != check_in.boot_id || !has_returned {
                 return None;
             }
             self.returns.add(RETURN_THRESHOLD, now);
@@ -109,13 +117,14 @@ impl DuplicateDetector {
         self.duplicate_addresses(now).filter(|_| !was_detected)
     }
 
-    /// Returns whether the local state of a check-in equals the last one, or the different one before that.
+    /// Returns whether `check_in` has the local state of the last check-in, or the different local state before it. If
+    /// the state differs from the last one, stores the last one as the state before.
     fn is_known_local_state(&mut self, last: &CheckInOrigin, check_in: &CheckInOrigin) -> bool {
         last.local_state_hash == check_in.local_state_hash
             || self.previous_local_state.replace(last.local_state_hash) == Some(check_in.local_state_hash)
     }
 
-    /// Returns the addresses from which two hosts check in, if there are two.
+    /// Returns the addresses from which two hosts check in, if enough signs of two hosts occurred lately.
     pub(super) fn duplicate_addresses(&self, now: Instant) -> Option<HostAddresses> {
         let is_detected = self.returns.is_reached(RETURN_THRESHOLD, now) || self.takeovers.is_reached(TAKEOVER_THRESHOLD, now);
         self.addresses.filter(|_| is_detected)
@@ -135,69 +144,72 @@ mod tests {
         }
     }
 
-    fn with_local_state(local_state_hash: u64, speaker: CheckInOrigin) -> CheckInOrigin {
-        CheckInOrigin { local_state_hash, ..speaker }
+    fn with_local_state(local_state_hash: u64, origin_without_state: CheckInOrigin) -> CheckInOrigin {
+        CheckInOrigin { local_state_hash, ..origin_without_state }
     }
 
     #[test]
     fn w10_14_detector_finds_two_hosts_but_not_restart_or_reconnect() {
-        let (began, mut hosts) = (Instant::now(), DuplicateDetector::default());
+        let (start, mut detector) = (Instant::now(), DuplicateDetector::default());
         // Three boots, each with its own connections, some of which break.
         for (boot, port, is_idle) in [(1, 1, false), (1, 2, false), (2, 1, false), (2, 2, true), (3, 1, false), (3, 2, true)] {
-            assert_eq!(hosts.observe(origin(boot, boot, port, is_idle), true, began), None);
+            assert_eq!(detector.observe(origin(boot, boot, port, is_idle), true, start), None);
         }
-        let later = began + RETURN_THRESHOLD.1;
-        let told: Vec<_> = [4, 3, 4, 3, 4, 3, 4].map(|boot| hosts.observe(origin(boot, boot, 5, false), false, later)).into();
-        let both = [([127, 0, 0, 4], 5).into(), ([127, 0, 0, 3], 5).into()];
-        assert_eq!(told.iter().flatten().collect::<Vec<_>>(), [&both], "it is told once");
-        assert!(hosts.duplicate_addresses(later).is_some() && hosts.duplicate_addresses(later + RETURN_THRESHOLD.1).is_none());
+        let later = start + RETURN_THRESHOLD.1;
+        let detections: Vec<_> =
+            [4, 3, 4, 3, 4, 3, 4].map(|boot| detector.observe(origin(boot, boot, 5, false), false, later)).into();
+        let both_addresses = [([127, 0, 0, 4], 5).into(), ([127, 0, 0, 3], 5).into()];
+        assert_eq!(detections.iter().flatten().collect::<Vec<_>>(), [&both_addresses], "it is told once");
+        assert!(
+            detector.duplicate_addresses(later).is_some() && detector.duplicate_addresses(later + RETURN_THRESHOLD.1).is_none()
+        );
     }
 
     #[test]
     fn w10_14_detector_finds_two_hosts_when_boot_id_is_shared() {
-        let began = Instant::now();
+        let start = Instant::now();
         for (is_idle, expected) in [(true, [false, false, false, false, true, false]), (false, [false; 6])] {
-            let mut hosts = DuplicateDetector::default();
-            let heard = |(port, address)| hosts.observe(origin(1, address, port, is_idle), true, began).is_some();
-            let told: Vec<_> = (1..).zip([1, 2, 1, 2, 1, 2]).map(heard).collect();
-            assert_eq!(told, expected, "without news: {is_idle}");
+            let mut detector = DuplicateDetector::default();
+            let is_detected = |(port, address)| detector.observe(origin(1, address, port, is_idle), true, start).is_some();
+            let detections: Vec<_> = (1..).zip([1, 2, 1, 2, 1, 2]).map(is_detected).collect();
+            assert_eq!(detections, expected, "without news: {is_idle}");
         }
     }
 
     #[test]
     fn w10_14_detector_finds_two_agents_when_takeovers_are_frequent() {
-        let began = Instant::now();
+        let start = Instant::now();
         for (is_idle, expected) in [(true, [false, false, false, false, true, false]), (false, [false; 6])] {
-            let mut hosts = DuplicateDetector::default();
-            let heard = |n: u16| {
-                let now = began + Duration::from_secs(50) * u32::from(n);
-                hosts.observe(origin(1, 1, n, is_idle), true, now).is_some()
+            let mut detector = DuplicateDetector::default();
+            let is_detected = |port: u16| {
+                let now = start + Duration::from_secs(50) * u32::from(port);
+                detector.observe(origin(1, 1, port, is_idle), true, now).is_some()
             };
-            let told: Vec<_> = (1..=6).map(heard).collect();
-            assert_eq!(told, expected, "without news: {is_idle}");
-            assert_eq!(hosts.duplicate_addresses(began + Duration::from_mins(10)), None, "it is over");
+            let detections: Vec<_> = (1..=6).map(is_detected).collect();
+            assert_eq!(detections, expected, "without news: {is_idle}");
+            assert_eq!(detector.duplicate_addresses(start + Duration::from_mins(10)), None, "it is over");
         }
     }
 
     #[test]
     fn w09_detector_finds_two_agents_when_local_state_alternates() {
-        let began = Instant::now();
+        let start = Instant::now();
         // The local states in turn, and the check-in at which two hosts are detected. States that are always new come
         // from one host.
-        for (words, tells) in [([1, 2, 1, 2, 1, 2, 1, 2], Some(6)), ([1, 2, 3, 4, 5, 6, 7, 8], None)] {
-            let mut hosts = DuplicateDetector::default();
-            let heard = |(n, words): (u16, u64)| {
-                let now = began + Duration::from_secs(40) * u32::from(n);
-                hosts.observe(with_local_state(words, origin(1, 1, n, true)), true, now).is_some()
+        for (local_states, expected) in [([1, 2, 1, 2, 1, 2, 1, 2], Some(6)), ([1, 2, 3, 4, 5, 6, 7, 8], None)] {
+            let mut detector = DuplicateDetector::default();
+            let is_detected = |(number, local_state): (u16, u64)| {
+                let now = start + Duration::from_secs(40) * u32::from(number);
+                detector.observe(with_local_state(local_state, origin(1, 1, number, true)), true, now).is_some()
             };
-            let told: Vec<bool> = (1..).zip(words).map(heard).collect();
-            assert_eq!(told.iter().position(|told| *told).map(|at| at + 1), tells, "{words:?}");
+            let detections: Vec<bool> = (1..).zip(local_states).map(is_detected).collect();
+            assert_eq!(detections.iter().position(|is_new| *is_new).map(|index| index + 1), expected, "{local_states:?}");
         }
-        let mut hosts = DuplicateDetector::default();
-        for n in 1..=30_u8 {
-            let now = began + Duration::from_secs(5) * u32::from(n);
-            let words = with_local_state(u64::from(n % 2), origin(1, 1, 1, true));
-            assert_eq!(hosts.observe(words, true, now), None, "one connection is one host, paused and resumed: {n}");
+        let mut detector = DuplicateDetector::default();
+        for number in 1..=30_u8 {
+            let now = start + Duration::from_secs(5) * u32::from(number);
+            let check_in = with_local_state(u64::from(number % 2), origin(1, 1, 1, true));
+            assert_eq!(detector.observe(check_in, true, now), None, "one connection is one host, paused and resumed: {number}");
         }
     }
 
@@ -205,20 +217,20 @@ mod tests {
     fn w10_14_detector_finds_no_duplicate_when_host_reconnects_repeatedly() {
         // A full disk cannot store a new certificate. Every five minutes another one is requested, and the check-in
         // after it is idle.
-        let (began, mut hosts) = (Instant::now(), DuplicateDetector::default());
-        for n in 1..=100 {
-            let now = began + Duration::from_mins(5) * u32::from(n);
-            assert_eq!(hosts.observe(origin(1, 1, n, true), true, now), None, "{n}");
+        let (start, mut detector) = (Instant::now(), DuplicateDetector::default());
+        for number in 1..=100 {
+            let now = start + Duration::from_mins(5) * u32::from(number);
+            assert_eq!(detector.observe(origin(1, 1, number, true), true, now), None, "{number}");
         }
     }
 
     #[test]
     fn w10_14_detector_finds_no_duplicate_when_signs_are_rare() {
-        let (began, mut hosts) = (Instant::now(), DuplicateDetector::default());
-        for n in 0..50_u32 {
-            let boot = 1 + u8::try_from(n % 2).unwrap();
-            let now = began + Duration::from_mins(20) * n;
-            assert_eq!(hosts.observe(origin(boot, boot, 1, true), true, now), None, "after {} min", 20 * n);
+        let (start, mut detector) = (Instant::now(), DuplicateDetector::default());
+        for number in 0..50_u32 {
+            let boot = 1 + u8::try_from(number % 2).unwrap();
+            let now = start + Duration::from_mins(20) * number;
+            assert_eq!(detector.observe(origin(boot, boot, 1, true), true, now), None, "after {} min", 20 * number);
         }
     }
 }

@@ -17,7 +17,7 @@ use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel
 
 use super::{EncodedProfile, PUBLISHED_VERSION};
 
-/// A profile as it is sent, with the blobs that it names.
+/// A profile in the form that is sent to hosts, with the blobs that its tasks name.
 #[derive(Clone, Debug)]
 pub(crate) struct SentProfile {
     pub(crate) encoded: Arc<EncodedProfile>,
@@ -25,30 +25,30 @@ pub(crate) struct SentProfile {
 }
 
 impl SentProfile {
-    /// Returns the name by which the profile is stored and compared.
+    /// Returns the hash by which the profile is stored and compared: that of its form in [`PUBLISHED_VERSION`].
     pub(crate) fn name(&self) -> Hash {
         self.encoded.for_version(PUBLISHED_VERSION).name
     }
 }
 
-/// A cache of encoded profiles, because thousands of nodes share one profile.
+/// A cache of encoded profiles. Thousands of nodes share one profile, which is encoded once.
 #[derive(Default)]
 pub(crate) struct ProfileCache {
     by_hash: HashMap<ProfileHash, SentProfile>,
-    /// Profiles that were read from the store because hosts still have them.
+    /// Profiles that were read from the store because hosts still have them, by hash.
     stored: HashMap<Hash, SentProfile>,
-    /// The barriers that the first of two profiles has and the second lacks.
+    /// The barriers that the first of two profiles has and the second lacks, by the hashes of both profiles.
     obsolete_barriers: HashMap<(Hash, Hash), Arc<[Barrier]>>,
 }
 
-/// Maximum length of the reason for a task that is left out, as it is sent to a host, in characters. `explain` shows
+/// Maximum length of the reason why a task is left out, as the reason is sent to a host, in characters. `explain` shows
 /// the full reason.
 pub(crate) const MAX_REASON_CHARS: usize = 200;
-/// Maximum number of cached profiles, more than a fleet has in use. When it is reached, the cache is cleared.
+/// Maximum number of cached profiles, more than a fleet has in use. When the cache is full, all of it is cleared.
 const MAX_PROFILES: usize = 10_000;
 
 impl ProfileCache {
-    /// Returns a profile in the form that is sent to hosts.
+    /// Returns a profile in the form that is sent to hosts. Encodes each profile once.
     pub(crate) fn encode(&mut self, profile: &Profile) -> SentProfile {
         get_or_insert(&mut self.by_hash, profile.hash, || {
             let sent = wire_profile(profile);
@@ -57,26 +57,27 @@ impl ProfileCache {
         })
     }
 
-    /// Returns a stored profile that hosts still have. It is read once and shared by all of them.
-    pub(crate) fn stored(&mut self, name: Hash, read: impl FnOnce() -> Option<SentProfile>) -> Option<SentProfile> {
+    /// Returns the profile with this hash, which was stored earlier and which hosts still have. Calls `load` only if
+    /// the profile is not in the cache. Returns `None` if `load` does.
+    pub(crate) fn stored(&mut self, name: Hash, load: impl FnOnce() -> Option<SentProfile>) -> Option<SentProfile> {
         match self.stored.get(&name) {
-            Some(stored) => Some(stored.clone()),
-            None => read().map(|profile| get_or_insert(&mut self.stored, name, || profile)),
+            Some(cached) => Some(cached.clone()),
+            None => load().map(|profile| get_or_insert(&mut self.stored, name, || profile)),
         }
     }
 
-    /// Returns the barriers that a profile had when it was sent and that today's profile no longer has, computed once
-    /// for each pair. Returns none for a profile that cannot be read.
-    pub(crate) fn obsolete_barriers(&mut self, before: &SentProfile, today: &SentProfile) -> Arc<[Barrier]> {
-        let read = |profile: &SentProfile| profile.encoded.for_version(PUBLISHED_VERSION).decode(PUBLISHED_VERSION);
-        get_or_insert(&mut self.obsolete_barriers, (before.name(), today.name()), || {
-            let (Some(before), Some(today)) = (read(before), read(today)) else { return Arc::default() };
-            obsolete_barriers(barrier_names(&before), barrier_names(&today))
+    /// Returns the barriers that a profile had when it was sent to a host, and that the node's present profile no
+    /// longer has. Each pair of profiles is compared once. The result is empty if one of them cannot be decoded.
+    pub(crate) fn obsolete_barriers(&mut self, sent_profile: &SentProfile, present_profile: &SentProfile) -> Arc<[Barrier]> {
+        let decode = |profile: &SentProfile| profile.encoded.for_version(PUBLISHED_VERSION).decode(PUBLISHED_VERSION);
+        get_or_insert(&mut self.obsolete_barriers, (sent_profile.name(), present_profile.name()), || {
+            let (Some(sent), Some(present)) = (decode(sent_profile), decode(present_profile)) else { return Arc::default() };
+            obsolete_barriers(barrier_names(&sent), barrier_names(&present))
         })
     }
 }
 
-/// Returns the cached value, or computes and caches it.
+/// Returns the cached value of a key, or computes and caches the value. Clears the whole cache first if it is full.
 fn get_or_insert<K: Eq + std::hash::Hash, V: Clone>(cache: &mut HashMap<K, V>, key: K, compute: impl FnOnce() -> V) -> V {
     if cache.len() >= MAX_PROFILES {
         cache.clear();
@@ -84,10 +85,11 @@ fn get_or_insert<K: Eq + std::hash::Hash, V: Clone>(cache: &mut HashMap<K, V>, k
     cache.entry(key).or_insert_with(compute).clone()
 }
 
-/// Returns the known part of a node's desired state, which is sent at once.
+/// Returns the known part of a node's desired state: labels, traits, lifecycle fields and the like. Unlike the task
+/// set, this part is sent to the host at once.
 pub(crate) fn known_part(resolved: &ResolvedNode) -> Known {
     let labels = resolved.labels();
-    let flows = resolved.host_labels().map_labels(&labels).exported;
+    let exported_keys = resolved.host_labels().map_labels(&labels).exported;
     let node = resolved.node();
     Known {
         name: node.display_name(),
@@ -97,7 +99,7 @@ pub(crate) fn known_part(resolved: &ResolvedNode) -> Known {
             .map(|(key, effective)| {
                 let label = KnownLabel {
                     value: effective.value.as_str().to_owned(),
-                    to_host: flows.contains(key),
+                    to_host: exported_keys.contains(key),
                     origin: origin_text(resolved, &effective.origin),
                 };
                 (key.as_str().to_owned(), label)
@@ -112,6 +114,7 @@ pub(crate) fn known_part(resolved: &ResolvedNode) -> Known {
         lifecycle: lifecycle(resolved),
         ceiling: resolved.mode().value,
         splay_s: resolved.splay_seconds(),
+        // The time at which the hold ends, in seconds since 1970, or the largest number if the hold has no end.
         hold: resolved.hold().map(|hold| (hold.end_time().map_or(u64::MAX, |end| end.0 / 1000), hold.reason.clone())),
         parked: resolved.is_parked(),
         paused: resolved.is_paused(),
@@ -128,38 +131,39 @@ pub(crate) fn tag_texts(tags: &[TagName]) -> Vec<String> {
     tags.iter().map(|tag| tag.as_str().to_owned()).collect()
 }
 
-/// Returns a node's task set, which is sent when it is released, with its digest under the definition `version`. A node
-/// that has no task set gets one without tasks. `encoded` returns inputs that were encoded before.
+/// Returns a node's task set, which is sent to the host when it is released. If the node has no task set, the result
+/// contains no tasks. `profile` is the hash of the profile. `version` is the version of the computation of the task
+/// digest. `find_encoded` returns an input in its encoded form, if the caller has this form already.
 pub(crate) fn task_set(
     resolved: &ResolvedNode,
     profile: Option<Hash>,
     version: DigestVersion,
-    encoded: impl Fn(&Reference, &Input) -> Option<InputValue>,
+    find_encoded: impl Fn(&Reference, &Input) -> Option<InputValue>,
 ) -> TaskSet {
-    let Some(set) = resolved.task_set() else {
+    let Some(task_set) = resolved.task_set() else {
         return TaskSet { mode: resolved.mode().value, ..TaskSet::default() };
     };
     TaskSet {
         group_revision: 0,
         digest_version: version.number(),
-        task_digest: set.task_digest(version).0,
+        task_digest: task_set.task_digest(version).0,
         mode: resolved.mode().value,
         profile,
-        tags: tag_texts(set.tags()),
-        primaries: tag_texts(set.primary_tags()),
-        left_out: set.skipped_ids().map(|(id, why)| (id.to_owned(), short_reason(&why.to_string()).into())).collect(),
-        inputs: set
+        tags: tag_texts(task_set.tags()),
+        primaries: tag_texts(task_set.primary_tags()),
+        left_out: task_set.skipped_ids().map(|(id, reason)| (id.to_owned(), short_reason(&reason.to_string()).into())).collect(),
+        inputs: task_set
             .iter_inputs()
             .map(|(reference, input)| {
-                let value = encoded(reference, input).unwrap_or_else(|| input.into());
+                let value = find_encoded(reference, input).unwrap_or_else(|| input.into());
                 (reference.to_string(), value)
             })
             .collect(),
     }
 }
 
-/// Shortens the reason for a task that is left out, before it is sent to a host. It is stored for each node, and
-/// conditions may be long.
+/// Returns the reason why a task is left out, shortened to [`MAX_REASON_CHARS`] characters and an ellipsis. The reason
+/// is stored for each node and sent to its host, and it may contain a long condition.
 pub(crate) fn short_reason(reason: &str) -> String {
     if reason.chars().nth(MAX_REASON_CHARS).is_none() {
         return reason.to_owned();
@@ -167,33 +171,35 @@ pub(crate) fn short_reason(reason: &str) -> String {
     reason.chars().take(MAX_REASON_CHARS).chain(['…']).collect()
 }
 
-/// Returns the name by which both ends know a barrier.
+/// Returns a barrier of a profile in the form of the messages, in which the task and the selector name the barrier.
 pub(crate) fn wire_barrier(profile: &Profile, barrier: &stemma_core::release::Barrier) -> Barrier {
     Barrier { task: profile.release.id(barrier.task).to_owned(), selector: barrier.to_string() }
 }
 
-/// Returns the names of a profile's barriers.
+/// Returns the barriers of all tasks of a profile.
 fn barrier_names(profile: &desired::Profile) -> impl Iterator<Item = &Barrier> {
     profile.tasks.iter().flat_map(|task| &task.barriers)
 }
 
-/// Returns a profile in the form of the wire messages.
+/// Returns a profile in the form of the messages. Each task has the indexes of the tasks that run before it on the same
+/// host, and the barriers at which it waits for other hosts.
 fn wire_profile(profile: &Profile) -> desired::Profile {
-    let tasks = profile.tasks.iter().enumerate().map(|(index, ix)| {
-        let compiled = profile.release.task(*ix);
-        let before = profile.edges.iter().filter(|(_, after)| *after as usize == index).map(|(before, _)| *before);
+    let tasks = profile.tasks.iter().enumerate().map(|(index, task_index)| {
+        let compiled = profile.release.task(*task_index);
+        let predecessors = profile.edges.iter().filter(|(_, after)| *after as usize == index).map(|(task, _)| *task);
         let waits = profile.waits.iter().filter(|(waiting, _)| *waiting as usize == index);
         ProfileTask {
             id: compiled.task.id.clone(),
             definition: sent_definition(&compiled.task),
             references: compiled.references.iter().map(ToString::to_string).collect(),
-            after: before.map(|before| u16::try_from(before).expect("a release has at most 4096 tasks")).collect(),
-            barriers: waits.map(|(_, wait)| wire_barrier(profile, &profile.barriers[*wait as usize])).collect(),
+            after: predecessors.map(|task| u16::try_from(task).expect("a release has at most 4096 tasks")).collect(),
+            barriers: waits.map(|(_, barrier_index)| wire_barrier(profile, &profile.barriers[*barrier_index as usize])).collect(),
         }
     });
     desired::Profile { tasks: tasks.collect() }
 }
 
+/// Returns the lifecycle limits of a node by field name, in seconds. A field without a limit is omitted.
 fn lifecycle(resolved: &ResolvedNode) -> BTreeMap<String, u64> {
     let limited = resolved.lifecycle_limits().by_field().into_iter().filter_map(|(field, limit)| match limit.value {
         Limit::Forever => None,
@@ -202,19 +208,19 @@ fn lifecycle(resolved: &ResolvedNode) -> BTreeMap<String, u64> {
     limited.collect()
 }
 
-/// Returns the origin of a label as a short text.
+/// Returns the origin of a label as a short text for the host, such as `cluster NAME` or `rule NAME`.
 fn origin_text(resolved: &ResolvedNode, origin: &Origin) -> String {
     let level_text = |level: Level| {
-        let fold = resolved.resolved_group();
+        let group = resolved.resolved_group();
         match level {
             Level::Node => format!("node {}", resolved.node().display_name()),
             Level::NodeGroup => format!("nodegroup {}", resolved.group_path().unwrap_or_default()),
             Level::Cluster => {
-                format!("cluster {}", fold.map(|fold| fold.cluster.meta.name.to_string()).unwrap_or_default())
+                format!("cluster {}", group.map(|group| group.cluster.meta.name.to_string()).unwrap_or_default())
             }
             Level::ClusterTemplate => {
-                let template = fold.and_then(|fold| fold.template.as_ref());
-                format!("clustertemplate {}", template.map(|one| one.meta.name.to_string()).unwrap_or_default())
+                let template = group.and_then(|group| group.template.as_ref());
+                format!("clustertemplate {}", template.map(|template| template.meta.name.to_string()).unwrap_or_default())
             }
         }
     };
@@ -232,9 +238,9 @@ mod tests {
 
     #[test]
     fn x03_f07_short_reason_limits_text() {
-        let whole = format!("condition is false: {}", "é".repeat(180));
-        assert_eq!(short_reason(&whole), whole);
-        assert_eq!(short_reason(&format!("{whole}{}", "x".repeat(5_000))), format!("{whole}…"));
+        let longest = format!("condition is false: {}", "é".repeat(180));
+        assert_eq!(short_reason(&longest), longest);
+        assert_eq!(short_reason(&format!("{longest}{}", "x".repeat(5_000))), format!("{longest}…"));
     }
 
     #[test]
@@ -246,11 +252,11 @@ mod tests {
             let encoded = Arc::new(EncodedProfile::new(&desired::Profile { tasks: vec![task] }));
             SentProfile { encoded, blobs: Arc::default() }
         };
-        let (before, today) = (profile(vec![barrier("a"), barrier("b")]), profile(vec![barrier("b")]));
+        let (sent, present) = (profile(vec![barrier("a"), barrier("b")]), profile(vec![barrier("b")]));
         let mut profiles = ProfileCache::default();
-        let dropped = profiles.obsolete_barriers(&before, &today);
-        assert_eq!(*dropped, [barrier("a")]);
-        assert!(Arc::ptr_eq(&dropped, &profiles.obsolete_barriers(&before, &today)));
-        assert!(profiles.obsolete_barriers(&today, &before).is_empty());
+        let obsolete = profiles.obsolete_barriers(&sent, &present);
+        assert_eq!(*obsolete, [barrier("a")]);
+        assert!(Arc::ptr_eq(&obsolete, &profiles.obsolete_barriers(&sent, &present)));
+        assert!(profiles.obsolete_barriers(&present, &sent).is_empty());
     }
 }

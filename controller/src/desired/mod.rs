@@ -43,44 +43,45 @@ use crate::status::StatusTable;
 /// agent speaks, with the names of that version.
 pub const PUBLISHED_VERSION: WireVersion = WireVersion::CURRENT;
 
-/// Bytes that are sent unchanged, with their name.
+/// Encoded bytes that are sent unchanged, and the name by which controller and agent refer to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedBytes<N> {
-    /// The name by which both ends know the bytes.
+    /// The name by which controller and agent refer to the bytes, such as a hash.
     pub name: N,
     /// The encoded form (postcard), without a version byte.
     pub bytes: Bytes,
 }
 
 impl NamedBytes<Hash> {
-    /// Encodes a profile in a version.
+    /// Encodes a profile in a wire version, and names the bytes by their hash.
     pub fn profile(version: WireVersion, profile: &Profile) -> Self {
         let bytes = Bytes::from(encode_part(version, profile));
         Self { name: hash_content(&bytes), bytes }
     }
 
-    /// Decodes the profile from its bytes of this version. Returns `None` if they cannot be read.
+    /// Decodes the profile. `version` is the wire version in which the bytes are encoded. Returns `None` if they cannot
+    /// be decoded.
     pub(crate) fn decode(&self, version: WireVersion) -> Option<Profile> {
         decode_part(version, &self.bytes).ok()
     }
 }
 
-/// A profile as it is sent: one form for each wire version.
+/// A profile as it is sent: one encoded form for each wire version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedProfile(Box<[NamedBytes<Hash>]>);
 
 impl EncodedProfile {
-    /// Encodes a profile in all versions.
+    /// Encodes a profile in all wire versions.
     pub fn new(profile: &Profile) -> Self {
         Self(WireVersion::all().map(|version| NamedBytes::profile(version, profile)).collect())
     }
 
-    /// Returns the form for a version.
+    /// Returns the form for a wire version.
     pub fn for_version(&self, version: WireVersion) -> &NamedBytes<Hash> {
         &self.0[version.index()]
     }
 
-    /// Returns the form with this name, in whichever version it is.
+    /// Returns the form with this hash, in whichever wire version it is encoded.
     pub fn by_name(&self, name: Hash) -> Option<&NamedBytes<Hash>> {
         self.0.iter().find(|form| form.name == name)
     }
@@ -89,13 +90,14 @@ impl EncodedProfile {
 /// A part of a desired state in one wire version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedPart {
-    /// The digest by which both ends know the part.
+    /// The digest by which controller and agent refer to the part.
     pub name: PartDigest,
     /// The size of the part in bytes, as it is sent.
     pub bytes: usize,
 }
 
 impl NamedPart {
+    /// Encodes a part to compute its digest and size. The encoded bytes are not stored.
     fn new<M: Message>(version: WireVersion, part: &M) -> Self {
         let bytes = encode_part(version, part);
         Self { name: digest_part(version, &bytes), bytes: bytes.len() }
@@ -105,19 +107,19 @@ impl NamedPart {
 /// The two parts of a desired state in one wire version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredParts {
-    /// The part that is sent at once, `desired::Known`.
+    /// The part that is sent at once: `desired::Known`.
     pub known: NamedPart,
-    /// The part that is released, `desired::TaskSet`. It names the profile of the same version.
+    /// The part that is sent when it is released: `desired::TaskSet`. It names the profile of the same wire version.
     pub task_set: NamedPart,
 }
 
 /// The source of the parts of a desired state, which returns the same parts each time. The parts are encoded once to
-/// compute their names, and again for each host that lacks them. They are not stored, because what all nodes of a group
-/// inherit would then be stored once for each node.
+/// compute their names, and again for each host that lacks them. The parts are not stored, because what all nodes of a
+/// group inherit would then be stored once for each node.
 pub trait DesiredContent: fmt::Debug + Send + Sync {
-    /// Returns the part that is sent at once.
+    /// Returns the known part, which is sent at once.
     fn known(&self) -> Known;
-    /// Returns the part that is released.
+    /// Returns the task set, which is sent when it is released.
     fn task_set(&self) -> Cow<'_, TaskSet>;
 }
 
@@ -134,22 +136,24 @@ impl DesiredContent for (Known, TaskSet) {
 /// The desired state that was decided for one node.
 #[derive(Clone, Debug)]
 pub struct DesiredState {
-    /// The revision of the snapshot that was resolved.
+    /// The revision of the store at which the node was resolved.
     pub revision: Revision,
     /// Both parts, in each wire version.
     parts: Arc<[DesiredParts]>,
-    /// The source of both parts, which encodes them again when they are sent.
+    /// The source of both parts, which are encoded again when they are sent.
     content: Arc<dyn DesiredContent>,
-    /// The `desired::Profile` that the task set names. Equal nodes share it.
+    /// The profile that the task set names. Equal nodes share it.
     pub profile: Option<Arc<EncodedProfile>>,
     /// The blobs that the profile's tasks name, sorted. Equal nodes share them.
     pub blobs: Arc<[Hash]>,
-    /// The time without a check-in after which the node counts as silent. Set by its group; 90 s by default.
+    /// The time without a check-in after which the node is silent. The node group sets this time, and the default is 90
+    /// s.
     pub silent_after: Duration,
 }
 
 impl DesiredState {
-    /// Creates a desired state, with the names of both parts in all versions. Both parts are stored in it.
+    /// Creates a desired state that holds copies of both parts. `shared` has the profile and its blobs, which equal
+    /// nodes share.
     pub fn new(
         revision: Revision,
         (known, task_set): (&Known, &TaskSet),
@@ -160,9 +164,9 @@ impl DesiredState {
         Self::from_content(content, revision, (known, task_set), shared, silent_after)
     }
 
-    /// Creates a desired state, with the names of both parts in all versions. The content returns the parts again when
-    /// they are sent. The task set names the profile of the version in which it is encoded. Without a profile, its name
-    /// is left unchanged.
+    /// Creates a desired state that computes the names of both parts in all wire versions. `content` returns the same
+    /// parts again when they are sent. In each version, the task set names the profile in that version. If there is no
+    /// profile, the task set is encoded as it is.
     pub(crate) fn from_content(
         content: Arc<dyn DesiredContent>,
         revision: Revision,
@@ -171,38 +175,38 @@ impl DesiredState {
         silent_after: Duration,
     ) -> Self {
         let parts = WireVersion::all().map(|version| {
-            let name = profile.as_ref().map(|profile| profile.for_version(version).name);
-            let task_set = task_set.with_profile(name);
+            let profile_name = profile.as_ref().map(|profile| profile.for_version(version).name);
+            let task_set = task_set.with_profile(profile_name);
             DesiredParts { known: NamedPart::new(version, known), task_set: NamedPart::new(version, &*task_set) }
         });
         Self { revision, parts: parts.collect(), content, profile, blobs, silent_after }
     }
 
-    /// Returns the bytes of the part that is sent at once, in a version.
+    /// Returns the encoded known part in a wire version.
     fn known(&self, version: WireVersion) -> Vec<u8> {
         encode_part(version, &self.content.known())
     }
 
-    /// Returns the bytes of the part that is released, in a version.
+    /// Returns the encoded task set in a wire version.
     fn task_set(&self, version: WireVersion) -> Vec<u8> {
-        let name = self.profile.as_ref().map(|profile| profile.for_version(version).name);
-        encode_part(version, &*self.content.task_set().with_profile(name))
+        let profile_name = self.profile.as_ref().map(|profile| profile.for_version(version).name);
+        encode_part(version, &*self.content.task_set().with_profile(profile_name))
     }
 
-    /// Returns the names and sizes of both parts in a version.
+    /// Returns the names and sizes of both parts in a wire version.
     pub fn parts(&self, version: WireVersion) -> &DesiredParts {
         &self.parts[version.index()]
     }
 
-    /// Returns whether another state has the same content in every version.
+    /// Returns whether both parts of another desired state have the same digests as those of this one, in every wire
+    /// version.
     pub(crate) fn is_equivalent(&self, other: &Self) -> bool {
-        self.parts
-            .iter()
-            .zip(&*other.parts)
-            .all(|(own, other)| own.known.name == other.known.name && own.task_set.name == other.task_set.name)
+        self.parts.iter().zip(&*other.parts).all(|(parts, other_parts)| {
+            parts.known.name == other_parts.known.name && parts.task_set.name == other_parts.task_set.name
+        })
     }
 
-    /// Returns whether the node's host may fetch the blob with this hash: only while this desired state names the blob.
+    /// Returns whether this desired state names the blob with this hash. The node's host may fetch only such blobs.
     pub fn has_blob(&self, hash: Hash) -> bool {
         self.blobs.binary_search(&hash).is_ok()
     }
@@ -213,20 +217,21 @@ impl DesiredState {
 pub enum DesiredChange {
     /// The node has this desired state now.
     Release(Box<DesiredState>),
-    /// The node was deleted. Its check-in is ended, and its certificates are invalid at once.
+    /// The node was deleted. Its waiting check-in ends, and its certificates are invalid at once.
     Deleted,
 }
 
 /// The result of one pass of the reconciler.
 #[derive(Clone, Debug)]
 pub struct PassResult {
-    /// The revision of the snapshot. All nodes are resolved as of this revision, also those without a change here.
+    /// The revision of the store at which all nodes are resolved, also the nodes without a change in this pass.
     pub revision: Revision,
-    /// The changes of the nodes that were resolved again.
+    /// The changes of the nodes that were resolved in this pass.
     pub changes: Vec<(Uuid, DesiredChange)>,
 }
 
-/// A node's desired state with its places in a signed batch: one for each wire version, from `first_index` on.
+/// A node's desired state with its leaves in a signed batch. It has one leaf for each wire version, and the first leaf
+/// is at `first_index`.
 #[derive(Debug)]
 pub(crate) struct SignedState {
     pub(crate) desired: DesiredState,
@@ -237,16 +242,16 @@ pub(crate) struct SignedState {
 }
 
 impl SignedState {
-    /// Returns the message for an agent that speaks this version and holds `held`. It has the digests of both parts,
-    /// but only those parts that the agent lacks. `change` is the signed change from the epoch of `held` to the epoch
-    /// of this state, if they differ.
-    pub(crate) fn message(&self, version: WireVersion, held: Option<&HeldDesired>, change: Option<EpochChange>) -> SignedDesired {
+    /// Returns the message for an agent that speaks this wire version. The message has the digests of both parts, and
+    /// the content of those parts that the agent lacks. `host` is the desired state that the agent holds. If
+    /// that is of another epoch, `change` is the signed change from that epoch to the epoch of this state.
+    pub(crate) fn message(&self, version: WireVersion, host: Option<&HeldDesired>, change: Option<EpochChange>) -> SignedDesired {
         let DesiredParts { known, task_set } = self.desired.parts(version);
-        let held = held.filter(|held| held.epoch == self.epoch);
+        let host = host.filter(|host| host.epoch == self.epoch);
         let lacks = |part: &NamedPart, digest: Option<PartDigest>| digest != Some(part.name);
-        let lacks_known = lacks(known, held.map(|held| held.known));
-        let lacks_task_set = lacks(task_set, held.map(|held| held.task_set));
-        let place = self.first_index + version.index();
+        let lacks_known = lacks(known, host.map(|host| host.known));
+        let lacks_task_set = lacks(task_set, host.map(|host| host.task_set));
+        let leaf_index = self.first_index + version.index();
         SignedDesired {
             epoch: self.epoch,
             revision: self.desired.revision,
@@ -254,88 +259,91 @@ impl SignedState {
             task_set_digest: task_set.name,
             known: lacks_known.then(|| self.desired.known(version)),
             task_set: lacks_task_set.then(|| self.desired.task_set(version)),
-            proof: self.batch.proof(place).expect("the place is that of a leaf of this batch"),
+            proof: self.batch.proof(leaf_index).expect("the place is that of a leaf of this batch"),
             epoch_change: change,
         }
     }
 
-    /// Returns this state with the source of an equivalent later state. Otherwise this state would keep objects of an
-    /// earlier revision in memory.
+    /// Returns this state with the content source of `later`, an equivalent state of a later revision. Otherwise the
+    /// present source would hold objects of an earlier revision in memory.
     pub(crate) fn with_content(&self, later: &DesiredState) -> Self {
         let desired = DesiredState { content: Arc::clone(&later.content), ..self.desired.clone() };
         Self { desired, epoch: self.epoch, batch: Arc::clone(&self.batch), first_index: self.first_index }
     }
 
-    /// Returns what an agent holds after this state was sent to it.
+    /// Returns the epoch and revision that an agent holds after it received this state.
     pub(crate) fn sent_revision(&self) -> HeldRevision {
         HeldRevision { epoch: Uuid::from_bytes(self.epoch.0), revision: self.desired.revision.0 }
     }
 
-    /// Returns the digests of both parts, as they are recorded when the state is sent.
+    /// Returns the digests of both parts in [`PUBLISHED_VERSION`], as they are stored when the state is sent.
     pub(crate) fn sent_parts(&self) -> SentParts {
         let DesiredParts { known, task_set } = self.desired.parts(PUBLISHED_VERSION);
         SentParts { known: known.name, task_set: task_set.name }
     }
 
-    /// Returns whether an agent that speaks this version and holds `held` has both parts of this state.
-    pub(crate) fn is_held(&self, version: WireVersion, held: &HeldDesired) -> bool {
+    /// Returns whether `agent_state`, which an agent of this wire version holds, has the same epoch and parts as this
+    /// state.
+    pub(crate) fn matches_agent_state(&self, version: WireVersion, agent_state: &HeldDesired) -> bool {
         let DesiredParts { known, task_set } = self.desired.parts(version);
-        held.epoch == self.epoch && held.known == known.name && held.task_set == task_set.name
+        agent_state.epoch == self.epoch && agent_state.known == known.name && agent_state.task_set == task_set.name
     }
 
-    /// Returns whether an agent that holds `held` has both parts of this state, whichever version it speaks.
-    pub(crate) fn is_held_in_any_version(&self, held: &HeldDesired) -> bool {
-        WireVersion::all().any(|version| self.is_held(version, held))
+    /// Returns whether `agent_state`, which an agent holds, has the same epoch and parts as this state, in any wire
+    /// version.
+    pub(crate) fn matches_agent_state_in_any_version(&self, agent_state: &HeldDesired) -> bool {
+        WireVersion::all().any(|version| self.matches_agent_state(version, agent_state))
     }
 }
 
-/// A signed grant. If it names a task set, it has one form for each wire version, because the digest differs in each.
+/// A signed grant: a permission for one host to pass barriers, or a lease. A grant that names a task set has one form
+/// for each wire version, because the digest of the task set differs in each. Any other grant has one form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GrantForms(Box<[SignedGrant]>);
 
 impl GrantForms {
-    /// Returns the form for a version.
+    /// Returns the form for a wire version. A grant with a single form has this form in every version.
     pub(crate) fn for_version(&self, version: WireVersion) -> &SignedGrant {
         self.0.get(version.index()).unwrap_or(&self.0[0])
     }
 
-    /// Returns the grant, with the names that this controller uses.
+    /// Returns the grant as the controller compares it: with the digests of [`PUBLISHED_VERSION`].
     pub(crate) fn grant(&self) -> &Grant {
         &self.for_version(PUBLISHED_VERSION).grant
     }
 }
 
-/// The desired state of every node, and the check-ins that wait for it.
+/// The desired state of every node, and the check-ins that wait for a change of it.
 pub struct DesiredTable {
-    /// The epochs of the store. Replaced under the lock of `publish_lock`.
+    /// The history of the store's epochs. It changes only while `publish_lock` is held.
     epoch_line: ArcSwap<EpochHistory>,
     signer: ArcSwap<Signer>,
     status: StatusTable,
     slots: RwLock<HashMap<Uuid, Arc<NodeSlot>>>,
-    /// Held while states or grants are signed and published. Otherwise a pass could sign what another one has just
-    /// replaced.
+    /// The lock for signing and publishing states or grants. Without it, a thread could sign a state that another
+    /// thread has just replaced.
     publish_lock: Mutex<()>,
-    /// The revision as of which all nodes are resolved; zero before the first pass.
+    /// The revision of the store at which all nodes are resolved; zero before the first pass.
     resolved_revision: AtomicU64,
-    /// The nodes whose agents named a later revision than is resolved. `resolved_revision` is compared and advanced
-    /// under this lock.
+    /// The slots of nodes whose agents hold a later revision than `resolved_revision`. The next pass wakes them.
+    /// `resolved_revision` is compared and advanced under this lock.
     waiting_for_revision: Mutex<HashMap<Uuid, Arc<NodeSlot>>>,
-    /// Number of published desired states whose digest differs from the one before.
+    /// Number of published desired states whose content differs from the previous state of the node.
     pub published_count: Counter,
-    /// Number of desired states sent to agents.
+    /// Number of desired states that were sent to agents.
     pub sent_count: Counter,
     is_stopping: AtomicBool,
-    /// When this table, and with it the controller, started.
+    /// The time at which this table, and so the controller, started.
     started_at: Instant,
 }
 
 impl DesiredTable {
-    /// Creates an empty table. Nothing is sent to any agent before the first pass.
-    pub fn new(line: EpochHistory, signer: Signer) -> Self {
+    /// Creates an empty table. Nothing is sent to any agent before the first pass of the reconciler.
+    pub fn new(epochs: EpochHistory, signer: Signer) -> Self {
         let status = StatusTable::default();
-        status.set_store_waiting(line.waits);
+        status.set_store_waiting(epochs.waits);
         Self {
-            epoch_line: ArcSwap::from_pointee(line),
+            epoch_line: ArcSwap::from_pointee(epochs),
             signer: ArcSwap::from_pointee(signer),
             status,
             slots: RwLock::default(),
@@ -349,109 +357,112 @@ impl DesiredTable {
         }
     }
 
-    /// Applies one pass of the reconciler: signs the new states as one batch, and wakes the check-ins that they
-    /// concern.
+    /// Applies one pass of the reconciler: signs the changed states as one batch, removes deleted nodes, and wakes the
+    /// check-ins of these nodes. Also wakes the check-ins that waited for the revision of the pass. Returns the nodes
+    /// with a changed state.
     ///
-    /// May take a millisecond for each thousand new states, so call it from the reconciler's own thread. Returns the
-    /// nodes with a new state.
+    /// May take a millisecond for each thousand changed states, so call it from the reconciler's own thread.
     pub fn publish(&self, batch: PassResult) -> Vec<Uuid> {
         let _one_at_a_time = lock(&self.publish_lock);
-        let mut new = Vec::new();
+        let mut changed_states = Vec::new();
         for (node, change) in batch.changes {
             match change {
                 DesiredChange::Deleted => self.remove(node),
                 DesiredChange::Release(released) => {
                     let slot = self.slot(node);
                     if slot.should_publish(&released) {
-                        new.push((slot, *released));
+                        changed_states.push((slot, *released));
                     }
                 }
             }
         }
-        self.published_count.inc_by(new.len() as u64);
-        let published = new.iter().map(|(slot, _)| slot.node()).collect();
-        self.sign_and_wake(new);
-        let mut behind = lock(&self.waiting_for_revision);
+        self.published_count.inc_by(changed_states.len() as u64);
+        let changed_nodes = changed_states.iter().map(|(slot, _)| slot.node()).collect();
+        self.sign_and_wake(changed_states);
+        let mut waiting_slots = lock(&self.waiting_for_revision);
         self.resolved_revision.store(batch.revision.0, Ordering::Release);
-        let waiting = std::mem::take(&mut *behind);
-        drop(behind);
-        for slot in waiting.into_values() {
+        let slots_to_wake = std::mem::take(&mut *waiting_slots);
+        drop(waiting_slots);
+        for slot in slots_to_wake.into_values() {
             slot.wake();
         }
-        published
+        changed_nodes
     }
 
-    /// Replaces the signer, and signs again what is published, so that agents accept it after the certificate of the
-    /// old signer has expired. No check-in is woken, because no digest changes.
+    /// Replaces the signer, and signs all published states again. So agents accept these states after the certificate
+    /// of the old signer has expired. No check-in is woken, because no digest changes.
     pub fn change_signer(&self, signer: Signer) {
         self.signer.store(Arc::new(signer));
         let _one_at_a_time = lock(&self.publish_lock);
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
-        let state = |slot: &Arc<NodeSlot>| slot.desired().map(|signed| (Arc::clone(slot), signed.desired.clone()));
-        self.sign(slots.iter().filter_map(state).collect());
+        let slot_with_state = |slot: &Arc<NodeSlot>| slot.desired().map(|signed| (Arc::clone(slot), signed.desired.clone()));
+        self.sign(slots.iter().filter_map(slot_with_state).collect());
     }
 
-    /// Continues in another epoch. Signs again what is published, as of the revision at which all nodes are resolved,
-    /// and wakes all check-ins, because each agent must learn of the new epoch. Returns whether the epochs have
-    /// changed.
-    pub(crate) fn change_epoch(&self, line: &EpochHistory) -> bool {
+    /// Continues in another epoch. Signs all published states again, with the revision at which all nodes are resolved.
+    /// Wakes all check-ins, because each agent must learn of the new epoch. Returns false and does nothing if the
+    /// epochs are the present ones.
+    pub(crate) fn change_epoch(&self, epochs: &EpochHistory) -> bool {
         let _one_at_a_time = lock(&self.publish_lock);
-        if **self.epoch_line.load() == *line {
+        if **self.epoch_line.load() == *epochs {
             return false;
         }
-        self.begin_epoch(line);
-        self.status.set_store_waiting(line.waits);
+        self.begin_epoch(epochs);
+        self.status.set_store_waiting(epochs.waits);
         let revision = self.resolved_revision();
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
-        let state = |slot: &Arc<NodeSlot>| {
+        let slot_with_state = |slot: &Arc<NodeSlot>| {
             slot.desired().map(|signed| (Arc::clone(slot), DesiredState { revision, ..signed.desired.clone() }))
         };
-        self.sign_and_wake(slots.iter().filter_map(state).collect());
+        self.sign_and_wake(slots.iter().filter_map(slot_with_state).collect());
         true
     }
 
-    /// Begins another epoch. What is published is still signed in the previous one.
-    pub(crate) fn begin_epoch(&self, line: &EpochHistory) {
-        self.epoch_line.store(Arc::new(line.clone()));
+    /// Replaces the history of epochs. Published states are still signed in the previous epoch, until the caller signs
+    /// them again.
+    pub(crate) fn begin_epoch(&self, epochs: &EpochHistory) {
+        self.epoch_line.store(Arc::new(epochs.clone()));
     }
 
-    /// Returns the signed change from the epoch of what an agent holds to the epoch `to`. Returns `None` if both are
-    /// the same, or if `to` is not the present epoch.
-    pub(crate) fn epoch_change(&self, line: &EpochHistory, held: Option<&HeldDesired>, to: Epoch) -> Option<EpochChange> {
-        let from = held.map(|held| held.epoch).filter(|from| *from != to)?;
-        let is_present = *line.now.as_bytes() == to.0;
-        let at = Revision(line.at);
-        is_present.then(|| self.signer.load().sign_epoch_change((from, to), at, &line.reason))
+    /// Returns the signed change from the epoch of the desired state that an agent holds to the epoch `target`. Returns
+    /// `None` if both are the same, if the agent holds no state, or if `target` is not the present epoch.
+    pub(crate) fn epoch_change(&self, epochs: &EpochHistory, state: Option<&HeldDesired>, target: Epoch) -> Option<EpochChange> {
+        let agent_epoch = state.map(|state| state.epoch).filter(|epoch| *epoch != target)?;
+        let is_present = *epochs.now.as_bytes() == target.0;
+        let start_revision = Revision(epochs.at);
+        is_present.then(|| self.signer.load().sign_epoch_change((agent_epoch, target), start_revision, &epochs.reason))
     }
 
-    /// Returns the epochs of the store.
+    /// Returns the history of the store's epochs.
     pub(crate) fn epoch_line(&self) -> Arc<EpochHistory> {
         self.epoch_line.load_full()
     }
 
-    /// Opens barriers for nodes. Each entry lists all barriers that are open now for the task set of the node's
-    /// published state. An empty list shuts them. Returns the nodes whose open barriers changed.
-    pub fn open_barriers(&self, opened: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) -> Vec<Uuid> {
-        // The signer must not change in the meantime, because the new one would not sign again the grants that are
-        // signed here.
+    /// Sets the open barriers of nodes. Each entry has a node, the digest of its published task set, and all barriers
+    /// that are now open for that task set. An empty list shuts all barriers. Returns the nodes whose open barriers
+    /// changed.
+    pub fn open_barriers(&self, open_by_node: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) -> Vec<Uuid> {
+        // The signer must not change in the meantime. A new signer would sign again only the published grants, not the
+        // grants that are signed here.
         let _one_at_a_time = lock(&self.publish_lock);
-        let mut new = Vec::new();
-        for (node, task_set, open) in opened {
+        let mut new_grants = Vec::new();
+        for (node, task_set, open) in open_by_node {
             let (slot, grant) = (self.slot(node), Grant::Barriers { task_set, open });
             if !slot.has_grant(&grant) {
                 let forms = grant_forms(&grant, slot.desired().as_ref().map(|signed| &signed.desired));
-                new.push(UnsignedGrant { slot, revision, forms });
+                new_grants.push(UnsignedGrant { slot, revision, forms });
             }
         }
-        let changed = new.iter().map(|grant| grant.slot.node()).collect();
-        for (slot, grant) in self.signed_grants(new) {
+        let changed_nodes = new_grants.iter().map(|grant| grant.slot.node()).collect();
+        for (slot, grant) in self.sign_grants(new_grants) {
             slot.set_grant(grant);
         }
-        changed
+        changed_nodes
     }
 
-    /// Signs grants in one batch, and returns them in the same order.
-    fn signed_grants(&self, grants: Vec<UnsignedGrant>) -> Vec<(Arc<NodeSlot>, GrantForms)> {
+    /// Signs grants in one batch, with one leaf for each form. Returns the signed grants in the same order, each with
+    /// its slot.
+    fn sign_grants(&self, grants: Vec<UnsignedGrant>) -> Vec<(Arc<NodeSlot>, GrantForms)> {
         if grants.is_empty() {
             return Vec::new();
         }
@@ -460,41 +471,44 @@ impl DesiredTable {
             forms.iter().map(move |form| Leaf::for_grant(slot.node(), epoch, *revision, form))
         });
         let batch = self.signer.load().sign(&leaves.collect());
-        let mut places = 0..;
-        let mut signed = |UnsignedGrant { slot, revision, forms }| {
-            let forms = Vec::into_iter(forms).zip(&mut places).map(|(grant, place)| {
-                let proof = batch.proof(place).expect("the place is that of a leaf of this batch");
+        let mut leaf_indexes = 0..;
+        let mut sign_forms = |UnsignedGrant { slot, revision, forms }| {
+            let forms = Vec::into_iter(forms).zip(&mut leaf_indexes).map(|(grant, leaf_index)| {
+                let proof = batch.proof(leaf_index).expect("the place is that of a leaf of this batch");
                 SignedGrant { epoch, revision, grant, proof }
             });
             (slot, GrantForms(forms.collect()))
         };
-        grants.into_iter().map(&mut signed).collect()
+        grants.into_iter().map(&mut sign_forms).collect()
     }
 
-    /// Sets the inputs of a node's state, together with what its host has reported in the meantime.
+    /// Stores the inputs from which the state of a node is computed. The node's slot replaces those of the inputs that
+    /// its host may have changed in the meantime, such as the liveness.
     pub(crate) fn set_state_inputs(&self, node: Uuid, inputs: StateInputs) {
-        let current_inputs = || read(&self.slots).get(&node).map_or(inputs, |slot| slot.state_inputs(inputs, Instant::now()));
-        self.status.set_inputs(node, current_inputs);
+        let inputs_with_slot = || read(&self.slots).get(&node).map_or(inputs, |slot| slot.state_inputs(inputs, Instant::now()));
+        self.status.set_inputs(node, inputs_with_slot);
     }
 
-    /// Returns the liveness of a node's agent: from the status table or, before the first pass, from the node's slot.
+    /// Returns the liveness of a node's agent: from the status table or, before the node's first pass, from its slot.
     pub(crate) fn liveness(&self, node: Uuid) -> Liveness {
         let from_slot = || Some(read(&self.slots).get(&node)?.liveness(Instant::now()));
         self.status.inputs(node).map(|inputs| inputs.liveness).or_else(from_slot).unwrap_or_default()
     }
 
-    /// Returns whether a node's host holds its desired state, by its last check-in since the start.
+    /// Returns whether a node's host holds its desired state. The answer is from the host's last check-in, and is
+    /// unknown if the host has not checked in since the controller started.
     pub(crate) fn confirmation(&self, node: Uuid) -> HostConfirmation {
         read(&self.slots).get(&node).map_or(HostConfirmation::Unknown, |slot| slot.confirmation())
     }
 
-    /// Returns the slots whose hosts report to hold the state that was last sent to them, if that is not recorded yet.
+    /// Returns the confirmations that are not stored yet: each slot whose host reports to hold the state that was last
+    /// sent to it, with what to store.
     pub(crate) fn unrecorded_confirmations(&self) -> Vec<(Arc<NodeSlot>, ConfirmedState)> {
         let confirmation = |slot: &Arc<NodeSlot>| slot.unrecorded_confirmation().map(|confirmed| (Arc::clone(slot), confirmed));
         read(&self.slots).values().filter_map(confirmation).collect()
     }
 
-    /// Returns the revisions that a node has reached.
+    /// Returns the revision that is published for a node, and the revision that its host last reported to hold.
     pub(crate) fn revisions(&self, node: Uuid) -> NodeRevisions {
         read(&self.slots).get(&node).map(|slot| slot.revisions()).unwrap_or_default()
     }
@@ -504,19 +518,20 @@ impl DesiredTable {
         &self.status
     }
 
-    /// Returns the revision as of which all nodes are resolved.
+    /// Returns the revision of the store at which all nodes are resolved.
     pub fn resolved_revision(&self) -> Revision {
         Revision(self.resolved_revision.load(Ordering::Acquire))
     }
 
-    /// Returns the digests of the known part and task set that a node must hold, in the version in which it is decided.
+    /// Returns the digests of the known part and of the task set that a node must hold, in [`PUBLISHED_VERSION`].
+    /// Returns `None` if nothing is published for the node.
     pub fn digests(&self, node: Uuid) -> Option<(PartDigest, PartDigest)> {
         let signed = read(&self.slots).get(&node)?.desired()?;
         let DesiredParts { known, task_set } = signed.desired.parts(PUBLISHED_VERSION);
         Some((known.name, task_set.name))
     }
 
-    /// Returns whether this is the digest, in any wire version, of the task set that a node must hold.
+    /// Returns whether `digest` is the digest of the task set that a node must hold, in any wire version.
     pub(crate) fn is_task_set(&self, node: Uuid, digest: PartDigest) -> bool {
         let signed = read(&self.slots).get(&node).and_then(|slot| slot.desired());
         signed.is_some_and(|signed| signed.desired.parts.iter().any(|parts| parts.task_set.name == digest))
@@ -538,12 +553,12 @@ impl DesiredTable {
         read(&self.slots).get(&node)?.held().map(|held| held.task_set)
     }
 
-    /// Returns the addresses from which two hosts check in with one node's identity, if there are two.
+    /// Returns the addresses from which two hosts check in with a node's identity, if there are two.
     pub(crate) fn duplicate_hosts(&self, node: Uuid) -> Option<HostAddresses> {
         read(&self.slots).get(&node)?.duplicate_hosts(Instant::now())
     }
 
-    /// Returns the number of nodes that have two hosts.
+    /// Returns the number of nodes whose identity two hosts use.
     pub fn duplicate_count(&self) -> usize {
         let now = Instant::now();
         read(&self.slots).values().filter(|slot| slot.duplicate_hosts(now).is_some()).count()
@@ -559,12 +574,14 @@ impl DesiredTable {
         read(&self.slots).values().filter(|slot| slot.is_waiting()).count()
     }
 
-    /// Answers every waiting check-in, and lets none wait from now on, because the controller is stopping.
+    /// Wakes every waiting check-in so that it is answered, and lets no check-in wait from now on, because the
+    /// controller is stopping.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         read(&self.slots).values().for_each(|slot| slot.wake());
     }
 
+    /// Returns whether the controller is stopping, so that no check-in may wait.
     pub(crate) fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
     }
@@ -574,7 +591,8 @@ impl DesiredTable {
         Epoch(*self.epoch_line.load().now.as_bytes())
     }
 
-    /// Returns the node's slot, and creates it if there is none. An agent may check in before it has a desired state.
+    /// Returns the node's slot, and creates an empty one if there is none. An agent may check in before its node has a
+    /// desired state.
     pub(crate) fn slot(&self, node: Uuid) -> Arc<NodeSlot> {
         if let Some(slot) = read(&self.slots).get(&node) {
             return Arc::clone(slot);
@@ -583,7 +601,8 @@ impl DesiredTable {
         Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(NodeSlot::new(node))))
     }
 
-    /// Records that a node's host has enrolled.
+    /// Records that a node's host has enrolled. Does nothing if the node was deleted in the meantime, so that
+    /// `is_enrolled` returns false.
     pub(crate) fn note_enrolled(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) {
         if let Some(slot) = self.enrolled_slot(node, is_enrolled) {
             slot.note_enrolled();
@@ -591,9 +610,11 @@ impl DesiredTable {
         }
     }
 
-    /// Returns the slot of a node whose agent is active. Creates it if there is none, and removes it again if the node
-    /// is no longer enrolled. The order matters. A node is marked as deleted before its slot is removed, so one of the
-    /// two always finds a slot that is created before the mark is read.
+    /// Returns the slot of an enrolled node. If there is none, creates a slot and then calls `is_enrolled`. If that
+    /// returns false, removes the slot again and returns `None`.
+    ///
+    /// The order matters. A deletion marks the node as deleted and then removes its slot. So either `is_enrolled` sees
+    /// the mark, or the deletion finds the new slot.
     pub(crate) fn enrolled_slot(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) -> Option<Arc<NodeSlot>> {
         if let Some(slot) = read(&self.slots).get(&node) {
             return Some(Arc::clone(slot));
@@ -606,7 +627,7 @@ impl DesiredTable {
         None
     }
 
-    /// Removes a node, and ends its waiting check-in.
+    /// Removes a node's slot and status, and ends its waiting check-in.
     pub(crate) fn remove(&self, node: Uuid) {
         let slot = self.slots.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
         if let Some(slot) = slot {
@@ -615,23 +636,25 @@ impl DesiredTable {
         self.status.remove(node);
     }
 
-    /// Returns whether this revision is later than what is resolved. If so, the slot is woken after the next pass.
+    /// Returns whether this revision is later than the one at which all nodes are resolved. If so, the next pass wakes
+    /// the slot.
     pub(crate) fn wait_for_revision(&self, slot: &Arc<NodeSlot>, revision: Revision) -> bool {
         if revision <= self.resolved_revision() {
             return false;
         }
-        let mut waiting = lock(&self.waiting_for_revision);
-        // Compared again, because a pass in between has woken only the slots that were registered before it.
+        let mut waiting_slots = lock(&self.waiting_for_revision);
+        // Compared again under the lock, because a pass in the meantime has woken only the slots that were registered
+        // before it.
         let must_wait = revision > self.resolved_revision();
         if must_wait {
-            waiting.insert(slot.node(), Arc::clone(slot));
+            waiting_slots.insert(slot.node(), Arc::clone(slot));
         }
         must_wait
     }
 
-    /// Signs a node's state again, as of the revision at which all nodes are resolved. It is called if the agent holds
-    /// another state at a later revision than that of the signed state, because the agent would refuse the signed
-    /// state.
+    /// Signs a node's published state again, with the revision at which all nodes are resolved. It is called if the
+    /// agent holds another state of a later revision than the published state. The agent would refuse the published
+    /// state, because that has an earlier revision.
     pub(crate) fn sign_again(&self, slot: &Arc<NodeSlot>) {
         let _one_at_a_time = lock(&self.publish_lock);
         if let Some(signed) = slot.desired() {
@@ -640,82 +663,83 @@ impl DesiredTable {
         }
     }
 
-    fn sign_and_wake(&self, new: Vec<(Arc<NodeSlot>, DesiredState)>) {
-        let slots: Vec<_> = new.iter().map(|(slot, _)| Arc::clone(slot)).collect();
-        self.sign(new);
+    /// Signs states in one batch, publishes them in their slots, and wakes the check-ins of these nodes.
+    fn sign_and_wake(&self, states: Vec<(Arc<NodeSlot>, DesiredState)>) {
+        let slots: Vec<_> = states.iter().map(|(slot, _)| Arc::clone(slot)).collect();
+        self.sign(states);
         for slot in slots {
             slot.wake();
         }
     }
 
-    /// Signs states, and replaces the published ones with them. A grant that is retained gets the revision of the
-    /// state, because an agent that applies the state would treat an earlier grant as one of an earlier wave.
-    fn sign(&self, new: Vec<(Arc<NodeSlot>, DesiredState)>) {
-        if new.is_empty() {
+    /// Signs states in one batch, and publishes them in their slots. A grant that stays in force gets the revision of
+    /// the new state. An agent that applies this state would otherwise treat the grant as one of an earlier task set.
+    fn sign(&self, states: Vec<(Arc<NodeSlot>, DesiredState)>) {
+        if states.is_empty() {
             return;
         }
         let epoch = self.epoch();
-        let leaves = new.iter().flat_map(|(slot, released)| {
-            released.parts.iter().map(move |DesiredParts { known, task_set }| {
-                Leaf::for_desired(slot.node(), epoch, released.revision, known.name, task_set.name)
+        let leaves = states.iter().flat_map(|(slot, state)| {
+            state.parts.iter().map(move |DesiredParts { known, task_set }| {
+                Leaf::for_desired(slot.node(), epoch, state.revision, known.name, task_set.name)
             })
         });
         let batch = Arc::new(self.signer.load().sign(&leaves.collect()));
-        let retained: Vec<_> = new.iter().map(|(slot, released)| retained_grants(slot, released)).collect();
-        let counts: Vec<_> = retained.iter().map(Vec::len).collect();
-        let mut grants = self.signed_grants(retained.into_iter().flatten().collect()).into_iter().map(|(_, grant)| grant);
+        let grants_by_slot: Vec<_> = states.iter().map(|(slot, state)| retained_grants(slot, state)).collect();
+        let grant_counts: Vec<_> = grants_by_slot.iter().map(Vec::len).collect();
+        let mut grants = self.sign_grants(grants_by_slot.into_iter().flatten().collect()).into_iter().map(|(_, grant)| grant);
         let mut first_index = 0;
-        for ((slot, released), count) in new.into_iter().zip(counts) {
-            let next = first_index + released.parts.len();
-            let retained = grants.by_ref().take(count).collect();
-            slot.set_desired(
-                Arc::new(SignedState { desired: released, epoch, batch: Arc::clone(&batch), first_index }),
-                retained,
-            );
-            first_index = next;
+        for ((slot, state), grant_count) in states.into_iter().zip(grant_counts) {
+            let next_index = first_index + state.parts.len();
+            let retained = grants.by_ref().take(grant_count).collect();
+            slot.set_desired(Arc::new(SignedState { desired: state, epoch, batch: Arc::clone(&batch), first_index }), retained);
+            first_index = next_index;
         }
     }
 }
 
-/// Converts what an agent holds to core's form.
-pub(crate) fn held_revision(held: &HeldDesired) -> HeldRevision {
-    HeldRevision { epoch: Uuid::from_bytes(held.epoch.0), revision: held.revision.0 }
+/// Returns the epoch and revision of a desired state that an agent holds, in the form of `stemma_core`.
+pub(crate) fn held_revision(agent_state: &HeldDesired) -> HeldRevision {
+    HeldRevision { epoch: Uuid::from_bytes(agent_state.epoch.0), revision: agent_state.revision.0 }
 }
 
 /// A grant before it is signed.
 struct UnsignedGrant {
     slot: Arc<NodeSlot>,
     revision: Revision,
-    /// The forms for hosts of each version.
+    /// The grant in one form for each wire version, or in a single form.
     forms: Vec<Grant>,
 }
 
-/// Returns the forms of a grant for a node with this state. A grant for a task set that is not the node's matches
-/// nothing in any version.
-fn grant_forms(grant: &Grant, released: Option<&DesiredState>) -> Vec<Grant> {
+/// Returns the forms of a grant. `state` is the desired state of the node. A grant that names the node's task set gets
+/// one form for each wire version, with the digest of that version. If the grant names another task set, its digest is
+/// left as it is, and matches no task set of the node.
+fn grant_forms(grant: &Grant, state: Option<&DesiredState>) -> Vec<Grant> {
     let Grant::Barriers { task_set, open } = grant else { return vec![grant.clone()] };
-    let matching = released.filter(|released| released.parts(PUBLISHED_VERSION).task_set.name == *task_set);
-    let name = |version| matching.map_or(*task_set, |released| released.parts(version).task_set.name);
-    WireVersion::all().map(|version| Grant::Barriers { task_set: name(version), open: open.clone() }).collect()
+    let matching_state = state.filter(|state| state.parts(PUBLISHED_VERSION).task_set.name == *task_set);
+    let digest_for = |version| matching_state.map_or(*task_set, |state| state.parts(version).task_set.name);
+    WireVersion::all().map(|version| Grant::Barriers { task_set: digest_for(version), open: open.clone() }).collect()
 }
 
-/// Returns the grants that a node retains with a new state, at the state's revision or a later one. Grants for another
-/// task set end.
-fn retained_grants(slot: &Arc<NodeSlot>, released: &DesiredState) -> Vec<UnsignedGrant> {
-    let task_set = released.parts(PUBLISHED_VERSION).task_set.name;
-    let is_retained = |grant: &Grant| !matches!(grant, Grant::Barriers { task_set: of, .. } if *of != task_set);
-    let unsigned = |grant: &GrantForms| UnsignedGrant {
+/// Returns the grants of a node that stay in force with a new state, to be signed again. Each has the revision of the
+/// new state or a later one. Barriers of another task set are dropped.
+fn retained_grants(slot: &Arc<NodeSlot>, state: &DesiredState) -> Vec<UnsignedGrant> {
+    let task_set = state.parts(PUBLISHED_VERSION).task_set.name;
+    let is_retained = |grant: &Grant| !matches!(grant, Grant::Barriers { task_set: digest, .. } if *digest != task_set);
+    let to_unsigned = |grant: &GrantForms| UnsignedGrant {
         slot: Arc::clone(slot),
-        revision: grant.for_version(PUBLISHED_VERSION).revision.max(released.revision),
-        forms: grant_forms(grant.grant(), Some(released)),
+        revision: grant.for_version(PUBLISHED_VERSION).revision.max(state.revision),
+        forms: grant_forms(grant.grant(), Some(state)),
     };
-    slot.grants().iter().filter(|grant| is_retained(grant.grant())).map(unsigned).collect()
+    slot.grants().iter().filter(|grant| is_retained(grant.grant())).map(to_unsigned).collect()
 }
 
+/// Locks a mutex, also if another thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Locks for reading, also if another thread panicked while it held the lock.
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,33 +8,33 @@ use stemma_wire::message::desired::{Known, MAX_DESIRED_BYTES, MAX_ENTRIES, MAX_L
 
 use super::encode;
 
-/// An upper bound of the bytes of an entry of a list or map besides its own texts. The longest part is the origin of a
-/// label.
+/// An upper bound of the bytes that an entry of a list or map needs in addition to its own texts. The origin of a label
+/// needs the most.
 const ENTRY_BYTES: usize = 640;
-/// Maximum number of bytes that a byte of JSON has when it is escaped.
+/// Maximum number of bytes that one byte of a JSON text needs after escaping.
 const MAX_ESCAPE_FACTOR: usize = 6;
-/// An upper bound of the bytes of everything that is not in a list or map.
+/// An upper bound of the bytes of those values that are not in a list or map.
 const FIXED_BYTES: usize = 4 * 1024;
 
-/// A desired state that no agent accepts.
+/// The error for a desired state that is larger than an agent accepts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TooLarge {
-    /// Too many bytes, as it is sent.
+    /// The encoded state has too many bytes.
     #[error(
         "the desired state has {bytes} bytes ({known} for labels, annotations and other known values, {tasks} for tags and the values that tasks read), at most {MAX_DESIRED_BYTES} are allowed"
     )]
     Bytes {
         /// The total number of bytes.
         bytes: usize,
-        /// The bytes of the part that is sent at once.
+        /// The bytes of the known part, which is sent at once.
         known: usize,
-        /// The bytes of the part that is released.
+        /// The bytes of the task set, which is sent when it is released.
         tasks: usize,
     },
-    /// Too many entries of a list or map.
+    /// A list or map of the state has too many entries.
     #[error("the desired state has {count} {what}, at most {most} are allowed")]
     Count {
-        /// The name of the counted entries, for the message.
+        /// The plural name of the entries, for the message.
         what: &'static str,
         /// The number of entries.
         count: usize,
@@ -44,7 +44,8 @@ pub(crate) enum TooLarge {
 }
 
 impl TooLarge {
-    /// Returns whether this error is worse than another: it exceeds the same limit by more, or exceeds another limit.
+    /// Returns whether this error is worse than another error: it exceeds the same limit by more, or exceeds another
+    /// limit.
     pub(crate) fn is_worse_than(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Bytes { bytes, .. }, Self::Bytes { bytes: other_bytes, .. }) => bytes > other_bytes,
@@ -56,65 +57,71 @@ impl TooLarge {
     }
 }
 
-/// Returns the size in bytes of a node's desired state, if its next task set were sent now.
+/// Returns the size that a node's desired state would have with its next task set, in bytes.
 ///
 /// # Errors
 /// [`TooLarge`].
 pub(crate) fn next_size(resolved: &ResolvedNode) -> Result<usize, TooLarge> {
+    // The hash of the profile is not known yet. All hashes have the same size, so any hash gives the right result.
     let profile = resolved.task_set().map(|_| Hash([0; 32]));
     let (known, task_set) =
         (encode::known_part(resolved), encode::task_set(resolved, profile, DigestVersion::LATEST, |_, _| None));
     check_parts(&known, &task_set, (encoded_size(&known), encoded_size(&task_set)))
 }
 
-/// Returns whether a node's desired state is certainly within the limit, both with its next task set and with its
-/// present one, which has `kept` bytes. Folds the node's labels only once, and encodes nothing.
-pub(crate) fn is_within_limit(resolved: &ResolvedNode, kept: usize) -> bool {
-    let tasks = tasks_upper_bound(resolved).max(kept);
-    upper_bound(resolved, tasks).is_some_and(|bytes| bytes < MAX_DESIRED_BYTES)
+/// Returns whether a node's desired state is certainly small enough to be sent, both with its next task set and with
+/// its released one, which has `released_bytes` bytes. This is fast, because it encodes nothing. If it returns false,
+/// only encoding shows the size.
+pub(crate) fn is_within_limit(resolved: &ResolvedNode, released_bytes: usize) -> bool {
+    let task_set_bytes = tasks_upper_bound(resolved).max(released_bytes);
+    upper_bound(resolved, task_set_bytes).is_some_and(|bytes| bytes < MAX_DESIRED_BYTES)
 }
 
-/// Returns the size in bytes of a node's desired state with a task set that it keeps.
+/// Returns the size of a node's desired state with its present labels and a task set that was released before, in
+/// bytes.
 ///
 /// # Errors
 /// [`TooLarge`].
-pub(crate) fn kept_size(resolved: &ResolvedNode, kept: &TaskSet) -> Result<usize, TooLarge> {
+pub(crate) fn size_with_task_set(resolved: &ResolvedNode, task_set: &TaskSet) -> Result<usize, TooLarge> {
     let known = encode::known_part(resolved);
-    check_parts(&known, kept, (encoded_size(&known), encoded_size(kept)))
+    check_parts(&known, task_set, (encoded_size(&known), encoded_size(task_set)))
 }
 
+/// Returns the size of a part of a desired state as it is sent, in bytes.
 fn encoded_size(part: &impl serde::Serialize) -> usize {
     postcard::experimental::serialized_size(part).expect("the messages hold no type that postcard refuses")
 }
 
-/// Returns an upper bound of the bytes of entries, from the sizes of their texts.
-fn sizes(texts: &mut dyn Iterator<Item = usize>) -> usize {
-    texts.map(|bytes| bytes + ENTRY_BYTES).sum()
+/// Returns an upper bound of the bytes of the entries of a list or map. `text_lengths` has the length of each entry's
+/// own texts, in bytes.
+fn entries_upper_bound(text_lengths: &mut dyn Iterator<Item = usize>) -> usize {
+    text_lengths.map(|length| length + ENTRY_BYTES).sum()
 }
 
-/// Returns an upper bound of a desired state's bytes and entries, from a bound of its task set. This takes a fraction
-/// of the time of encoding, and is far from exact. Returns `None` for a state with ready probes, whose size is unknown
-/// here.
-fn upper_bound(resolved: &ResolvedNode, tasks: usize) -> Option<usize> {
-    let labels = sizes(&mut resolved.labels().iter().map(|(key, effective)| key.len() + effective.value.len()));
-    let annotations = sizes(&mut resolved.annotations().iter().map(|(key, effective)| key.len() + effective.value.len()));
-    let traits = sizes(&mut resolved.traits().names().map(|name| name.len()));
-    let hold = resolved.hold().map_or(0, |hold| hold.reason.len());
-    resolved.ready_probes().is_empty().then_some(FIXED_BYTES + hold + labels + annotations + traits + tasks)
+/// Returns an upper bound of the size of a node's desired state, in bytes. `task_set_bytes` is such a bound for the
+/// task set. The bound is computed much faster than by encoding, and is far from exact. Returns `None` for a state with
+/// ready probes, because their size is not computed here.
+fn upper_bound(resolved: &ResolvedNode, task_set_bytes: usize) -> Option<usize> {
+    let labels = entries_upper_bound(&mut resolved.labels().iter().map(|(key, entry)| key.len() + entry.value.len()));
+    let annotations = entries_upper_bound(&mut resolved.annotations().iter().map(|(key, entry)| key.len() + entry.value.len()));
+    let traits = entries_upper_bound(&mut resolved.traits().names().map(|name| name.len()));
+    let hold_bytes = resolved.hold().map_or(0, |hold| hold.reason.len());
+    resolved.ready_probes().is_empty().then_some(FIXED_BYTES + hold_bytes + labels + annotations + traits + task_set_bytes)
 }
 
-/// Returns an upper bound of the bytes of a node's next task set.
+/// Returns an upper bound of the size of a node's next task set, in bytes.
 fn tasks_upper_bound(resolved: &ResolvedNode) -> usize {
     resolved.task_set().map_or(0, |set| {
-        let left_out = sizes(&mut set.skipped_ids().map(|(id, why)| id.len() + why.to_string().len()));
-        let tags = sizes(&mut set.tags().iter().chain(set.primary_tags()).map(|tag| tag.len()));
-        let (count, bytes) = set.input_sizes();
-        left_out + tags + ENTRY_BYTES * count + MAX_ESCAPE_FACTOR * bytes
+        let skipped_bytes = entries_upper_bound(&mut set.skipped_ids().map(|(id, reason)| id.len() + reason.to_string().len()));
+        let tag_bytes = entries_upper_bound(&mut set.tags().iter().chain(set.primary_tags()).map(|tag| tag.len()));
+        let (input_count, input_bytes) = set.input_count_and_bytes();
+        skipped_bytes + tag_bytes + ENTRY_BYTES * input_count + MAX_ESCAPE_FACTOR * input_bytes
     })
 }
 
-/// Checks the parts of a desired state and their sizes, in bytes as they are sent. Returns the total.
-pub(crate) fn check_parts(known: &Known, task_set: &TaskSet, sizes: (usize, usize)) -> Result<usize, TooLarge> {
+/// Checks both parts of a desired state against the limits of an agent. `part_bytes` are the sizes of the two parts as
+/// they are sent, in bytes. Returns their sum.
+pub(crate) fn check_parts(known: &Known, task_set: &TaskSet, part_bytes: (usize, usize)) -> Result<usize, TooLarge> {
     let counts = [
         ("tags", task_set.tags.len(), MAX_LISTED),
         ("tags held as primary", task_set.primaries.len(), MAX_LISTED),
@@ -126,8 +133,8 @@ pub(crate) fn check_parts(known: &Known, task_set: &TaskSet, sizes: (usize, usiz
     if let Some((what, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
         return Err(TooLarge::Count { what, count, most });
     }
-    let bytes = sizes.0 + sizes.1;
-    if bytes > MAX_DESIRED_BYTES { Err(TooLarge::Bytes { bytes, known: sizes.0, tasks: sizes.1 }) } else { Ok(bytes) }
+    let bytes = part_bytes.0 + part_bytes.1;
+    if bytes > MAX_DESIRED_BYTES { Err(TooLarge::Bytes { bytes, known: part_bytes.0, tasks: part_bytes.1 }) } else { Ok(bytes) }
 }
 
 #[cfg(test)]
@@ -166,26 +173,27 @@ mod tests {
     }
 
     fn annotated(texts: &[String]) -> AnnotationLayer {
-        let key = |at| AnnotationKey::new(&format!("a{at}")).unwrap();
+        let key = |index| AnnotationKey::new(&format!("a{index}")).unwrap();
         let value = |text: &String| ProvidedValue::Value(AnnotationValue::new(text).unwrap());
         let intent: Intent<AnnotationKey, AnnotationValue> =
-            texts.iter().enumerate().map(|(at, text)| (key(at), value(text))).collect();
+            texts.iter().enumerate().map(|(index, text)| (key(index), value(text))).collect();
         AnnotationLayer { provided: Some(OwnedMap::default().update(&Manager::new("test").unwrap(), &intent)), merge: Some(true) }
     }
 
-    /// Returns a resolved node whose places have the longest names, with a hold and with these labels, parameters and
-    /// annotations. For each label there is a task that is left out, and for each parameter a task that reads it.
+    /// Returns a resolved node with these labels, parameters and annotations, and with a hold that has this reason. Its
+    /// cluster and its group have the longest possible names. For each label there is a task that is left out, and for
+    /// each parameter a task that reads it.
     fn resolved_node(labels: &[String], parameters: &[Value], annotations: &[String], reason: &str) -> Arc<ResolvedNode> {
         let release: ReleaseRef = "site@1".parse().unwrap();
-        let read = (0..parameters.len()).map(|at| {
-            let template = format!("{{{{ params.p{at} }}}}");
-            json!({"id": format!("t{at}"), "type": "file", "roles": ["web"], "parameters": {"path": "/etc/x", "template": template}})
+        let reading_tasks = (0..parameters.len()).map(|index| {
+            let template = format!("{{{{ params.p{index} }}}}");
+            json!({"id": format!("t{index}"), "type": "file", "roles": ["web"], "parameters": {"path": "/etc/x", "template": template}})
         });
-        let left_out = (0..labels.len()).map(|at| {
+        let skipped_tasks = (0..labels.len()).map(|index| {
             let parameters = json!({"script": "true"});
-            json!({"id": format!("c{at}"), "type": "shell", "roles": ["web"], "condition": format!("labels.l{at} == 'never'"), "parameters": parameters})
+            json!({"id": format!("c{index}"), "type": "shell", "roles": ["web"], "condition": format!("labels.l{index} == 'never'"), "parameters": parameters})
         });
-        let tasks: Vec<Value> = read.chain(left_out).collect();
+        let tasks: Vec<Value> = reading_tasks.chain(skipped_tasks).collect();
         let spec = serde_json::from_value(json!({"roles": {"web": {}}, "tasks": tasks})).unwrap();
         let mut fleet = Fleet::new();
         fleet.apply(FleetChange::Release(compile(&release, &spec, &|_| None, &SyntaxReader).unwrap()));
@@ -193,8 +201,11 @@ mod tests {
         let longest = "c".repeat(255);
         let spec = ClusterSpec { release: Some(release), ..ClusterSpec::default() };
         fleet.apply(FleetChange::Cluster(Arc::new(Object { meta: meta(1, object_name(&longest)), spec })));
-        let texts = labels.iter().enumerate().map(|(at, text)| (format!("l{at}"), LabelValue::new(text).unwrap()));
-        let values = parameters.iter().enumerate().map(|(at, one)| (format!("p{at}"), ParameterValue::new(one.clone()).unwrap()));
+        let texts = labels.iter().enumerate().map(|(index, text)| (format!("l{index}"), LabelValue::new(text).unwrap()));
+        let values = parameters
+            .iter()
+            .enumerate()
+            .map(|(index, value)| (format!("p{index}"), ParameterValue::new(value.clone()).unwrap()));
         let inherited = Inherited {
             labels: LabelLayer { provided: Some(owned(texts)), merge: Some(true) },
             parameters: ParameterLayer { provided: Some(owned(values)), merge: Some(true) },
@@ -227,13 +238,13 @@ mod tests {
             annotations in proptest::collection::vec((0..40_000_usize).prop_map(|n| "é\"".repeat(n)), 0..8),
             reason in "[a-z\"é]{0,500}",
         ) {
-            let answer = resolved_node(&labels, &parameters, &annotations, &reason);
-            prop_assert_eq!(answer.task_set().unwrap().skipped_ids().count(), labels.len());
-            let (sent, most) = (next_size(&answer), upper_bound(&answer, tasks_upper_bound(&answer)).unwrap());
-            prop_assert!(sent.is_ok() || !is_within_limit(&answer, 0), "what is too large is told");
-            match sent {
-                Ok(bytes) => prop_assert!(bytes <= most, "{} bytes are sent, and the bound is {}", bytes, most),
-                Err(error) => prop_assert!(most >= MAX_DESIRED_BYTES, "{}: the bound is {}", error, most),
+            let resolved = resolved_node(&labels, &parameters, &annotations, &reason);
+            prop_assert_eq!(resolved.task_set().unwrap().skipped_ids().count(), labels.len());
+            let (size, bound) = (next_size(&resolved), upper_bound(&resolved, tasks_upper_bound(&resolved)).unwrap());
+            prop_assert!(size.is_ok() || !is_within_limit(&resolved, 0), "what is too large is told");
+            match size {
+                Ok(bytes) => prop_assert!(bytes <= bound, "{} bytes are sent, and the bound is {}", bytes, bound),
+                Err(error) => prop_assert!(bound >= MAX_DESIRED_BYTES, "{}: the bound is {}", error, bound),
             }
         }
     }

@@ -1,8 +1,9 @@
 //! One node's slot: its desired state, what it last reported, and which of its check-ins is the latest.
 //!
 //! A slot has a few hundred bytes and its own lock. So 100,000 nodes need some tens of megabytes, and ten thousand
-//! check-ins never compete for one lock. A `Notify` wakes every waiting check-in of the node. Each polls the slot
-//! again, and continues to wait if there is nothing for it. The wakeup carries no data, so no data can be lost with it.
+//! check-ins never compete for one lock. A `Notify` wakes every waiting check-in of the node. Each woken check-in polls
+//! the slot again, and continues to wait if the slot has nothing for it. The wakeup carries no data, so no data can be
+//! lost with it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
@@ -24,16 +25,18 @@ use super::duplicates::{CheckInOrigin, DuplicateDetector, HostAddresses};
 use super::{DesiredState, GrantForms, SignedState, held_revision, lock};
 use crate::intake::{AgentState, ConfirmedState, SentParts, StoredReports};
 
-/// The number of a node's check-in. A later check-in supersedes an earlier one.
+/// The number of a check-in among those of its node since the controller started. A later check-in supersedes an
+/// earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckInNumber(u64);
 
-/// The slot of one node: all that the controller holds in memory about the node's check-ins.
+/// The slot of one node: all that the controller stores in memory about the node's check-ins.
 #[derive(Debug)]
 pub(crate) struct NodeSlot {
     node: Uuid,
     wake: Notify,
-    /// Held while a record of this node is stored, so that an older record never overwrites a newer one.
+    /// Locked while a record of this node is written to the store, so that an older record never overwrites a newer
+    /// one.
     write_lock: tokio::sync::Mutex<()>,
     state: Mutex<SlotState>,
 }
@@ -41,57 +44,59 @@ pub(crate) struct NodeSlot {
 #[derive(Debug)]
 struct SlotState {
     latest_check_in: u64,
-    /// The check-in whose `Report` was stored last.
+    /// The number of the check-in whose `Report` (the agent's report about itself) was stored last.
     reported_check_in: u64,
     is_waiting: bool,
     is_deleted: bool,
     has_enrolled: bool,
     desired: Option<Arc<SignedState>>,
-    /// At most one for each [`GrantKey`], so that one kind of grant replaces only itself.
+    /// The grants in force, at most one for each [`GrantKey`]. A new grant replaces only the grant of the same kind.
     grants: Arc<[GrantForms]>,
-    /// The connection on which the present grants were sent. If it broke, they may be lost.
+    /// The connection on which the present grants were sent. If the connection broke, the host may not have received
+    /// them.
     grants_sent_on: Weak<Peer>,
     silent_after: Duration,
-    /// When the last check-in began or, if that check-in waited, when it ended.
+    /// The time at which the last check-in began or, if that check-in waited, at which its wait ended.
     last_contact: Instant,
     stored_silence: StoredSilence,
-    /// What the store has from the node, or `None` if that was not read yet.
+    /// A copy of what the store contains about the reports of the node, or `None` if that was not read yet.
     stored: Option<StoredReports>,
-    /// The digest of the last `Observation`, if it was refused.
+    /// The digest of the last `Observation` (the facts, traits and labels that the host reports), if it was refused.
     refused_observation: Option<PartDigest>,
-    /// When an `Observation` was last stored or refused.
+    /// The time at which an `Observation` was last stored or refused.
     observed_at: Option<Instant>,
-    /// The stored state of the node's agent, without results; `None` if it is unknown.
+    /// The agent's state in the store, without results; `None` if it is unknown.
     stored_state: Option<Box<AgentState>>,
     /// The desired state that the node's agent last reported to hold.
     held: Option<HeldDesired>,
-    /// The value of `held`, if it is ahead of the store.
+    /// The same as `held` if the agent is ahead of the store, otherwise `None`.
     held_ahead: Option<HeldDesired>,
     duplicates: DuplicateDetector,
 }
 
-/// The revisions of the store that a node has reached.
+/// The revisions at which a node's desired state was published and confirmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeRevisions {
-    /// The revision of the node's desired state; `None` if nothing was published for it.
+    /// The revision at which the node's desired state was published; `None` if nothing was published for the node.
     pub(crate) published: Option<u64>,
-    /// The revision that the node's host last reported to hold; `None` if it reported none of the present epoch since
-    /// the controller started.
+    /// The revision of the desired state that the node's host last reported to hold. `None` if the host has reported no
+    /// state of the present epoch since the controller started.
     pub(crate) confirmed: Option<u64>,
 }
 
-/// The stored record of whether the node is silent, as far as it is known.
+/// The value of the stored record that states whether the node is silent, as far as the controller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StoredSilence {
     /// The record was not read yet.
     Unread,
     /// The record is being written, or its write ended with an unknown result.
     Unknown,
-    /// The record says that the node is silent (true), or that it is not.
+    /// The record states that the node is silent (true), or that it is not (false).
     Silent(bool),
 }
 
 impl StoredSilence {
+    /// Sets the value from what was read from the store, unless it was set before.
     fn set_if_unread(&mut self, stored: StoredReports) {
         if *self == Self::Unread {
             *self = Self::Silent(stored.is_silent);
@@ -104,11 +109,12 @@ impl StoredSilence {
 enum GrantKey {
     /// The barriers that are open for the node's task set.
     Barriers,
-    /// Permission to do something that uses a budget.
+    /// Permission to do something that only a limited number of hosts may do at the same time, such as a reboot.
     Lease(LeaseKind),
 }
 
 impl GrantKey {
+    /// Returns the kind of a grant.
     fn for_grant(grant: &Grant) -> Self {
         match grant {
             Grant::Barriers { .. } => Self::Barriers,
@@ -118,54 +124,57 @@ impl GrantKey {
 }
 
 impl SlotState {
+    /// Returns the inputs from which the liveness of the node's agent is computed.
     fn liveness_inputs(&self, now: Instant) -> LivenessInputs {
         LivenessInputs {
             is_silent_at_start: self.stored.map(|stored| stored.is_silent),
             has_waiting_check_in: self.is_waiting,
-            is_heard_since_start: self.latest_check_in > 0,
-            silent_for: now.saturating_duration_since(self.last_contact),
+            had_contact_since_start: self.latest_check_in > 0,
+            time_without_contact: now.saturating_duration_since(self.last_contact),
             silent_after: self.silent_after,
         }
     }
 
+    /// Returns whether the store contains the `Observation` with this digest.
     fn has_stored_observation(&self, digest: PartDigest) -> bool {
         self.stored.is_some_and(|stored| stored.observation == Some(digest))
     }
 }
 
-/// The data of a check-in that is recorded when it begins.
+/// The data of a check-in that the slot records when the check-in begins.
 #[derive(Debug)]
 pub(crate) struct CheckInStart<'a> {
     /// The state of the agent, without results.
     pub(crate) state: &'a AgentState,
     /// The desired state that the agent holds.
     pub(crate) held: Option<HeldDesired>,
-    /// The value of `held`, if it is ahead of the store.
+    /// The same as `held` if the agent is ahead of the store, otherwise `None`.
     pub(crate) held_ahead: Option<HeldDesired>,
     /// The digest of the host's present `Observation`.
     pub(crate) observation_digest: PartDigest,
-    /// True if the check-in contains results, an `Observation` or a `Report`.
+    /// True if the check-in contains task results, an `Observation` or a `Report`.
     pub(crate) has_news: bool,
     /// The other end of the connection.
     pub(crate) address: SocketAddr,
 }
 
-/// The result of [`NodeSlot::begin_check_in`]: what has changed since the check-in before.
+/// The result of [`NodeSlot::begin_check_in`]: the changes since the previous check-in of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckInStarted {
     pub(crate) number: CheckInNumber,
     /// True if the agent's state, without results, differs from the stored one.
     pub(crate) has_new_state: bool,
-    /// True if the host began or ceased to be ahead of the store, or is ahead of it with another desired state than
+    /// True if the agent is now ahead of the store, or no longer ahead, or ahead with another desired state than
     /// before.
     pub(crate) has_ahead_changed: bool,
     /// True if the agent holds another desired state than before, or if this is its first check-in.
     pub(crate) has_held_changed: bool,
     /// True if the node was silent until now, or if this is unknown.
     pub(crate) has_silence_ended: bool,
-    /// True if an `Observation` was refused, and the host reports the stored one again.
+    /// True if an `Observation` was refused earlier, and the host now reports the stored one again.
     pub(crate) has_refusal_ended: bool,
-    /// True if the node's agent was not connected before, or had not checked in since the controller started.
+    /// True if the node's agent was not connected before this check-in, or had not checked in since the controller
+    /// started.
     pub(crate) is_back: bool,
     /// The addresses of two hosts with the node's identity, if this check-in is the first to show them.
     pub(crate) duplicate_hosts: Option<HostAddresses>,
@@ -182,22 +191,23 @@ pub(crate) enum PollResult {
     Update(PendingUpdate),
 }
 
-/// The data for the latest check-in of a node.
+/// The data from which the response to the latest check-in of a node is built.
 #[derive(Debug)]
 pub(crate) struct PendingUpdate {
     /// The node's desired state.
     pub(crate) desired: Option<Arc<SignedState>>,
     /// The grants of the node that are in force.
     pub(crate) grants: Arc<[GrantForms]>,
-    /// True if the grants were not sent on this connection.
+    /// True if there are grants that were not sent on this connection yet.
     pub(crate) has_new_grants: bool,
-    /// What the store already has from the node.
+    /// A copy of what the store contains about the reports of the node.
     pub(crate) stored: StoredReports,
-    /// True if the host's `Observation` must be requested, because it is neither stored nor refused.
+    /// True if the controller must request the host's `Observation`, because that is neither stored nor refused.
     pub(crate) needs_observation: bool,
 }
 
 impl NodeSlot {
+    /// Creates the slot of a node that has no desired state and has not checked in.
     pub(crate) fn new(node: Uuid) -> Self {
         let state = SlotState {
             latest_check_in: 0,
@@ -226,52 +236,55 @@ impl NodeSlot {
         self.node
     }
 
-    /// Returns what the agent held at its last check-in.
+    /// Returns the desired state that the agent held at its last check-in.
     pub(crate) fn held(&self) -> Option<HeldDesired> {
         lock(&self.state).held
     }
 
-    /// Returns whether the agent holds its desired state. This is unknown before its first check-in.
+    /// Returns whether the agent holds the node's desired state. The answer is unknown before the agent's first
+    /// check-in, or if nothing is published for the node.
     pub(crate) fn confirmation(&self) -> HostConfirmation {
         let state = lock(&self.state);
         match (&state.desired, state.held) {
             (None, _) => HostConfirmation::Unknown,
             (Some(_), None) if state.latest_check_in == 0 => HostConfirmation::Unknown,
-            (Some(signed), Some(held)) if signed.is_held_in_any_version(&held) => HostConfirmation::Confirmed,
+            (Some(signed), Some(agent)) if signed.matches_agent_state_in_any_version(&agent) => HostConfirmation::Confirmed,
             (Some(_), _) => HostConfirmation::Unconfirmed,
         }
     }
 
-    /// Returns the revisions of the node's desired state and of what its agent held at the last check-in.
+    /// Returns the revision of the node's desired state, and the revision of the state that its agent held at the last
+    /// check-in.
     pub(crate) fn revisions(&self) -> NodeRevisions {
         let state = lock(&self.state);
         let published = state.desired.as_ref().map(|signed| signed.sent_revision());
-        let held = state.held.map(|held| held_revision(&held));
+        let revision = state.held.map(|agent| held_revision(&agent));
         // A revision of another epoch is not comparable.
-        let confirmed = held.filter(|held| published.is_some_and(|published| published.epoch == held.epoch));
-        NodeRevisions { published: published.map(|one| one.revision), confirmed: confirmed.map(|one| one.revision) }
+        let confirmed = revision.filter(|revision| published.is_some_and(|published| published.epoch == revision.epoch));
+        NodeRevisions { published: published.map(|state| state.revision), confirmed: confirmed.map(|state| state.revision) }
     }
 
-    /// Begins a check-in, and ends an earlier one that waits. `read` reads what the store has from the node, once for
-    /// each start of the controller.
+    /// Begins a check-in, and ends an earlier check-in that waits. Returns what has changed since the previous
+    /// check-in. `read_stored` returns what the store contains about the reports of the node, and is called at most
+    /// once.
     ///
-    /// Everything that a check-in decides is decided under one lock. A check-in in which nothing changed takes the lock
-    /// twice. The agent's state is recorded here only when it is stored ([`NodeSlot::note_state_stored`]), because a
-    /// connection may break before.
+    /// All changes are found under one lock. The agent's state is not recorded here but after it was stored
+    /// ([`NodeSlot::note_state_stored`]), because the connection may break before that.
     pub(crate) fn begin_check_in(
         &self,
         now: Instant,
         start: &CheckInStart<'_>,
-        read: impl FnOnce() -> StoredReports,
+        read_stored: impl FnOnce() -> StoredReports,
     ) -> CheckInStarted {
         let mut state = lock(&self.state);
         let is_first = state.latest_check_in == 0;
         let is_back = is_first || state.liveness_inputs(now).liveness() != Liveness::Connected;
         state.latest_check_in += 1;
         state.last_contact = now;
-        let stored = *state.stored.get_or_insert_with(read);
+        let stored = *state.stored.get_or_insert_with(read_stored);
         state.stored_silence.set_if_unread(stored);
-        // If the host reports again what was refused, it is refused again.
+        // The refusal ends, because the host reports the stored `Observation` again. The same refused one would be
+        // refused again.
         let has_refusal_ended =
             state.has_stored_observation(start.observation_digest) && state.refused_observation.take().is_some();
         let has_new_state = state.stored_state.as_deref() != Some(start.state);
@@ -301,8 +314,9 @@ impl NodeSlot {
         started
     }
 
-    /// Returns the data for a response to this check-in, or the reason why the check-in has ended.
-    pub(crate) fn poll(&self, number: CheckInNumber, peer: &Arc<Peer>, observation: PartDigest) -> PollResult {
+    /// Returns the data for a response to this check-in, or that the check-in has ended. `digest` is the digest of
+    /// the host's present `Observation`.
+    pub(crate) fn poll(&self, number: CheckInNumber, peer: &Arc<Peer>, digest: PartDigest) -> PollResult {
         let state = lock(&self.state);
         let stored = state.stored.unwrap_or_default();
         if state.is_deleted {
@@ -315,17 +329,17 @@ impl NodeSlot {
                 grants: Arc::clone(&state.grants),
                 has_new_grants: !state.grants.is_empty() && !std::ptr::eq(state.grants_sent_on.as_ptr(), Arc::as_ptr(peer)),
                 stored,
-                needs_observation: stored.observation != Some(observation) && state.refused_observation != Some(observation),
+                needs_observation: stored.observation != Some(digest) && state.refused_observation != Some(digest),
             })
         }
     }
 
-    /// Returns a future that completes at the next change after this call.
+    /// Returns a future that completes at the next wakeup of the node's check-ins after this call.
     pub(crate) fn notified(&self) -> Notified<'_> {
         self.wake.notified()
     }
 
-    /// Records that this check-in waits. Dropping the returned guard ends the wait.
+    /// Records that this check-in waits, unless a later one has begun. Dropping the returned guard ends the wait.
     pub(crate) fn begin_wait(self: &Arc<Self>, number: CheckInNumber) -> WaitingCheckIn {
         let mut state = lock(&self.state);
         if state.latest_check_in == number.0 {
@@ -356,32 +370,33 @@ impl NodeSlot {
         lock(&self.state).desired.clone()
     }
 
-    /// Returns whether this state differs from the published one and so must be signed. Takes over what agents are not
-    /// sent: the time until the node counts as silent and, if the states are equivalent, the source of the parts.
-    pub(crate) fn should_publish(&self, released: &DesiredState) -> bool {
+    /// Returns whether this desired state must be signed and published, because its content differs from the published
+    /// state. In any case, stores the time after which the node is silent, which is not sent to agents. If the content
+    /// is equal, also stores the new source of the content.
+    pub(crate) fn should_publish(&self, new_state: &DesiredState) -> bool {
         let mut state = lock(&self.state);
-        state.silent_after = released.silent_after;
-        let same = state.desired.as_ref().filter(|signed| signed.desired.is_equivalent(released));
-        let Some(same) = same.map(|signed| Arc::new(signed.with_content(released))) else { return true };
-        state.desired = Some(same);
+        state.silent_after = new_state.silent_after;
+        let equivalent = state.desired.as_ref().filter(|signed| signed.desired.is_equivalent(new_state));
+        let Some(equivalent) = equivalent.map(|signed| Arc::new(signed.with_content(new_state))) else { return true };
+        state.desired = Some(equivalent);
         false
     }
 
-    /// Replaces the desired state. The node keeps only the retained grants, which are sent with the state.
-    pub(crate) fn set_desired(&self, signed: Arc<SignedState>, retained: Vec<GrantForms>) {
+    /// Replaces the desired state, and also the grants. `retained_grants` are the grants that stay in force.
+    pub(crate) fn set_desired(&self, signed: Arc<SignedState>, retained_grants: Vec<GrantForms>) {
         let mut state = lock(&self.state);
-        state.grants = retained.into();
+        state.grants = retained_grants.into();
         state.desired = Some(signed);
     }
 
-    /// Returns whether the node has exactly this grant. A grant that opens no barriers equals none.
+    /// Returns whether the node has exactly this grant. A grant of barriers that opens none equals a missing grant.
     pub(crate) fn has_grant(&self, grant: &Grant) -> bool {
         let state = lock(&self.state);
-        let present = state.grants.iter().find(|given| GrantKey::for_grant(given.grant()) == GrantKey::for_grant(grant));
-        match (present, grant) {
+        let current = state.grants.iter().find(|forms| GrantKey::for_grant(forms.grant()) == GrantKey::for_grant(grant));
+        match (current, grant) {
             (None, Grant::Barriers { open, .. }) => open.is_empty(),
             (None, Grant::Lease { .. }) => false,
-            (Some(present), grant) => present.grant() == grant,
+            (Some(current), grant) => current.grant() == grant,
         }
     }
 
@@ -389,12 +404,12 @@ impl NodeSlot {
         Arc::clone(&lock(&self.state).grants)
     }
 
-    /// Sets a grant, in place of the grant with the same key.
+    /// Sets a grant in place of the grant of the same kind, and wakes the waiting check-ins so that they send it.
     pub(crate) fn set_grant(&self, grant: GrantForms) {
         let mut state = lock(&self.state);
         let key = GrantKey::for_grant(grant.grant());
-        let others = state.grants.iter().filter(|one| GrantKey::for_grant(one.grant()) != key).cloned();
-        state.grants = others.chain([grant]).collect();
+        let other_grants = state.grants.iter().filter(|other| GrantKey::for_grant(other.grant()) != key).cloned();
+        state.grants = other_grants.chain([grant]).collect();
         state.grants_sent_on = Weak::new();
         drop(state);
         self.wake();
@@ -405,15 +420,17 @@ impl NodeSlot {
         lock(&self.state).has_enrolled = true;
     }
 
-    /// Returns what the store already has from the node. Calls `read` once, then the result is cached.
-    pub(crate) fn stored_or_read(&self, read: impl FnOnce() -> StoredReports) -> StoredReports {
+    /// Returns what the store contains about the reports of the node. Calls `read_stored` only if this was not read
+    /// before.
+    pub(crate) fn stored_or_read(&self, read_stored: impl FnOnce() -> StoredReports) -> StoredReports {
         let mut state = lock(&self.state);
-        let stored = *state.stored.get_or_insert_with(read);
+        let stored = *state.stored.get_or_insert_with(read_stored);
         state.stored_silence.set_if_unread(stored);
         stored
     }
 
-    /// Records that the store has what was last sent to the node's host.
+    /// Records that the store has the revision and the digests of what is sent to the node's host. The host has not
+    /// confirmed this state yet.
     pub(crate) fn note_sent(&self, sent: HeldRevision, parts: SentParts) {
         if let Some(stored) = &mut lock(&self.state).stored {
             (stored.sent_revision, stored.sent_parts, stored.is_unconfirmed) = (Some(sent), Some(parts), true);
@@ -424,13 +441,13 @@ impl NodeSlot {
     pub(crate) fn unrecorded_confirmation(&self) -> Option<ConfirmedState> {
         let state = lock(&self.state);
         let stored = state.stored.filter(|stored| stored.is_unconfirmed)?;
-        let (signed, held) = (state.desired.as_ref()?, state.held?);
+        let (signed, agent_state) = (state.desired.as_ref()?, state.held?);
         let (sent_revision, parts) = (stored.sent_revision?, stored.sent_parts?);
-        let is_confirmed = parts == signed.sent_parts() && signed.is_held_in_any_version(&held);
+        let is_confirmed = parts == signed.sent_parts() && signed.matches_agent_state_in_any_version(&agent_state);
         is_confirmed.then_some(ConfirmedState { node: self.node, sent_revision, parts })
     }
 
-    /// Records that the store has the host's confirmation, if nothing else was sent in the meantime.
+    /// Records that the host's confirmation is stored, unless another state was sent to the host in the meantime.
     pub(crate) fn note_confirmed(&self, confirmed: &ConfirmedState) {
         if let Some(stored) = &mut lock(&self.state).stored
             && (stored.sent_revision, stored.sent_parts) == (Some(confirmed.sent_revision), Some(confirmed.parts))
@@ -439,30 +456,31 @@ impl NodeSlot {
         }
     }
 
-    /// Records the sequence number up to which the host's results are stored.
+    /// Records that the host's results are stored up to this sequence number.
     pub(crate) fn note_acknowledged(&self, sequence: u64) {
         if let Some(stored) = &mut lock(&self.state).stored {
             stored.acknowledged_sequence = sequence;
         }
     }
 
-    /// Waits until no other task stores a record of this node, and locks others out.
+    /// Waits until no other asynchronous task stores a record of this node. No other can store one until the guard is
+    /// dropped.
     pub(crate) async fn lock_writes(&self) -> MutexGuard<'_, ()> {
         self.write_lock.lock().await
     }
 
-    /// Returns whether this state must be stored: it is from the latest check-in, and differs from the stored one. If
-    /// so, the stored state counts as unknown until [`NodeSlot::note_state_stored`].
+    /// Returns whether this state of the agent must be stored, because it is from the latest check-in and differs from
+    /// the stored state. If so, the stored state is unknown until [`NodeSlot::note_state_stored`].
     pub(crate) fn begin_state_write(&self, number: CheckInNumber, agent_state: &AgentState) -> bool {
         let mut state = lock(&self.state);
-        let is_new = state.latest_check_in == number.0 && state.stored_state.as_deref() != Some(agent_state);
-        if is_new {
+        let must_store = state.latest_check_in == number.0 && state.stored_state.as_deref() != Some(agent_state);
+        if must_store {
             state.stored_state = None;
         }
-        is_new
+        must_store
     }
 
-    /// Returns whether the `Report` of this check-in must be stored. It must not if storing the `Report` of a later
+    /// Returns whether the `Report` of this check-in must be stored. Returns false if storing the `Report` of a later
     /// check-in has begun.
     pub(crate) fn begin_report_write(&self, number: CheckInNumber) -> bool {
         let mut state = lock(&self.state);
@@ -473,12 +491,13 @@ impl NodeSlot {
         is_latest
     }
 
-    /// Records the agent's state that is stored now.
+    /// Records that this state of the agent is stored now.
     pub(crate) fn note_state_stored(&self, state: AgentState) {
         lock(&self.state).stored_state = Some(Box::new(state));
     }
 
-    /// Records that an `Observation` was stored or permanently refused. It is not requested again.
+    /// Records that an `Observation` was stored (`accepted` is true) or permanently refused. The controller does not
+    /// request that `Observation` again.
     pub(crate) fn note_observation(&self, digest: PartDigest, accepted: bool) {
         let mut state = lock(&self.state);
         state.observed_at = Some(Instant::now());
@@ -488,49 +507,50 @@ impl NodeSlot {
         }
     }
 
-    /// Returns whether this `Observation` is stored or was refused. If so, it is not stored again.
+    /// Returns whether this `Observation` is already stored or refused, so that it need not be handled again.
     pub(crate) fn has_observation(&self, digest: PartDigest) -> bool {
         let state = lock(&self.state);
         state.refused_observation == Some(digest) || state.has_stored_observation(digest)
     }
 
-    /// Returns when the next `Observation` may be stored.
+    /// Returns the time from which the next `Observation` may be stored: `interval` after the last one. Returns `None`
+    /// if none was stored or refused yet.
     pub(crate) fn observation_due(&self, interval: Duration) -> Option<Instant> {
-        lock(&self.state).observed_at.map(|at| at + interval)
+        lock(&self.state).observed_at.map(|observed_at| observed_at + interval)
     }
 
-    /// Returns the time since the node last checked in, or `None` if it has not since this process started.
+    /// Returns the time since the node last checked in, or `None` if it has not checked in since this process started.
     pub(crate) fn time_since_check_in(&self, now: Instant) -> Option<Duration> {
         let state = lock(&self.state);
         (state.latest_check_in > 0).then(|| now.saturating_duration_since(state.last_contact))
     }
 
-    /// Returns how long the node has been silent, if it is.
+    /// Returns for how long the node has been silent, or `None` if it is not silent.
     pub(crate) fn silent_for(&self, now: Instant) -> Option<Duration> {
         lock(&self.state).liveness_inputs(now).silence()
     }
 
-    /// Returns whether the node's silence, or its end, must be stored. If so, the stored value counts as unknown until
-    /// [`NodeSlot::note_silence_stored`].
+    /// Returns whether the beginning (`is_silent` is true) or the end of the node's silence must be stored, because the
+    /// store has another value. If so, the stored value is unknown until [`NodeSlot::note_silence_stored`].
     pub(crate) fn begin_silence_write(&self, is_silent: bool) -> bool {
         let mut state = lock(&self.state);
-        let is_new = state.stored_silence != StoredSilence::Silent(is_silent);
-        if is_new {
+        let must_store = state.stored_silence != StoredSilence::Silent(is_silent);
+        if must_store {
             state.stored_silence = StoredSilence::Unknown;
         }
-        is_new
+        must_store
     }
 
-    /// Returns the liveness of the node's agent, whether or not the store has it.
+    /// Returns the liveness of the node's agent as this slot shows it, even if that is not stored yet.
     pub(crate) fn liveness(&self, now: Instant) -> Liveness {
         lock(&self.state).liveness_inputs(now).liveness()
     }
 
-    /// Returns the inputs of the node's state, with the liveness, enrolment and confirmation of this slot.
+    /// Returns `inputs`, the inputs of the node's state, with the liveness, enrolment and confirmation of this slot.
     pub(crate) fn state_inputs(&self, inputs: StateInputs, now: Instant) -> StateInputs {
         let confirmation = match self.confirmation() {
             HostConfirmation::Unknown => inputs.confirmation,
-            known => known,
+            reported => reported,
         };
         let state = lock(&self.state);
         StateInputs { liveness: state.liveness_inputs(now).liveness(), has_enrolled: state.has_enrolled, confirmation, ..inputs }
@@ -541,14 +561,14 @@ impl NodeSlot {
         lock(&self.state).duplicates.duplicate_addresses(now)
     }
 
-    /// Records the silence that is stored now.
+    /// Records that the store now has this value for the node's silence.
     pub(crate) fn note_silence_stored(&self, is_silent: bool) {
         lock(&self.state).stored_silence = StoredSilence::Silent(is_silent);
     }
 }
 
-/// A waiting check-in. When this is dropped, after an answer or because the connection broke, the check-in no longer
-/// waits. The node's silence counts from then on.
+/// A guard for a waiting check-in. It is dropped after a response, or when the connection breaks. The check-in then no
+/// longer waits, and the time of the node's last contact is set to that moment.
 #[derive(Debug)]
 pub(crate) struct WaitingCheckIn {
     slot: Arc<NodeSlot>,

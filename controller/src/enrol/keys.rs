@@ -2,9 +2,9 @@
 //!
 //! The cache is updated after a commit. If two hosts with copies of one key join at once, the key is free in the cache
 //! for both. So each certificate key has an entry in the store that names its node. The commit that creates the entry
-//! requires that it is absent. The commit that removes the key's last certificate from the node's record deletes the
-//! entry. Each commit that changes this record requires it unchanged, so a node's entries change only together with its
-//! record.
+//! requires that the entry is absent. The commit that removes the key's last certificate from the node's record deletes
+//! the entry. Each commit that changes a node's record requires that the record is unchanged, so a node's entries
+//! change only together with its record.
 
 use std::collections::BTreeSet;
 
@@ -15,50 +15,50 @@ use crate::records::enrolled::{AgentRecord, CertificateRecord, HexBytes, public_
 use crate::registry::{Context, DecisionError, Draft};
 use crate::store::{Entry, Op, Precondition, Snapshot, StoreError};
 
-/// Adds the key entries to a commit that issues a certificate. The key of the new certificate then belongs to the node.
-/// Keys of certificates that are not in `kept` are released. The commit must require that the record is still as in
-/// `before`.
+/// Adds the key entries to a commit that issues a certificate. `new_key`, the key of the new certificate, then belongs
+/// to the node. Keys of `old_record` that have no certificate in `remaining` are released, so that another node may use
+/// them. The commit must require that the record is still `old_record`.
 ///
-/// This is called before the certificate is issued: a decision that has to wait for a read is made again, and a
-/// certificate that it had issued would be wasted.
+/// Call this before the certificate is issued. If an entry is not in memory yet, the decision is made again after a
+/// read of the store, and a certificate that was already issued would be wasted.
 ///
 /// # Errors
-/// If the key belongs to another node, and [`DecisionError::NeedsRead`].
+/// Fails if the key belongs to another node. [`DecisionError::NeedsRead`] if an entry must be read first.
 pub(super) fn update_keys(
     context: &Context<'_>,
     draft: &mut Draft,
     node: Uuid,
-    before: Option<&AgentRecord>,
-    kept: &[CertificateRecord],
-    new: &HexBytes<32>,
+    old_record: Option<&AgentRecord>,
+    remaining: &[CertificateRecord],
+    new_key: &HexBytes<32>,
 ) -> Result<(), DecisionError> {
-    let at = public_key_entry(new);
-    match context.entry(&at)? {
+    let new_entry = public_key_entry(new_key);
+    match context.entry(&new_entry)? {
         None => {
-            draft.add_precondition(Precondition::absent(at.clone()));
-            draft.add_op(Op::Put { key: at.into(), value: node.to_string().into() });
+            draft.add_precondition(Precondition::absent(new_entry.clone()));
+            draft.add_op(Op::Put { key: new_entry.into(), value: node.to_string().into() });
         }
         Some(entry) if is_owned_by(entry, node) => {}
         Some(_) => return Err(key_in_use_error().into()),
     }
-    let is_kept = |key: &HexBytes<32>| key == new || kept.iter().any(|kept| kept.spki_sha256 == *key);
-    for at in before.map(|record| key_entries(record, is_kept)).unwrap_or_default() {
-        if context.entry(&at)?.is_some_and(|entry| is_owned_by(entry, node)) {
-            draft.add_op(Op::Delete { key: at.into() });
+    let is_used = |key: &HexBytes<32>| key == new_key || remaining.iter().any(|certificate| certificate.spki_sha256 == *key);
+    for old_entry in old_record.map(|record| key_entries(record, is_used)).unwrap_or_default() {
+        if context.entry(&old_entry)?.is_some_and(|entry| is_owned_by(entry, node)) {
+            draft.add_op(Op::Delete { key: old_entry.into() });
         }
     }
     Ok(())
 }
 
-/// Returns the operations that delete all key entries of a node whose record is deleted.
+/// Returns the operations that delete the entries of all keys of a node whose record is deleted.
 ///
 /// # Errors
 /// Any error of the store.
-pub(super) async fn remove_keys(snapshot: &dyn Snapshot, node: Uuid, record: &AgentRecord) -> Result<Vec<Op>, StoreError> {
+pub(super) async fn key_deletions(snapshot: &dyn Snapshot, node: Uuid, record: &AgentRecord) -> Result<Vec<Op>, StoreError> {
     let mut ops = Vec::new();
-    for at in key_entries(record, |_| false) {
-        if snapshot.get(at.as_bytes()).await?.is_some_and(|entry| is_owned_by(&entry, node)) {
-            ops.push(Op::Delete { key: at.into() });
+    for entry_key in key_entries(record, |_| false) {
+        if snapshot.get(entry_key.as_bytes()).await?.is_some_and(|entry| is_owned_by(&entry, node)) {
+            ops.push(Op::Delete { key: entry_key.into() });
         }
     }
     Ok(ops)
@@ -70,11 +70,14 @@ pub(super) fn key_in_use_error() -> ApiError {
     ApiError::new(ErrorType::CsrInvalid, message).field("csr")
 }
 
-fn key_entries(record: &AgentRecord, is_kept: impl Fn(&HexBytes<32>) -> bool) -> BTreeSet<String> {
-    record.certificates.iter().map(|old| &old.spki_sha256).filter(|key| !is_kept(key)).map(public_key_entry).collect()
+/// Returns the store keys of the entries for a record's certificate keys, except those keys for which `is_used` returns
+/// true.
+fn key_entries(record: &AgentRecord, is_used: impl Fn(&HexBytes<32>) -> bool) -> BTreeSet<String> {
+    record.certificates.iter().map(|entry| &entry.spki_sha256).filter(|key| !is_used(key)).map(public_key_entry).collect()
 }
 
-/// Returns whether an entry belongs to a node. A store of an older version may lack some entries.
+/// Returns whether an entry names this node as the owner of a certificate key. An older version stored no entries, so
+/// the entry for a key in a node's record may name another node.
 fn is_owned_by(entry: &Entry, node: Uuid) -> bool {
     entry.value == node.to_string()
 }

@@ -1,8 +1,7 @@
 //! Tokens, enrolment and renewal: how hosts join a fleet and stay in it.
 //!
-//! A token is used in the same transaction that creates the node, or takes over one that never enrolled, and that
-//! records its certificate. So if a token is used twice at once, exactly one use succeeds (S21), and a failed enrolment
-//! uses up nothing.
+//! One transaction uses a token, creates the node or takes over one that never enrolled, and records its certificate.
+//! So if a token is used twice at once, exactly one use succeeds (S21), and a failed enrolment uses up nothing.
 
 mod join;
 mod keys;
@@ -57,7 +56,8 @@ impl Enrolment {
         Self { registry, authority, identities, clock, rejected, counters, token_attempts: TokenAttempts::new(limits) }
     }
 
-    /// Commits a decision. Returns the value of the decision that was committed, and the revision of the commit.
+    /// Commits the decision that `decide` returns. The registry may call `decide` several times, until a commit
+    /// succeeds. Returns the value of the committed decision, and the revision of the commit.
     async fn commit<T: Send>(
         &self,
         caller: &Caller,
@@ -74,19 +74,21 @@ impl Enrolment {
         Ok((result.expect("a write that was made was decided"), revision))
     }
 
-    /// Checks a certificate request. Fails if its key belongs to another node.
+    /// Checks a certificate request. `node` is the node that sends it, or `None` for a new host. Fails if the request
+    /// is invalid or its key belongs to another node.
     fn check_request(&self, der: &[u8], node: Option<Uuid>) -> Result<CertificateRequest, ApiError> {
-        let refused = |message: String| ApiError::new(ErrorType::CsrInvalid, message).field("csr");
-        let request = csr::check(der).map_err(|error| refused(format!("the certificate request is refused: {error}")))?;
+        let invalid = |message: String| ApiError::new(ErrorType::CsrInvalid, message).field("csr");
+        let request = csr::check(der).map_err(|error| invalid(format!("the certificate request is refused: {error}")))?;
         match self.identities.holder_of_key(&request.spki_sha256) {
-            // This check is early and usually enough. The entry in the store decides when the commit is made.
+            // This check is early, because it needs no commit. At the commit, the entry of the key in the store
+            // decides.
             Some(owner) if Some(owner) != node => Err(keys::key_in_use_error()),
             _ => Ok(request),
         }
     }
 
-    /// Issues a certificate for a node. Returns its chain and its record.
-    fn issue(
+    /// Issues a certificate for a node. Returns its chain (the certificate first, each in DER) and its record.
+    fn issue_certificate(
         &self,
         node: Uuid,
         request: &CertificateRequest,
@@ -94,7 +96,7 @@ impl Enrolment {
     ) -> Result<(Vec<Vec<u8>>, CertificateRecord), ApiError> {
         let issued = self.authority.issue_node(node, request, now.0 / 1000).map_err(|error| {
             let model = self.registry.cache().model();
-            log::error!(node:% = node, name = model.node_name(node), error = stemma_wire::log::error_chain(&error); "certificate could not be made");
+            log::error!(node:% = node, name = model.node_name(node), error = stemma_wire::log::error_chain(&error); "certificate could not be issued");
             ApiError::from(ErrorType::ServerInternal)
         })?;
         let certificate = CertificateRecord {
@@ -108,7 +110,7 @@ impl Enrolment {
     }
 }
 
-/// Loads the certificates of all agents into `identities`.
+/// Loads the certificates of all agents from the store into `identities`.
 ///
 /// # Errors
 /// Any error of the store. [`StoreError::Corrupt`] or [`StoreError::Newer`] if a record cannot be read.
@@ -116,18 +118,20 @@ pub async fn load_identities(snapshot: &dyn Snapshot, identities: &Identities) -
     let list = snapshot.list(&ListQuery::prefix(enrolled::AGENTS)).await?;
     for entry in list.entries {
         let Some(node) = enrolled::read_agent_key(&entry.key) else { continue };
-        identities.put(node, &decode(&entry.key, &entry.value)?, entry.mod_revision);
+        identities.put(node, &decode_record(&entry.key, &entry.value)?, entry.mod_revision);
     }
     Ok(())
 }
 
-pub(crate) fn decode<T: serde::de::DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, StoreError> {
+/// Decodes a stored record. The error contains the key of the record.
+pub(crate) fn decode_record<T: serde::de::DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, StoreError> {
     let unreadable =
         |error: codec::BadRecord| StoreError::unreadable(format!("the record {}: {error}", key.escape_ascii()), error.is_newer());
     codec::decode(value).map_err(unreadable)
 }
 
-/// Builds the caller of a write that an agent or the holder of a token makes.
+/// Builds the caller of a write that comes from an agent or from the holder of a token. `principal` is `node/UUID` or
+/// `token/ID`. `reason` is stored in the audit log.
 fn new_caller(principal: String, address: std::net::SocketAddr, reason: &str) -> Caller {
     Caller {
         manager: Manager::new(&principal).expect("a short text without control characters"),
@@ -141,7 +145,7 @@ fn new_caller(principal: String, address: std::net::SocketAddr, reason: &str) ->
     }
 }
 
-/// Returns random bytes for tokens and ids.
+/// Returns `N` random bytes for a token or an id. Fails if the operating system returns none.
 fn random_bytes<const N: usize>() -> Result<[u8; N], ApiError> {
     ca::random_bytes().map_err(|_| ApiError::new(ErrorType::ServerInternal, "the system returned no random bytes"))
 }

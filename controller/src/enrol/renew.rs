@@ -19,14 +19,14 @@ use crate::registry::work::PendingWrite;
 use crate::registry::{Context, Decision, DecisionError};
 use crate::store::{Op, Precondition};
 
-/// The result of a renewal, once it is committed.
+/// The result of a renewal after its commit: the chain of the new certificate, and the node's updated record.
 struct RenewalResult {
     chain: Vec<Vec<u8>>,
     record: AgentRecord,
 }
 
 impl Enrolment {
-    /// Issues the next certificate of a node.
+    /// Issues the next certificate of a node, whose agent presented `identity`, its present certificate.
     ///
     /// # Errors
     /// If the request is invalid, the node was deleted, or its present certificate may not be renewed.
@@ -38,13 +38,13 @@ impl Enrolment {
         request: RenewRequest,
     ) -> Result<RenewResponse, ApiError> {
         let request = self.check_request(&request.csr, Some(node))?;
-        let in_grace = identity.is_expired_at(self.clock.unix_seconds());
-        let caller = new_caller(format!("node/{node}"), from, if in_grace { "renewed after expiry" } else { "renewed" });
+        let is_expired = identity.is_expired_at(self.clock.unix_seconds());
+        let caller = new_caller(format!("node/{node}"), from, if is_expired { "renewed after expiry" } else { "renewed" });
         let decide = |context: &Context<'_>| self.decide_renewal(context, node, identity, &request);
         let (RenewalResult { chain, record }, revision) = self.commit(&caller, decide).await?;
         self.identities.put(node, &record, revision);
         self.counters.renewals.inc();
-        if in_grace {
+        if is_expired {
             let model = self.registry.cache().model();
             let name = model.node_name(node);
             log::warn!(node:% = node, name, peer:% = from.ip(); "certificate renewed after it had expired");
@@ -52,7 +52,8 @@ impl Enrolment {
         Ok(RenewResponse { chain })
     }
 
-    /// Decides a renewal: checks that the certificate may be renewed, and adds the next one to the node's record.
+    /// Decides a renewal: checks that the certificate may be renewed, issues the next certificate, and adds it to the
+    /// node's record.
     fn decide_renewal(
         &self,
         context: &Context<'_>,
@@ -62,35 +63,38 @@ impl Enrolment {
     ) -> Result<(Decision, RenewalResult), DecisionError> {
         let revoked = || ApiError::from(ErrorType::AuthRevoked);
         let (record, revision) = context.record::<AgentRecord>(&agent_key(node))?.ok_or_else(revoked)?;
-        // The certificate was already checked against the cache. But of two renewals at once, only one finds its
-        // certificate the newest.
+        // The cache was already checked. But of two renewals of one expired certificate at once, only the first finds
+        // it the newest.
         check_renewal(&record, identity, &request.spki_sha256, context.now.0 / 1000).map_err(ApiError::from)?;
         if record.usable_count(context.now.0 / 1000) >= MAX_CERTIFICATES {
             return Err(rate_limit_error().into());
         }
         let mut work = PendingWrite::new(context);
-        let (before, mut record) = (record.clone(), record.without_expired(context.prune_before()));
-        let key = HexBytes(request.spki_sha256);
-        keys::update_keys(context, work.draft(), node, Some(&before), &record.certificates, &key)?;
-        let (chain, certificate) = self.issue(node, request, context.now)?;
+        let (old_record, mut record) = (record.clone(), record.without_expired(context.prune_before()));
+        let new_key = HexBytes(request.spki_sha256);
+        keys::update_keys(context, work.draft(), node, Some(&old_record), &record.certificates, &new_key)?;
+        let (chain, certificate) = self.issue_certificate(node, request, context.now)?;
         record.certificates.push(certificate);
-        let at = agent_key(node);
-        work.draft().add_precondition(Precondition::unchanged(at.clone(), revision));
-        work.draft().add_op(Op::Put { key: at.into(), value: codec::encode(&record) });
+        let record_key = agent_key(node);
+        work.draft().add_precondition(Precondition::unchanged(record_key.clone(), revision));
+        work.draft().add_op(Op::Put { key: record_key.into(), value: codec::encode(&record) });
         Ok((work.finish(StoredAnswer::empty(200))?, RenewalResult { chain, record }))
     }
 }
 
-/// Builds the error for too many certificates. Either the host renews without need, or another host has its key.
+/// Builds the error for a node with too many certificates. Either its host renews without need, or another host has its
+/// key.
 pub(super) fn rate_limit_error() -> ApiError {
     let message = format!("the node has {MAX_CERTIFICATES} certificates that can still be used, and cannot get more");
     ApiError::new(ErrorType::CertificateTooMany, message)
         .detail("it renews too often: check whether another host has its key; then delete the node, which revokes all of its certificates, and let its host join again")
 }
 
-/// Checks, by the record of the node, that the holder of a certificate may get the next one for this key. An expired
-/// certificate may be renewed if there is no newer one, or if all newer ones are for the same key. In the latter case
-/// the response was lost, and the holder of the key is the host that sent the request.
+/// Checks, by the record of the node, that the holder of a certificate may get the next one for `key`. A certificate
+/// that is revoked may never be renewed. A certificate that has not expired may always be renewed.
+///
+/// An expired certificate may be renewed only if all newer ones are for the same key and not revoked, or if there is no
+/// newer one. If there are newer ones, the responses with them were lost, and only the same host can have the key.
 fn check_renewal(record: &AgentRecord, identity: &Identity, key: &[u8; 32], now_s: u64) -> Result<(), ErrorType> {
     let is_presented = |certificate: &CertificateRecord| certificate.serial.0[..] == *identity.serial;
     if record.retired || record.certificates.iter().any(|certificate| is_presented(certificate) && certificate.revoked) {
@@ -100,8 +104,8 @@ fn check_renewal(record: &AgentRecord, identity: &Identity, key: &[u8; 32], now_
         return Ok(());
     }
     let index = record.certificates.iter().position(is_presented).ok_or(ErrorType::CertificateSuperseded)?;
-    let is_same = |later: &CertificateRecord| !later.revoked && later.spki_sha256.0 == *key;
-    if record.certificates[index + 1..].iter().all(is_same) { Ok(()) } else { Err(ErrorType::CertificateSuperseded) }
+    let has_same_key = |later: &CertificateRecord| !later.revoked && later.spki_sha256.0 == *key;
+    if record.certificates[index + 1..].iter().all(has_same_key) { Ok(()) } else { Err(ErrorType::CertificateSuperseded) }
 }
 
 #[cfg(test)]
@@ -134,27 +138,27 @@ mod tests {
         let mut revoked = record();
         revoked.certificates[1].revoked = true;
         let retired = AgentRecord { retired: true, ..record() };
-        let superseded = Err(ErrorType::CertificateSuperseded);
-        let dead = Err(ErrorType::AuthRevoked);
+        let superseded_error = Err(ErrorType::CertificateSuperseded);
+        let revoked_error = Err(ErrorType::AuthRevoked);
         let mut lost_twice = record();
         lost_twice.certificates.push(CertificateRecord { serial: HexBytes([4; 16]), ..lost_twice.certificates[1].clone() });
         let mut renewed = lost_twice.clone();
         renewed.certificates.push(CertificateRecord { spki_sha256: HexBytes([5; 32]), ..record().certificates[1].clone() });
-        for (what, record, serial, key, now_s, expected) in [
+        for (case, record, serial, key, now_s, expected) in [
             ("the newest", record(), 2, 9, 10, Ok(())),
             ("an older one", record(), 1, 9, 10, Ok(())),
             ("one that a backup does not know", record(), 3, 9, 10, Ok(())),
             ("the newest, expired", record(), 2, 9, 2000, Ok(())),
-            ("an older one, expired", record(), 1, 9, 2000, superseded),
+            ("an older one, expired", record(), 1, 9, 2000, superseded_error),
             ("the same with the key of the newer one: its answer was lost", record(), 1, 2, 2000, Ok(())),
             ("and was lost again", lost_twice.clone(), 1, 2, 2000, Ok(())),
-            ("but not with another", lost_twice, 1, 9, 2000, superseded),
-            ("and not when that key has been renewed since", renewed, 1, 2, 2000, superseded),
-            ("one that a backup does not know, expired", record(), 3, 9, 2000, superseded),
-            ("an older one with the key of a revoked one, expired", revoked.clone(), 1, 2, 2000, superseded),
-            ("a revoked one", revoked.clone(), 2, 9, 10, dead),
-            ("a revoked one, expired", revoked, 2, 9, 2000, dead),
-            ("one of a node that is gone", retired, 2, 9, 10, dead),
+            ("but not with another", lost_twice, 1, 9, 2000, superseded_error),
+            ("and not when that key has been renewed since", renewed, 1, 2, 2000, superseded_error),
+            ("one that a backup does not know, expired", record(), 3, 9, 2000, superseded_error),
+            ("an older one with the key of a revoked one, expired", revoked.clone(), 1, 2, 2000, superseded_error),
+            ("a revoked one", revoked.clone(), 2, 9, 10, revoked_error),
+            ("a revoked one, expired", revoked, 2, 9, 2000, revoked_error),
+            ("one of a node that is gone", retired, 2, 9, 10, revoked_error),
         ] {
             let identity = Identity {
                 fleet: "example.com".parse().unwrap(),
@@ -164,7 +168,7 @@ mod tests {
                 not_after: 1000,
                 is_expired: false,
             };
-            assert_eq!(check_renewal(&record, &identity, &[key; 32], now_s), expected, "{what}");
+            assert_eq!(check_renewal(&record, &identity, &[key; 32], now_s), expected, "{case}");
         }
     }
 }

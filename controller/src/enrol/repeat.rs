@@ -2,8 +2,8 @@
 //! response, and uses up nothing.
 //!
 //! The certificates of a node are not stored, so the node gets a new certificate for its key. The host is recognized by
-//! its token and its key: it signs the request with the key, and the response is useless without it. Repeats are
-//! possible until the token expires or the node gets a certificate for another key.
+//! its token and its key: it signs the request with the key, and the response is useless without the key. A request can
+//! be repeated until the token expires or the node gets a certificate for another key.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ use crate::registry::work::PendingWrite;
 use crate::registry::{Context, Decision, DecisionError};
 use crate::store::Precondition;
 
-/// A join request from a host that seems to have joined with it before.
+/// A join request from a host that has probably joined with the same request before.
 pub(super) struct RepeatedJoin {
     /// The id of the token.
     pub(super) token: String,
@@ -32,24 +32,24 @@ pub(super) struct RepeatedJoin {
 }
 
 impl Enrolment {
-    /// Returns the join request as a repeat if it is one: a node of the requested name, or without a name, has the key,
-    /// and the token has not expired.
+    /// Returns a join request as a repeated one, if the token has not expired and a node already has the key of the
+    /// request. The name of that node must be the requested one, unless the node has no name.
     pub(super) fn repeated_join(&self, request: &EnrollRequest, now: Timestamp) -> Option<RepeatedJoin> {
         let model = self.registry.cache().model();
         let token = token::find(&model, &request.token).filter(|token| now < token.expires_at)?;
-        let parsed = csr::check(&request.csr).ok()?;
-        let node = self.identities.holder_of_key(&parsed.spki_sha256)?;
+        let parsed_csr = csr::check(&request.csr).ok()?;
+        let node = self.identities.holder_of_key(&parsed_csr.spki_sha256)?;
         let name = &model.nodes.get(node)?.meta.name;
-        let is_named = name.as_ref().is_none_or(|name| name.as_str() == request.name);
-        let build = || RepeatedJoin { token: token.id.clone(), node, request: parsed, seal_key: HexBytes(request.seal_key) };
-        is_named.then(build)
+        let has_requested_name = name.as_ref().is_none_or(|name| name.as_str() == request.name);
+        let build = || RepeatedJoin { token: token.id.clone(), node, request: parsed_csr, seal_key: HexBytes(request.seal_key) };
+        has_requested_name.then(build)
     }
 
-    /// Issues another certificate to a node that has joined, for the key that it joined with.
+    /// Issues another certificate to a node that has joined, for the key with which it joined.
     ///
     /// # Errors
-    /// If the node did not join with this token and this key, or has another key by now. Also if it has too many
-    /// certificates.
+    /// Fails if the node did not join with this token and this key, or has another key by now. Also fails if the node
+    /// has too many certificates.
     pub(super) async fn answer_repeat(&self, repeat: &RepeatedJoin, from: SocketAddr) -> Result<EnrollResponse, ApiError> {
         let caller = new_caller(format!("token/{}", repeat.token), from, "repeated its join request");
         let (result, revision) = self.commit(&caller, |context| self.decide_repeat(context, repeat)).await?;
@@ -65,7 +65,7 @@ impl Enrolment {
         let token = context.model.tokens.get(&repeat.token).filter(|token| context.now < token.record.expires_at);
         let token = token.ok_or(ApiError::from(ErrorType::TokenInvalid))?;
         let agent = context.record::<AgentRecord>(&agent_key(repeat.node))?;
-        let Some((mut record, written)) = agent.filter(|(record, _)| has_joined_with(record, repeat)) else {
+        let Some((mut record, record_revision)) = agent.filter(|(record, _)| has_joined_with(record, repeat)) else {
             let refusal =
                 if is_valid(&token.record, context.now) { keys::key_in_use_error() } else { ErrorType::TokenInvalid.into() };
             return Err(refusal.into());
@@ -73,19 +73,19 @@ impl Enrolment {
         if record.usable_count(context.now.0 / 1000) >= MAX_CERTIFICATES {
             return Err(rate_limit_error().into());
         }
-        let (chain, certificate) = self.issue(repeat.node, &repeat.request, context.now)?;
+        let (chain, certificate) = self.issue_certificate(repeat.node, &repeat.request, context.now)?;
         record.certificates.push(certificate);
         let mut work = PendingWrite::new(context);
         work.draft().add_precondition(Precondition::unchanged(token_key(&repeat.token), token.mod_revision));
         if let Some(node) = context.model.nodes.get(repeat.node) {
             work.draft().audit_unchanged(node);
         }
-        record_join(&mut work, repeat.node, &record, Some(written));
+        record_join(&mut work, repeat.node, &record, Some(record_revision));
         Ok((work.finish(StoredAnswer::empty(201))?, EnrolResult { node: repeat.node, chain, record }))
     }
 }
 
-/// Returns whether a node's agent joined with this token and this key, and has had no other key since.
+/// Returns whether a node's agent joined with this token and this key, and has had no other key since then.
 fn has_joined_with(record: &AgentRecord, repeat: &RepeatedJoin) -> bool {
     !record.retired
         && record.token == repeat.token
@@ -93,14 +93,14 @@ fn has_joined_with(record: &AgentRecord, repeat: &RepeatedJoin) -> bool {
         && has_single_key(&record.certificates, &repeat.request.spki_sha256)
 }
 
-/// Returns whether a node has had only this key since its first certificate for it. From that one on, all certificates
-/// must be for this key and not revoked. The certificates before it are of an earlier agent, and must all be revoked.
-/// The newest certificate is the last.
+/// Returns whether a node has had only this key since its first certificate for the key. From that certificate on, all
+/// must be for this key and not revoked. The certificates before that belong to an earlier agent of the node, and must
+/// all be revoked. `certificates` is ordered, the newest last.
 fn has_single_key(certificates: &[CertificateRecord], key: &[u8; 32]) -> bool {
     let is_of_key = |certificate: &CertificateRecord| certificate.spki_sha256.0 == *key;
     let first = certificates.iter().position(is_of_key);
-    first.map(|first| certificates.split_at(first)).is_some_and(|(before, since)| {
-        before.iter().all(|one| one.revoked) && since.iter().all(|one| is_of_key(one) && !one.revoked)
+    first.map(|first| certificates.split_at(first)).is_some_and(|(earlier, later)| {
+        earlier.iter().all(|entry| entry.revoked) && later.iter().all(|entry| is_of_key(entry) && !entry.revoked)
     })
 }
 
@@ -118,7 +118,7 @@ mod tests {
             revoked,
         };
         // For each certificate, its key and whether it was revoked. The host requests with key 1.
-        for (certificates, is_its_own) in [
+        for (certificates, expected) in [
             (&[(1, false)][..], true),
             (&[(1, false), (1, false)], true),
             (&[(9, true), (8, true), (1, false)], true),
@@ -130,8 +130,8 @@ mod tests {
             (&[(1, false), (2, true), (1, false)], false),
             (&[(9, false), (1, false)], false),
         ] {
-            let made: Vec<_> = certificates.iter().map(|(key, revoked)| certificate(*key, *revoked)).collect();
-            assert_eq!(has_single_key(&made, &[1; 32]), is_its_own, "{certificates:?}");
+            let records: Vec<_> = certificates.iter().map(|(key, revoked)| certificate(*key, *revoked)).collect();
+            assert_eq!(has_single_key(&records, &[1; 32]), expected, "{certificates:?}");
         }
     }
 }

@@ -37,7 +37,7 @@ const DEFAULT_TTL_S: u64 = 30 * 60;
 /// Maximum lifetime of a token, in seconds.
 const MAX_TTL_S: u64 = 30 * 24 * 3600;
 
-/// An agent's record, and the revision that wrote it.
+/// The stored record of a node's agent, and the revision that wrote it. `None` if no agent has joined as the node.
 pub(super) type ReadAgent = Option<(AgentRecord, Revision)>;
 
 /// The body of `POST /v1/join-tokens`, which creates a token.
@@ -51,13 +51,14 @@ struct CreateTokenBody {
     uses: Option<u32>,
     ttl_seconds: Option<u64>,
     mode: Option<Mode>,
-    /// SHA-256 of a secret that the client created. With it, neither the response nor its stored copy contains the
-    /// secret.
+    /// SHA-256 of a secret that the client created. If it is set, neither the response nor the stored copy of the
+    /// response contains the secret.
     secret_sha256: Option<HexBytes<32>>,
 }
 
-/// Finds a presented token. Returns `None` if there is none with this id, or if its secret differs. Does not check
-/// whether the token is still valid. A wrong secret takes as long as the right one.
+/// Finds the token with the id and the secret in `text`. Returns `None` if no token has this id, or if its secret
+/// differs. Does not check whether the token is still valid. The comparison takes as long for a wrong secret as for the
+/// right one, so that its duration reveals nothing.
 pub(crate) fn find<'a>(model: &'a Model, text: &str) -> Option<&'a TokenRecord> {
     let (id, secret) = text.split_once('.').unwrap_or((text, ""));
     let presented: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
@@ -67,13 +68,15 @@ pub(crate) fn find<'a>(model: &'a Model, text: &str) -> Option<&'a TokenRecord> 
     token.filter(|_| is_equal).map(|token| &token.record)
 }
 
-/// Creates a token: 201 with `{"id", "token", "expires_at", …}`. If the client sent `secret_sha256`, the response has
-/// no `token`. The client joins `ID.SECRET` itself, also when the same request is sent again. If the controller creates
-/// the secret, the response contains the secret once, and the stored response does not. The same request sent again
-/// then creates no second token, and the response says in `warning` what to do.
+/// Creates a join token: 201 with `{"id", "token", "expires_at", …}`.
+///
+/// If the client sent `secret_sha256`, the response has no `token`. The client builds the token `ID.SECRET` itself. If
+/// the controller creates the secret, the first response contains the token, and the stored copy of the response does
+/// not. If the client then repeats the request, no second token is created, and `warning` of the response explains what
+/// to do.
 ///
 /// # Errors
-/// If a field or name is unknown, a number is out of range, or the node has a host. Also any error of the store.
+/// Fails if a field or name is unknown, a number is out of range, or the node has a host. Also any error of the store.
 pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Result<StoredAnswer, ApiError> {
     let request: CreateTokenBody = read_value(body).map_err(|error| bad_field("join token", &error))?;
     let (uses, ttl_s) = (request.uses.unwrap_or(DEFAULT_USES), request.ttl_seconds.unwrap_or(DEFAULT_TTL_S));
@@ -110,33 +113,34 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             if let Some(maker) = record.maker {
                 work.draft().add_op(Op::Put { key: key::maker_mark(maker).into(), value: Bytes::new() });
             }
-            let answer = StoredAnswer::json(201, view(context.model, &record));
+            let answer = StoredAnswer::json(201, token_json(context.model, &record));
             work.finish(StoredAnswer { location: Some(Endpoint::GetToken.path(&[&id])), ..answer })
         })
         .await?;
     Ok(match request.secret_sha256 {
         Some(_) => answer,
-        None => with_secret(answer, caller, &id, &secret),
+        None => add_secret_or_warning(answer, caller, &id, &secret),
     })
 }
 
-/// Adds the secret that the controller created to the response. If the response is the stored one of an earlier
-/// request, adds a warning instead, because the secret is not stored.
-pub(crate) fn with_secret(mut answer: StoredAnswer, caller: &Caller, id: &str, secret: &str) -> StoredAnswer {
+/// Adds the token with its secret, which the controller created, to the response. If the response is the stored one of
+/// an earlier request, adds a warning instead, because the secret is not stored. `new_id` is the id of the token that
+/// this request would create.
+pub(crate) fn add_secret_or_warning(mut answer: StoredAnswer, caller: &Caller, new_id: &str, secret: &str) -> StoredAnswer {
     let Value::Object(body) = &mut answer.body else { return answer };
     match body.get("id").and_then(Value::as_str).map(str::to_owned) {
         _ if caller.dry_run => {}
-        Some(made) if made == id => drop(body.insert("token".into(), format!("{id}.{secret}").into())),
-        made => {
-            let made = made.unwrap_or_default();
+        Some(id) if id == new_id => drop(body.insert("token".into(), format!("{new_id}.{secret}").into())),
+        id => {
+            let id = id.unwrap_or_default();
             answer.warning =
-                Some(format!("token {made} was created before, and its secret is shown only once: delete it and create another"));
+                Some(format!("token {id} was created before, and its secret is shown only once: delete it and create another"));
         }
     }
     answer
 }
 
-/// Returns the visible tokens that match all of `targets`, the newest last.
+/// Returns the join tokens that the caller may see and that are bound to all of `targets`, the newest last.
 pub fn list(model: &Model, targets: &[TokenTarget]) -> Vec<Value> {
     let tokens = model.tokens.values().map(|token| &token.record);
     let is_match = |token: &&TokenRecord| {
@@ -144,21 +148,21 @@ pub fn list(model: &Model, targets: &[TokenTarget]) -> Vec<Value> {
     };
     let mut tokens: Vec<&TokenRecord> = tokens.filter(is_match).collect();
     tokens.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
-    tokens.iter().map(|token| view(model, token)).collect()
+    tokens.iter().map(|token| token_json(model, token)).collect()
 }
 
-/// Returns a token, without its secret.
+/// Returns a join token in the form of the API, without its secret.
 ///
 /// # Errors
-/// If there is no token with this id.
+/// Fails if no token has this id, or if the caller may not see it.
 pub fn get(model: &Model, id: &str) -> Result<Value, ApiError> {
-    Ok(view(model, &visible_token(model, id)?.record))
+    Ok(token_json(model, &visible_token(model, id)?.record))
 }
 
-/// Deletes a token. `answer` builds the response from the token as it is shown in a list.
+/// Deletes a join token. `answer` builds the response from the token in the form of the API.
 ///
 /// # Errors
-/// If there is no token with this id. Also any error of the store.
+/// Fails if no token has this id. Also any error of the store.
 pub async fn delete(
     registry: &Registry,
     caller: &Caller,
@@ -173,14 +177,14 @@ pub async fn delete(
             work.draft().add_precondition(Precondition::unchanged(token_key(id), token.mod_revision));
             work.draft().add_op(Op::Delete { key: token_key(id).into() });
             record_in_audit(&mut work, &token.record, FleetAction::TokenDeleted { token: id.to_owned() });
-            let answer = answer(&work, &view(context.model, &token.record));
+            let answer = answer(&work, &token_json(context.model, &token.record));
             work.finish(answer)
         })
         .await
 }
 
-/// Adds the token's node or group to the audit event, with the token as a part of it. If the token is bound to neither,
-/// sets `action` as the action on the fleet.
+/// Adds the token's node or group to the audit event, and the token as the changed part of that object. If the token is
+/// bound to neither, sets `action` as the action on the fleet instead.
 fn record_in_audit(work: &mut PendingWrite<'_>, token: &TokenRecord, action: FleetAction) {
     let node = if let TokenTarget::Node(id) = token.bound { work.model.nodes.get(id).cloned() } else { None };
     let group = if let TokenTarget::Group(id) = token.bound { work.model.groups.get(id).cloned() } else { None };
@@ -194,11 +198,11 @@ fn record_in_audit(work: &mut PendingWrite<'_>, token: &TokenRecord, action: Fle
     work.draft().set_part(part_action, format!("join-tokens.{}", token.id));
 }
 
-/// Returns the token with this id, if the caller can see it.
+/// Returns the token with this id. Fails if there is none, or if the caller may not see it.
 fn visible_token<'m>(model: &'m Model, id: &str) -> Result<&'m Versioned<TokenRecord>, ApiError> {
     let token = model.tokens.get(id).filter(|token| model.is_visible(model.token_scope(token.record.bound)));
-    let missing = || ApiError::new(ErrorType::ObjectNotFound, format!("there is no join token {}", quote(id)));
-    token.map(|token| &**token).ok_or_else(missing)
+    let not_found_error = || ApiError::new(ErrorType::ObjectNotFound, format!("there is no join token {}", quote(id)));
+    token.map(|token| &**token).ok_or_else(not_found_error)
 }
 
 /// Fails if the caller may not write a token for this target.
@@ -216,9 +220,11 @@ fn check_no_host(context: &Context<'_>, target: TokenTarget) -> Result<(), Decis
     }
 }
 
-/// Returns the node if no agent has joined as it, or if that agent is retired, and `None` otherwise. The decision uses
-/// the stored record, which the commit requires unchanged. The cache is updated after a commit, so two hosts of one
-/// name that join at once would both find the node free.
+/// Returns the node if no agent has joined as the node, or if its agent is retired. Otherwise returns `None`. The
+/// second value is the record of the retired agent, if there is one.
+///
+/// The decision reads the record in the store, and the commit requires it unchanged. The cache is updated after a
+/// commit. If two hosts joined at once under one name, both would find the node free in the cache.
 pub(super) fn find_unjoined(context: &Context<'_>, node: &Arc<Node>) -> Result<Option<(Arc<Node>, ReadAgent)>, DecisionError> {
     let agent: ReadAgent = context.record(&agent_key(node.meta.uuid))?;
     let has_joined = agent.as_ref().is_some_and(|(record, _)| !record.retired);
@@ -232,17 +238,18 @@ pub(super) fn has_host_error(node: &Node) -> ApiError {
     ApiError::new(ErrorType::ObjectExists, message)
 }
 
-fn check_bounds(field: &str, value: u64, most: u64) -> Result<(), ApiError> {
-    if (1..=most).contains(&value) {
+/// Fails if `value`, a number in a request, is not from 1 to `max`. `field` is its field, for the error.
+fn check_bounds(field: &str, value: u64, max: u64) -> Result<(), ApiError> {
+    if (1..=max).contains(&value) {
         return Ok(());
     }
-    Err(ApiError::new(ErrorType::FieldInvalid, format!("{field} is {value}, and may be 1 to {most}")).field(field))
+    Err(ApiError::new(ErrorType::FieldInvalid, format!("{field} is {value}, and may be 1 to {max}")).field(field))
 }
 
-/// Returns the target that a request names: a node, a group, or the fleet if it names none. Fails if the request names
-/// both, or if the named one does not exist.
+/// Returns the target of the token that a request creates: a node, a node group, or the whole fleet if the request
+/// names neither. Fails if the request names both, or if the node or group does not exist.
 fn token_target(model: &Model, request: &CreateTokenBody) -> Result<TokenTarget, ApiError> {
-    let dangling = |field: &str, name: &str| {
+    let not_found = |field: &str, name: &str| {
         ApiError::new(ErrorType::ReferenceDangling, format!("there is no {field} {}", quote(name))).field(field)
     };
     match (&request.node, &request.nodegroup) {
@@ -252,18 +259,18 @@ fn token_target(model: &Model, request: &CreateTokenBody) -> Result<TokenTarget,
         }
         (None, None) => Ok(TokenTarget::Fleet),
         (Some(name), None) => {
-            let node = model.nodes.find(None, name).ok_or_else(|| dangling("node", name))?;
+            let node = model.nodes.find(None, name).ok_or_else(|| not_found("node", name))?;
             Ok(TokenTarget::Node(node.meta.uuid))
         }
         (None, Some(path)) => {
-            let group = group_at(model, path).ok_or_else(|| dangling("nodegroup", path).detail(group_not_found(model, path)))?;
+            let group = group_at(model, path).ok_or_else(|| not_found("nodegroup", path).detail(group_not_found(model, path)))?;
             Ok(TokenTarget::Group(group.meta.uuid))
         }
     }
 }
 
-/// Builds the API form of a token.
-fn view(model: &Model, token: &TokenRecord) -> Value {
+/// Builds the form of a token in the API.
+fn token_json(model: &Model, token: &TokenRecord) -> Value {
     let (mut node, mut nodegroup) = (Value::Null, Value::Null);
     match token.bound {
         TokenTarget::Fleet => {}

@@ -17,16 +17,19 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// The directory of the sockets of `stemma-extension@NAME.socket`.
+/// The directory of the sockets that systemd creates for `stemma-extension@NAME.socket`.
 const SOCKET_DIRECTORY: &str = "/run/stemma-extensions";
-/// Default and maximum time for an answer, in seconds. Both are shorter than a client waits for its write.
+/// Default time for the answer of an extension, in seconds. Shorter than the time for which a client waits for its
+/// write.
 const DEFAULT_TIMEOUT_S: u64 = 5;
+/// Maximum configurable time for the answer of an extension, in seconds. Shorter than the time for which a client waits
+/// for its write.
 const MAX_TIMEOUT_S: u64 = 10;
 
-/// A configured extension.
+/// A configured extension: a program that decides which tags a node has.
 #[derive(Clone, Debug)]
 pub struct ExtensionConfig {
-    /// The name that releases use.
+    /// The name by which releases refer to the extension.
     pub name: String,
     /// The address of the extension.
     pub address: ExtensionAddress,
@@ -39,18 +42,18 @@ pub struct ExtensionConfig {
 pub enum ExtensionAddress {
     /// A Unix socket.
     Socket(PathBuf),
-    /// A URL.
+    /// An HTTP hook, given by its URL.
     Hook {
-        /// Host and port.
+        /// The host and port of the URL.
         target: Target,
         /// The path of the URL.
         path: String,
-        /// The authorities that the server is verified with, if the URL is https.
+        /// The TLS configuration with the authorities that may certify the server; `None` if the URL is not https.
         tls: Option<Arc<ClientConfig>>,
     },
 }
 
-/// The table as written in the file.
+/// An `[[extension]]` table of the configuration file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtensionTable {
@@ -63,7 +66,7 @@ pub struct ExtensionTable {
     timeout_seconds: Option<u64>,
 }
 
-/// An error in an extension table.
+/// The error for an invalid extension table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("extension {name:?}: {why}")]
 pub struct BadExtension {
@@ -89,7 +92,7 @@ impl fmt::Display for ExtensionAddress {
 }
 
 impl ExtensionTable {
-    /// Converts the tables of the configuration file. Fails if one is invalid or if two have one name.
+    /// Converts the tables of the configuration file. Fails if a table is invalid, or if two tables have the same name.
     ///
     /// # Errors
     /// [`BadExtension`].
@@ -111,24 +114,25 @@ impl ExtensionTable {
         Ok(declared)
     }
 
-    /// Returns the address of the extension. Exactly one of `unix`, `unit` and `url` must be set.
+    /// Returns the address of the extension. Fails unless exactly one of `unix`, `unit` and `url` is set.
     fn address(&self) -> Result<ExtensionAddress, String> {
         match (&self.unix, self.unit, &self.url) {
             (Some(path), false, None) if path.is_absolute() => Ok(ExtensionAddress::Socket(path.clone())),
             (Some(_), false, None) => Err("unix must be the absolute path of a socket".to_owned()),
             (None, true, None) => Ok(ExtensionAddress::Socket(PathBuf::from(format!("{SOCKET_DIRECTORY}/{}.sock", self.name)))),
-            (None, false, Some(url)) => self.hook(url),
-            _ => Err("it has one of unix, unit and url: unix = PATH, unit = true, or url = \"https://…\"".to_owned()),
+            (None, false, Some(url)) => self.parse_hook(url),
+            _ => Err("set exactly one of unix, unit and url: unix = PATH, unit = true, or url = \"https://…\"".to_owned()),
         }
     }
 
-    /// Parses the URL of an HTTP hook, and loads the certificates of its authorities if the URL is https.
-    fn hook(&self, url: &str) -> Result<ExtensionAddress, String> {
+    /// Parses the URL of an HTTP hook. If the URL is https, loads the certificates of the authorities from the file
+    /// `ca`.
+    fn parse_hook(&self, url: &str) -> Result<ExtensionAddress, String> {
         if url.starts_with("unix:") {
             return Err("url is https://HOST[:PORT][/PATH]; a socket is given as unix = PATH".to_owned());
         }
-        let scheme = url.find("://").map_or(0, |at| at + 3);
-        let (authority, path) = url.split_at(url[scheme..].find('/').map_or(url.len(), |at| scheme + at));
+        let scheme_end = url.find("://").map_or(0, |index| index + 3);
+        let (authority, path) = url.split_at(url[scheme_end..].find('/').map_or(url.len(), |index| scheme_end + index));
         let path = if path.is_empty() { "/" } else { path };
         let target: Target = authority.parse().map_err(|error| format!("url: {error}"))?;
         if path.parse::<hyper::Uri>().is_err() {
@@ -146,7 +150,7 @@ impl ExtensionTable {
     }
 }
 
-/// Returns a TLS configuration that trusts the certificates in the file `ca` and no others.
+/// Returns a TLS configuration that trusts only the certificates in the file `ca`.
 fn tls_config(ca: &std::path::Path) -> Result<Arc<ClientConfig>, String> {
     let error_text = |error: &dyn fmt::Display| format!("ca {}: {error}", ca.display());
     let mut roots = RootCertStore::empty();
@@ -164,8 +168,8 @@ fn tls_config(ca: &std::path::Path) -> Result<Arc<ClientConfig>, String> {
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// Connects with TLS to a server that is verified by its host name and a configured authority, not by an identity of
-/// the fleet.
+/// A connector that uses TLS with an ordinary server. The host name and a configured authority verify the server, not
+/// an identity of the fleet.
 pub(super) struct PublicTls(pub(super) Arc<ClientConfig>);
 
 impl Connector for PublicTls {
@@ -199,8 +203,8 @@ mod tests {
             ("url = 'http://127.0.0.1:8080/tags?x=1'", Ok("http://127.0.0.1:8080/tags?x=1")),
             ("url = 'http://localhost'", Ok("http://localhost:80/")),
             ("unix = 'x.sock'", Err("unix must be the absolute path")),
-            ("unit = true\nunix = '/x'", Err("it has one of unix, unit and url")),
-            ("", Err("it has one of unix, unit and url")),
+            ("unit = true\nunix = '/x'", Err("set exactly one of unix, unit and url")),
+            ("", Err("set exactly one of unix, unit and url")),
             ("url = 'http://192.0.2.1/'", Err("plain HTTP to another machine")),
             ("url = 'https://hooks.example/'", Err("needs ca = PATH")),
             ("url = 'unix:/x'", Err("a socket is given as unix = PATH")),
@@ -210,14 +214,14 @@ mod tests {
         ] {
             let read = read(&format!("[[extension]]\nname = 'p'\n{file}"));
             match (read, expected) {
-                (Ok(declared), Ok(via)) => assert_eq!(declared[0].address.to_string(), via),
-                (Err(refusal), Err(why)) => assert!(refusal.contains(why), "{file}: {refusal}"),
+                (Ok(declared), Ok(expected_address)) => assert_eq!(declared[0].address.to_string(), expected_address),
+                (Err(error), Err(expected_text)) => assert!(error.contains(expected_text), "{file}: {error}"),
                 (read, expected) => panic!("{file}: {read:?}, expected {expected:?}"),
             }
         }
-        let twice = read("[[extension]]\nname = 'p'\nunit = true\n[[extension]]\nname = 'p'\nunit = true");
-        assert!(twice.is_err_and(|refusal| refusal.contains("declared twice")));
-        let bad = read("[[extension]]\nname = 'a/b'\nunit = true");
-        assert!(bad.is_err(), "{bad:?}");
+        let duplicate_result = read("[[extension]]\nname = 'p'\nunit = true\n[[extension]]\nname = 'p'\nunit = true");
+        assert!(duplicate_result.is_err_and(|error| error.contains("declared twice")));
+        let result = read("[[extension]]\nname = 'a/b'\nunit = true");
+        assert!(result.is_err(), "{result:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The configured extensions. Each is a program at a local socket, or an HTTP hook. Both answer over HTTP/1.1.
 //!
 //! A write does not block other writes while it waits for an extension, and each extension has its own queue. So a slow
-//! extension delays only the writes that ask it.
+//! extension delays only the writes that need its answer.
 
 mod config;
 
@@ -24,11 +24,11 @@ use crate::store::BoxFuture;
 
 pub use config::{BadExtension, ExtensionAddress, ExtensionConfig, ExtensionTable};
 
-/// Maximum number of concurrent questions to one extension.
+/// Maximum number of questions that one extension answers at the same time.
 const MAX_CONCURRENT: usize = 8;
-/// Maximum number of questions that wait until one of the concurrent questions to an extension is answered.
+/// Maximum number of questions that wait for their turn at one extension.
 const MAX_WAITING: usize = 24;
-/// Length of the shown part of an error answer, in characters.
+/// Maximum length of the part of an error response that is shown, in characters.
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// The extensions of a controller, by name.
@@ -55,11 +55,11 @@ enum Unanswered {
 impl Extensions {
     /// Creates the extensions of a configuration.
     pub fn new(declared: Vec<ExtensionConfig>) -> Self {
-        let build = |declared: ExtensionConfig| {
+        let build = |config: ExtensionConfig| {
             let extension = Extension {
                 running: Semaphore::new(MAX_CONCURRENT),
                 queue: Semaphore::new(MAX_CONCURRENT + MAX_WAITING),
-                config: declared,
+                config,
             };
             (extension.config.name.clone(), extension)
         };
@@ -72,11 +72,12 @@ impl ExtensionClient for Extensions {
         self.0.contains_key(name)
     }
 
-    /// Asks an extension a question. Refuses at once if too many questions to it wait, and fails after its timeout.
+    /// Sends a question to its extension, and returns the body of the answer. Fails at once if too many questions wait
+    /// for the extension. Fails after the timeout of the extension.
     fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>> {
         Box::pin(async move {
             let Some(extension) = self.0.get(&question.extension) else {
-                return Err(crate::registry::undeclared(&question.extension));
+                return Err(crate::registry::undeclared_extension(&question.extension));
             };
             let Ok(_permit) = extension.queue.try_acquire() else {
                 let message =
@@ -86,16 +87,16 @@ impl ExtensionClient for Extensions {
             let limit = extension.config.timeout;
             let answer = timeout(limit, extension.call(question)).await;
             answer.unwrap_or(Err(Unanswered::Timeout(limit))).map_err(|why| {
-                let via = &extension.config.address;
-                crate::registry::failed(question, &format!("{why} ({via})"))
+                let address = &extension.config.address;
+                crate::registry::extension_failure(question, &format!("{why} ({address})"))
             })
         })
     }
 }
 
 impl Extension {
-    /// Sends a question to the extension over a new connection, and returns the body of its answer. Waits while too
-    /// many other questions are being answered.
+    /// Sends a question to the extension over a new connection, and returns the body of the answer. First waits while
+    /// the extension answers as many other questions as it may at the same time.
     async fn call(&self, question: &ExtensionQuestion) -> Result<Bytes, Unanswered> {
         let _permit = self.running.acquire().await.expect("the semaphore is never closed");
         // The caller ends the whole call after `timeout`, so these limits of its steps never apply first.

@@ -1,7 +1,7 @@
 //! Creates a fleet in a data directory: its store, its certificate authority, and the first admin's certificate.
 //!
-//! Only `init` creates a fleet. `run` only opens one. So a missing mount or a mistyped path is an error, not an empty
-//! fleet that makes every host drop its state.
+//! Only `init` creates a fleet, and `run` only opens one. So a missing mount or a mistyped path is an error. If `run`
+//! created an empty fleet instead, every host would drop its state.
 
 pub mod first_admin;
 
@@ -81,7 +81,8 @@ impl Layout {
         self.directory.join("blobs")
     }
 
-    /// Returns one of the key or certificate files of a fleet's authority, or `None` if the directory has none.
+    /// Returns the path of any key or certificate file of a fleet's authority, or `None` if the directory contains
+    /// none.
     ///
     /// # Errors
     /// [`FileError`] if the directories cannot be read.
@@ -90,9 +91,9 @@ impl Layout {
         Ok(trust.into_iter().chain(admin).next())
     }
 
-    /// Checks that others cannot read keys or the store, write any file, or replace files in a directory (S71). A
-    /// missing file is not an error here: the code that needs the file reports it, and the root's key may be stored
-    /// elsewhere.
+    /// Checks that other users cannot read the keys or the store, write any file, or replace files in a directory
+    /// (S71). A missing file is not an error here, because the code that needs the file reports it. The key of the root
+    /// may be stored elsewhere.
     ///
     /// # Errors
     /// [`FileError`], with the command that corrects the access.
@@ -114,7 +115,8 @@ impl Layout {
     }
 }
 
-/// Checks who can access a file, if it exists.
+/// Checks that other users cannot access a file in ways that `sensitivity` forbids. Does nothing if the file does not
+/// exist.
 fn check_file(path: &Path, sensitivity: FileSensitivity) -> Result<(), FileError> {
     if !path.is_file() {
         return Ok(());
@@ -122,7 +124,7 @@ fn check_file(path: &Path, sensitivity: FileSensitivity) -> Result<(), FileError
     Ok(stemma_wire::config::check_access(path, sensitivity)?)
 }
 
-/// Why no fleet was created.
+/// The reason why `init` created no fleet.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// The directory contains a fleet.
@@ -136,8 +138,8 @@ pub enum InitError {
         /// The path of the store.
         found: PathBuf,
     },
-    /// The directory contains a fleet's authority, but no store. Hosts that pinned the root of this authority would
-    /// never trust another one.
+    /// The directory contains the certificate authority of a fleet, but no store. The hosts of that fleet trust only
+    /// this authority, so a new one would lose these hosts.
     #[error(
         "{}: this directory contains the authority of a fleet ({} exists), but not its store; nothing was changed: restore a backup (docs/backup.md) or put back a copy of {} that \
          was made while the controller was stopped; to give that fleet up, or if an `init` was interrupted, first move {} and {} away",
@@ -147,10 +149,10 @@ pub enum InitError {
     Authority {
         /// The data directory.
         directory: PathBuf,
-        /// A file of the authority.
+        /// The path of a file of the authority.
         found: PathBuf,
     },
-    /// A name is not valid in a certificate.
+    /// A name from `--name` is not valid in a certificate.
     #[error("--name: {0}")]
     Name(#[from] BadServerName),
     /// The system returned no random bytes.
@@ -170,21 +172,22 @@ pub enum InitError {
     File(#[from] FileError),
 }
 
-/// The created fleet, for the output of the program.
+/// The fleet that `init` created, for the output of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitResult {
     /// The fleet's name.
     pub fleet: FleetName,
     /// SHA-256 of the root's public key, 64 hexadecimal digits: `--ca-hash` of `stemma-agent join`.
     pub ca_hash: String,
-    /// The admin's context file.
+    /// The path of the first admin's context file, with which `stemma` connects to the controller.
     pub context: PathBuf,
 }
 
-/// Creates a fleet.
+/// Creates a fleet in a data directory. `names` are further names of the controller for its certificate. `now_s` is the
+/// time in seconds since 1970.
 ///
-/// The store is created last. A directory with keys but without a store is still refused: that fleet lost its store,
-/// and its hosts trust those keys.
+/// The store is created last. If `init` is interrupted, the directory has keys but no store, and the next `init`
+/// refuses it. A fleet that lost its store looks the same, and its hosts trust these keys.
 ///
 /// # Errors
 /// [`InitError`].
@@ -193,7 +196,7 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<InitResult
     let layout = Layout::new(directory);
     check_free(&layout)?;
     files::make_directory(layout.directory())?;
-    // A restore or another `init` may have created a fleet since the first check.
+    // A restore or another `init` may have created a fleet since the first check. From here on, the lock prevents this.
     let _lock = files::lock_directory(layout.directory())?;
     check_free(&layout)?;
     for directory in [layout.trust(), layout.admin(), layout.blobs()] {
@@ -215,19 +218,19 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<InitResult
     Ok(InitResult { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
 }
 
-/// Checks that the directory contains neither a fleet nor the authority of one.
+/// Fails if the directory contains a store, or any file of a certificate authority.
 fn check_free(layout: &Layout) -> Result<(), InitError> {
     let directory = layout.directory();
     if fs::symlink_metadata(layout.store()).is_ok() {
         return Err(InitError::Exists { directory: directory.to_owned(), found: layout.store() });
     }
     match layout.authority()? {
-        Some(found) => Err(InitError::Authority { directory: directory.to_owned(), found }),
+        Some(authority_file) => Err(InitError::Authority { directory: directory.to_owned(), found: authority_file }),
         None => Ok(()),
     }
 }
 
-/// Creates the store of a new fleet, with the first admin in it.
+/// Creates the store of a new fleet, and stores the first admin in it.
 fn create_store(layout: &Layout, record: &FleetRecord, now_s: u64) -> Result<(), InitError> {
     let fleet = Bytes::from(serde_json::to_vec(record).expect("a record of text"));
     // The UUID of a later epoch contains the time at which the fleet was resumed. The first epoch has no such time, so
@@ -252,8 +255,9 @@ fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(),
     Ok(())
 }
 
-/// Writes the admin's context file, which the command line needs to reach this controller. `init` does not know on
-/// which address `run` will listen. So `run` writes the file again if the address differs.
+/// Writes the first admin's context file, which `stemma` needs to connect to this controller. `init` does not know on
+/// which address `run` will listen. So `run` writes the file again with its own address. A file with the right content
+/// is not written again.
 ///
 /// # Errors
 /// [`FileError`].
@@ -275,7 +279,7 @@ pub fn write_context(layout: &Layout, url: &str) -> Result<(), FileError> {
     };
     let text = toml::to_string(&context).expect("paths and text");
     let path = layout.context();
-    if fs::read(&path).is_ok_and(|present| present == text.as_bytes()) {
+    if fs::read(&path).is_ok_and(|present_content| present_content == text.as_bytes()) {
         return Ok(());
     }
     files::write(&path, FileSensitivity::Secret, text.as_bytes())
@@ -293,10 +297,10 @@ mod tests {
     fn init_closes_files_to_others_and_fails_when_fleet_exists() {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
-        let made = init(&data, &["stemma.example".into(), "10.0.0.1".into()], NOW_S).unwrap();
-        assert_eq!(made.ca_hash.len(), 64);
+        let created = init(&data, &["stemma.example".into(), "10.0.0.1".into()], NOW_S).unwrap();
+        assert_eq!(created.ca_hash.len(), 64);
         let mode = |path: &str| fs::metadata(data.join(path)).unwrap().mode() & 0o777;
-        for (path, want) in [
+        for (path, expected_mode) in [
             (".", 0o700),
             ("trust", 0o700),
             ("trust/root.key", 0o600),
@@ -306,19 +310,19 @@ mod tests {
             ("admin/admin.key", 0o600),
             ("admin/context.toml", 0o600),
         ] {
-            assert_eq!(mode(path), want, "{path}");
+            assert_eq!(mode(path), expected_mode, "{path}");
         }
-        let before = fs::read(data.join("store.redb")).unwrap();
-        let again = init(&data, &[], NOW_S).unwrap_err().to_string();
-        let shown = data.display();
+        let store_bytes = fs::read(data.join("store.redb")).unwrap();
+        let error = init(&data, &[], NOW_S).unwrap_err().to_string();
+        let directory_text = data.display();
         assert_eq!(
-            again,
+            error,
             format!(
-                "{shown}: there is a fleet here already ({shown}/store.redb is there); it was left as it is: start it with \
-                 `stemma-controller run --data-dir {shown}`, or give another --data-dir"
+                "{directory_text}: there is a fleet here already ({directory_text}/store.redb is there); it was left as it is: start it with \
+                 `stemma-controller run --data-dir {directory_text}`, or give another --data-dir"
             )
         );
-        assert_eq!(fs::read(data.join("store.redb")).unwrap(), before);
+        assert_eq!(fs::read(data.join("store.redb")).unwrap(), store_bytes);
     }
 
     #[test]
@@ -327,19 +331,19 @@ mod tests {
         let data = directory.path().join("data");
         init(&data, &[], NOW_S).unwrap();
         fs::remove_file(data.join("store.redb")).unwrap();
-        let shown = data.display();
-        for (found, gone) in [("trust/admin.key", "trust"), ("admin/admin.key", "admin")] {
-            let before = fs::read(data.join(found)).unwrap();
+        let directory_text = data.display();
+        for (found, directory_to_remove) in [("trust/admin.key", "trust"), ("admin/admin.key", "admin")] {
+            let key_bytes = fs::read(data.join(found)).unwrap();
             assert_eq!(
                 init(&data, &[], NOW_S).unwrap_err().to_string(),
                 format!(
-                    "{shown}: this directory contains the authority of a fleet ({shown}/{found} exists), but not its store; nothing was \
-                     changed: restore a backup (docs/backup.md) or put back a copy of {shown} that was made while the controller was stopped; to give that fleet up, or if \
-                     an `init` was interrupted, first move {shown}/trust and {shown}/admin away"
+                    "{directory_text}: this directory contains the authority of a fleet ({directory_text}/{found} exists), but not its store; nothing was \
+                     changed: restore a backup (docs/backup.md) or put back a copy of {directory_text} that was made while the controller was stopped; to give that fleet up, or if \
+                     an `init` was interrupted, first move {directory_text}/trust and {directory_text}/admin away"
                 )
             );
-            assert_eq!(fs::read(data.join(found)).unwrap(), before);
-            fs::remove_dir_all(data.join(gone)).unwrap();
+            assert_eq!(fs::read(data.join(found)).unwrap(), key_bytes);
+            fs::remove_dir_all(data.join(directory_to_remove)).unwrap();
         }
         init(&data, &[], NOW_S).unwrap();
     }
@@ -348,8 +352,8 @@ mod tests {
     fn init_creates_nothing_when_name_is_bad() {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
-        let refused = init(&data, &["a b".into()], NOW_S).unwrap_err().to_string();
-        assert!(refused.starts_with("--name: \"a b\" is neither a DNS name"), "{refused}");
+        let error = init(&data, &["a b".into()], NOW_S).unwrap_err().to_string();
+        assert!(error.starts_with("--name: \"a b\" is neither a DNS name"), "{error}");
         assert!(!data.exists());
     }
 }

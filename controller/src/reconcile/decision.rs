@@ -1,4 +1,5 @@
-//! What was released to each node. It is decided against what is stored, and stored before anything is sent.
+//! Decides what is released to each node. A decision is compared with what is stored, and is itself stored before
+//! anything is sent.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,7 +13,7 @@ use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Kind, Timestamp};
 use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::ResolvedNode;
-use stemma_core::rollout::{KeptProfile, RecordSize, ReleaseState, max_record_bytes, plan_kept};
+use stemma_core::rollout::{KeptProfile, RecordSize, ReleaseState, max_record_bytes, plan_kept_task_set};
 use stemma_core::shared_text::JsonText;
 use stemma_wire::message::desired::{Barrier, Known, TaskSet};
 use stemma_wire::message::{self, Hash};
@@ -30,46 +31,49 @@ use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
 use crate::store::{ListQuery, Op, Precondition, Refusal, Revision, Store, StoreError, Transaction};
 
-/// Maximum number of nodes that one commit releases. With a profile and the marks of a release for each, this is below
-/// every engine's limit of operations.
+/// Maximum number of nodes whose task sets one commit releases. Even if each of them adds a profile and the marks of a
+/// release, the commit is below the limit of operations of every storage engine.
 const MAX_NODES_PER_COMMIT: usize = 30;
-/// Maximum number of chunks of texts in one commit.
+/// Maximum number of chunks of large texts in one commit.
 const MAX_CHUNKS_PER_COMMIT: usize = 60;
-/// Maximum size of the chunks in one commit together, in bytes, if there are several.
+/// Maximum total size of the chunks in one commit, in bytes. A single chunk may be larger.
 const MAX_CHUNK_BYTES_PER_COMMIT: usize = 512 * 1024;
-/// Maximum number of deleted nodes whose records one commit deletes. Each has up to ten images and seven records.
+/// Maximum number of deleted nodes whose records one commit deletes. Each node has up to ten images (earlier versions)
+/// of its Observation, and seven records.
 const MAX_DELETED_NODES_PER_COMMIT: usize = 5;
 
-/// The decision for one node: its desired state, and what must be stored before the state is sent.
+/// The decision for one node: its desired state, and the record that must be stored before the state is sent.
 pub(super) struct NodeDecision {
     pub(super) desired: DesiredState,
-    /// Barriers of the profile that the node keeps, which the present order no longer has. They hold nothing up.
+    /// Barriers of the profile that the node continues to run, which the present order of tasks no longer has. The
+    /// controller opens them, so that the node does not wait for them.
     pub(super) obsolete_barriers: Arc<[Barrier]>,
     /// The record to be stored first; `None` if it is stored already.
     record: Option<NewRecord>,
 }
 
-/// The data to store for a task set that is released, or that is kept while its release has a new name or unpinned
-/// versions.
+/// The data to store for a node. Either a task set is released to the node, or its present task set is kept and its
+/// release has a new name or versions that are not pinned.
 pub(super) struct NewRecord {
-    /// The size of the node's own part of a task set that is released, in bytes; `None` if the stored task set is kept.
+    /// The size of the node's own part of a released task set, in bytes; `None` if the present task set is kept.
     own_bytes: Option<u64>,
-    /// The record as it is stored, with the chunks of its own texts; `None` if the stored record is current.
+    /// The encoded record, with the chunks of its own texts; `None` if the stored record is current.
     record: Option<(Bytes, ChunksByHash)>,
     profile: Option<SentProfile>,
-    /// The values that the record takes from its group; `None` if it takes none, or the same as before.
+    /// The common values of the node's group to which the record refers; `None` if it refers to none.
     common: Option<Arc<NamedValues>>,
     pinned: Vec<PinnedRelease>,
 }
 
-/// A version of a release that a task set was made from: its name, and the object at the revision that was resolved.
+/// A version of a release from which a task set was built. The commit pins it: its content can then no longer change.
+/// It has the name, the store key of the release, and the revision that was resolved.
 struct PinnedRelease {
     name: String,
     object: String,
     revision: Revision,
 }
 
-/// The content of a node's desired state: the resolved node, and its task set.
+/// The source of a node's desired state: the resolved node and its task set.
 #[derive(Debug)]
 struct NodeContent {
     resolved: Arc<ResolvedNode>,
@@ -81,7 +85,7 @@ struct NodeContent {
 enum TaskSetSource {
     /// Nothing was ever released to the node.
     Nothing,
-    /// The task set of the resolved node, with the profile of this name.
+    /// The task set of the resolved node, with the profile of this hash.
     Resolved(Option<Hash>),
     /// The task set that was released before.
     Record(Arc<ReleasedRecord>),
@@ -103,7 +107,7 @@ impl DesiredContent for NodeContent {
     }
 }
 
-/// A resolved node, with the model and time of the pass.
+/// A resolved node, with the model and the time of the pass.
 #[derive(Clone, Copy)]
 pub(super) struct NodeResolution<'a> {
     pub(super) model: &'a Model,
@@ -112,25 +116,25 @@ pub(super) struct NodeResolution<'a> {
 }
 
 impl NodeResolution<'_> {
-    /// Releases the next task set.
+    /// Decides to release the node's next task set. Returns the desired state with it, and the record to store.
     ///
     /// # Errors
-    /// Fails if the desired state is too large for the node's agent. Nothing is sent then, and what was released stays
-    /// in effect.
+    /// Fails if the desired state is too large for the node's agent. Then nothing is sent, and the task set that was
+    /// released before stays in effect.
     pub(super) fn release(self, profiles: &mut ProfileCache, groups: &mut GroupInputCache<'_>) -> Result<NodeDecision, TooLarge> {
         let Self { model, resolved: node, now } = self;
         let profile = node.task_set().map(|set| profiles.encode(&set.profile));
-        let name = profile.as_ref().map(SentProfile::name);
+        let profile_hash = profile.as_ref().map(SentProfile::name);
         let group = node.task_set().map(|set| groups.get_or_encode(&set.group_inputs));
-        let encoded = |reference: &_, input: &_| group.as_ref()?.encoded_input(reference, input);
-        let task_set = encode::task_set(node, name, DigestVersion::LATEST, encoded);
-        let desired = self.desired_state(&task_set, TaskSetSource::Resolved(name), profile.as_ref())?;
-        let release = node.release().map(|release| release.name.to_string());
-        let record = ReleasedRecord::new(model.revision.get(), now, task_set, release);
+        let find_encoded = |reference: &_, input: &_| group.as_ref()?.encoded_input(reference, input);
+        let task_set = encode::task_set(node, profile_hash, DigestVersion::LATEST, find_encoded);
+        let desired = self.desired_state(&task_set, TaskSetSource::Resolved(profile_hash), profile.as_ref())?;
+        let release_name = node.release().map(|release| release.name.to_string());
+        let record = ReleasedRecord::new(model.revision.get(), now, task_set, release_name);
         let pinned = node.release().map(|release| releases_to_pin(model, release)).unwrap_or_default();
         let common = group.map(|group| group.common);
         let record = match &common {
-            Some(common) => record.without_common(common.name, &common.values),
+            Some(common) => record.without_common(common.hash, &common.values),
             None => record,
         };
         let common = common.filter(|_| record.taken.is_some());
@@ -139,11 +143,12 @@ impl NodeResolution<'_> {
         Ok(NodeDecision { desired, obsolete_barriers: Arc::default(), record: Some(record) })
     }
 
-    /// Keeps the task set that was released to the node.
+    /// Decides to keep the task set that was released to the node before. Returns the desired state with it, and a
+    /// record if anything about that task set must be stored.
     ///
     /// # Errors
     /// As [`Self::release`].
-    pub(super) fn keep(self, profiles: &mut ProfileCache, state: ReleaseState) -> Result<NodeDecision, TooLarge> {
+    pub(super) fn keep_task_set(self, profiles: &mut ProfileCache, state: ReleaseState) -> Result<NodeDecision, TooLarge> {
         let Self { model, resolved: node, .. } = self;
         let Some(record) = model.released.get(&node.id().0) else {
             // Nothing was ever released. The node gets its labels and runs nothing.
@@ -153,31 +158,32 @@ impl NodeResolution<'_> {
                 record: None,
             });
         };
-        let today = node.task_set().map(|set| profiles.encode(&set.profile));
+        let current_profile = node.task_set().map(|set| profiles.encode(&set.profile));
         let release_name = node.release().map(|release| release.name.to_string());
-        let profile_name = today.as_ref().map(SentProfile::name);
-        let kept = plan_kept(state, record.base().profile, profile_name, record.release.as_deref(), release_name.as_deref());
-        let profile = match kept.profile {
+        let hash = current_profile.as_ref().map(SentProfile::name);
+        let plan = plan_kept_task_set(state, record.base().profile, hash, record.release.as_deref(), release_name.as_deref());
+        let profile = match plan.profile {
             KeptProfile::None => None,
-            KeptProfile::Current => today.clone(),
+            KeptProfile::Current => current_profile.clone(),
             KeptProfile::Previous(name) => profiles.stored(name, || stored_profile(model, name)),
         };
-        let obsolete_barriers = match (&profile, &today) {
-            (Some(before), Some(today)) if kept.has_obsolete_barriers => profiles.obsolete_barriers(before, today),
+        let obsolete_barriers = match (&profile, &current_profile) {
+            (Some(previous), Some(current)) if plan.has_obsolete_barriers => profiles.obsolete_barriers(previous, current),
             _ => Arc::default(),
         };
-        let recorded = || model.fleet.release(&ReleaseRef::new(record.release.as_deref()?).ok()?);
-        let release = if kept.is_from_levels { node.release() } else { recorded() };
+        let recorded_release = || model.fleet.release(&ReleaseRef::new(record.release.as_deref()?).ok()?);
+        let release = if plan.is_from_levels { node.release() } else { recorded_release() };
         let pinned = release.map(|release| releases_to_pin(model, release)).unwrap_or_default();
-        let renamed = || ReleasedRecord::clone(record).with_release(release_name).encode();
-        let renamed = kept.has_new_name.then(renamed);
+        let encode_renamed = || ReleasedRecord::clone(record).with_release(release_name).encode();
+        let new_bytes = plan.has_other_release_name.then(encode_renamed);
         let desired = self.desired_state(&record.task_set(), TaskSetSource::Record(Arc::clone(record)), profile.as_ref())?;
-        let is_new = renamed.is_some() || !pinned.is_empty();
-        let record = is_new.then_some(NewRecord { own_bytes: None, record: renamed, profile: None, common: None, pinned });
+        let must_store = new_bytes.is_some() || !pinned.is_empty();
+        let record = must_store.then_some(NewRecord { own_bytes: None, record: new_bytes, profile: None, common: None, pinned });
         Ok(NodeDecision { desired, obsolete_barriers, record })
     }
 
-    /// Builds the desired state of a task set and its profile. Fails if it is too large for the node's agent.
+    /// Builds the desired state from a task set and its profile. `source` returns the task set again when the state is
+    /// sent. Fails if the state is too large for the node's agent.
     fn desired_state(
         self,
         task_set: &TaskSet,
@@ -197,8 +203,8 @@ impl NodeResolution<'_> {
     }
 }
 
-/// Returns the versions of releases that a release to a node must pin and that are not marked as pinned yet: the
-/// version of `release`, and the versions that it imports.
+/// Returns the versions of releases that the commit must pin when a task set of `release` is released to a node:
+/// `release` itself, and the versions that it imports. Versions that are pinned already are omitted.
 fn releases_to_pin(model: &Model, release: &CompiledRelease) -> Vec<PinnedRelease> {
     release
         .versions()
@@ -208,15 +214,16 @@ fn releases_to_pin(model: &Model, release: &CompiledRelease) -> Vec<PinnedReleas
                 return None;
             }
             let object = model.releases.get_by_name(None, &name)?;
-            let written = Revision::new(object.meta.resource_version);
-            Some(PinnedRelease { name, object: key::object(Kind::Release, object.meta.uuid), revision: written })
+            let revision = Revision::new(object.meta.resource_version);
+            Some(PinnedRelease { name, object: key::object(Kind::Release, object.meta.uuid), revision })
         })
         .collect()
 }
 
-/// Returns the profile of a task set that is kept, as it was when it was released.
+/// Returns the stored profile with this hash, which a released task set names. If it is missing or cannot be read, logs
+/// an error and returns `None`. The node's host then keeps the profile that it has.
 fn stored_profile(model: &Model, hash: Hash) -> Option<SentProfile> {
-    let Some(record) = model.common_values.get(&hash) else {
+    let Some(record) = model.profiles.get(&hash) else {
         error!(profile:% = hash; "the profile of a released task set is not stored: its host keeps what it has");
         return None;
     };
@@ -227,7 +234,8 @@ fn stored_profile(model: &Model, hash: Hash) -> Option<SentProfile> {
     Some(SentProfile { encoded: Arc::new(EncodedProfile::new(&profile)), blobs: record.blobs.clone().into() })
 }
 
-/// Returns the message for a record that is not stored because its cluster has no room for it.
+/// Returns the message for a record that is not stored because the records of its cluster would then be too large
+/// together.
 pub(super) fn over_budget_reason(cluster: &str) -> String {
     format!(
         "with it, the task sets of cluster {cluster} would need more than {} bytes plus {} for each of its nodes; let their tasks read fewer \
@@ -237,31 +245,32 @@ pub(super) fn over_budget_reason(cluster: &str) -> String {
     )
 }
 
-/// Returns the message for a record that the store can never accept.
+/// Returns the message for a record that the store refuses, however often it is written.
 pub(super) fn refused_reason(refusal: &Refusal) -> String {
     format!("the store refuses it: {refusal}; make the task set or what its tasks read smaller, or raise the limit")
 }
 
-/// Returns the sizes of the nodes' records after these decisions. A node without a decision keeps its size.
+/// Returns the size of each node's record before and after these decisions, in bytes. A node without a decision keeps
+/// its size.
 pub(super) fn record_sizes(
     model: &Model,
     nodes: impl Iterator<Item = Uuid>,
     decided: &[(Uuid, NodeDecision)],
 ) -> Vec<RecordSize> {
-    let next = decided.iter().filter_map(|(node, decision)| Some((*node, decision.record.as_ref()?.own_bytes?)));
-    let next: BTreeMap<Uuid, u64> = next.collect();
-    nodes.map(|node| RecordSize { next: next.get(&node).copied(), ..record_size(model, node) }).collect()
+    let new_sizes = decided.iter().filter_map(|(node, decision)| Some((*node, decision.record.as_ref()?.own_bytes?)));
+    let new_sizes: BTreeMap<Uuid, u64> = new_sizes.collect();
+    nodes.map(|node| RecordSize { next: new_sizes.get(&node).copied(), ..record_size(model, node) }).collect()
 }
 
-/// Returns the records to store for decisions, in parts of one commit each.
+/// Returns the records to store for decisions, in groups that each fit into one commit.
 pub(super) fn new_records(decided: &[(Uuid, NodeDecision)]) -> Vec<Vec<(Uuid, &NewRecord)>> {
-    let new: Vec<_> = decided.iter().filter_map(|(node, decision)| Some((*node, decision.record.as_ref()?))).collect();
-    new.chunks(MAX_NODES_PER_COMMIT).map(<[_]>::to_vec).collect()
+    let records: Vec<_> = decided.iter().filter_map(|(node, decision)| Some((*node, decision.record.as_ref()?))).collect();
+    records.chunks(MAX_NODES_PER_COMMIT).map(<[_]>::to_vec).collect()
 }
 
-/// Returns the commits that store records, without what the model shows as stored already. The last commit contains the
-/// records. The commits before it contain the chunks of texts that the records name. A chunk that no record names in
-/// the end is swept.
+/// Returns the commits that store records. Whatever the model shows as stored already is omitted. The last commit
+/// contains the records, and the commits before it contain the chunks of texts that the records name. If the last
+/// commit fails, no record names these chunks, and a later sweep deletes them.
 pub(super) fn transactions_for(model: &Model, records: &[(Uuid, &NewRecord)]) -> Vec<Transaction> {
     let mut transaction = Transaction::new();
     let mut chunks = ChunksByHash::new();
@@ -271,16 +280,16 @@ pub(super) fn transactions_for(model: &Model, records: &[(Uuid, &NewRecord)]) ->
         if let Some(record) = record {
             let (value, record_chunks) = record;
             chunks.extend(record_chunks.iter().map(|(hash, chunk)| (*hash, Arc::clone(chunk))));
-            if let Some(values) = common.as_deref().filter(|values| !model.common.contains_key(&values.name))
-                && stored_hashes.insert(values.name)
+            if let Some(values) = common.as_deref().filter(|values| !model.value_lists.contains_key(&values.hash))
+                && stored_hashes.insert(values.hash)
             {
                 chunks.extend(values.chunks.iter().map(|(hash, chunk)| (*hash, Arc::clone(chunk))));
-                for (name, part) in values.values.names.iter().zip(&values.parts) {
+                for (name, part) in values.values.part_hashes.iter().zip(&values.parts) {
                     if !model.common_parts.contains_key(name) && stored_hashes.insert(*name) {
                         transaction = transaction.put(key::common_part(name), part.clone());
                     }
                 }
-                transaction = transaction.put(key::common_values(&values.name), values.record.clone());
+                transaction = transaction.put(key::common_values(&values.hash), values.record.clone());
             }
             transaction = transaction.put(key::node_entry(key::RELEASED, *node), value.clone());
         }
@@ -296,7 +305,7 @@ pub(super) fn transactions_for(model: &Model, records: &[(Uuid, &NewRecord)]) ->
         }
         let Some(profile) = profile else { continue };
         let hash = profile.name();
-        if model.common_values.contains_key(&hash) || !stored_hashes.insert(hash) {
+        if model.profiles.contains_key(&hash) || !stored_hashes.insert(hash) {
             continue;
         }
         let record = ProfileRecord::new(profile.encoded.for_version(PUBLISHED_VERSION).bytes.to_vec(), profile.blobs.to_vec());
@@ -307,18 +316,18 @@ pub(super) fn transactions_for(model: &Model, records: &[(Uuid, &NewRecord)]) ->
     transactions
 }
 
-/// Returns the commits that store chunks, each within the limits of every engine.
+/// Returns the commits that store chunks of texts, each within the limits of every storage engine.
 fn chunk_transactions(chunks: impl Iterator<Item = (Hash, Arc<str>)>) -> Vec<Transaction> {
-    let (mut transactions, mut bytes) = (Vec::<Transaction>::new(), 0);
+    let (mut transactions, mut last_bytes) = (Vec::<Transaction>::new(), 0);
     for (hash, chunk) in chunks {
         let value = codec::encode(&chunk);
-        bytes += value.len();
+        last_bytes += value.len();
         match transactions.last_mut() {
-            Some(last) if last.ops.len() < MAX_CHUNKS_PER_COMMIT && bytes <= MAX_CHUNK_BYTES_PER_COMMIT => {
+            Some(last) if last.ops.len() < MAX_CHUNKS_PER_COMMIT && last_bytes <= MAX_CHUNK_BYTES_PER_COMMIT => {
                 *last = std::mem::take(last).put(key::common_chunk(&hash), value);
             }
             _ => {
-                bytes = value.len();
+                last_bytes = value.len();
                 transactions.push(Transaction::new().put(key::common_chunk(&hash), value));
             }
         }
@@ -326,60 +335,63 @@ fn chunk_transactions(chunks: impl Iterator<Item = (Hash, Arc<str>)>) -> Vec<Tra
     transactions
 }
 
-/// Returns how many bytes of the commits are released to each node. Values that several nodes share count for the first
-/// one.
+/// Returns how many bytes the commits store for the release to each node. Values that several nodes share precede the
+/// records in the commits. Their bytes are added to those of the node whose record is the next.
 pub(super) fn bytes_by_node(transactions: &[Transaction]) -> Vec<(Uuid, u64)> {
-    let (mut node_bytes, mut common) = (Vec::new(), 0);
-    let read_values = [key::read_common_values, key::read_common_part, key::read_common_chunk];
+    let (mut node_bytes, mut common_bytes) = (Vec::new(), 0);
+    let shared_key_readers = [key::read_common_values, key::read_common_part, key::read_common_chunk];
     for op in transactions.iter().flat_map(|transaction| &transaction.ops) {
         let Op::Put { key, value } = op else { continue };
-        if read_values.iter().any(|read| read(key).is_some()) {
-            common += value.len() as u64;
+        if shared_key_readers.iter().any(|read_key| read_key(key).is_some()) {
+            common_bytes += value.len() as u64;
         } else if let Some(node) = key::read_node(key::RELEASED, key) {
-            node_bytes.push((node, value.len() as u64 + std::mem::take(&mut common)));
+            node_bytes.push((node, value.len() as u64 + std::mem::take(&mut common_bytes)));
         }
     }
     node_bytes
 }
 
-/// Returns the commits that delete the profiles, common values and chunks of texts that no released task set names.
+/// Returns the commits that delete stored values that no released task set names: profiles, common values and chunks of
+/// texts.
 pub(super) fn sweep_transactions(model: &Model) -> Vec<Transaction> {
-    let profiles: BTreeSet<Hash> = model.released.values().filter_map(|record| record.base().profile).collect();
+    let used_profiles: BTreeSet<Hash> = model.released.values().filter_map(|record| record.base().profile).collect();
     let values: BTreeSet<Hash> = model.released.values().filter_map(|record| Some(record.taken.as_ref()?.values)).collect();
-    let unused_profiles = model.common_values.keys().filter(|hash| !profiles.contains(*hash)).map(key::profile);
-    let unused_values = model.common.keys().filter(|hash| !values.contains(*hash)).map(key::common_values);
-    let parts: BTreeSet<Hash> =
-        values.iter().filter_map(|name| model.common.get(name)).flat_map(|values| values.names.iter().copied()).collect();
+    let unused_profiles = model.profiles.keys().filter(|hash| !used_profiles.contains(*hash)).map(key::profile);
+    let unused_values = model.value_lists.keys().filter(|hash| !values.contains(*hash)).map(key::common_values);
+    let used_parts: BTreeSet<Hash> =
+        values.iter().filter_map(|key| model.value_lists.get(key)).flat_map(|list| list.part_hashes.iter().copied()).collect();
     // Parts are deleted after the values that name them, because no record may name a missing part.
-    let unused_parts = model.common_parts.keys().filter(|hash| !parts.contains(*hash)).map(key::common_part);
-    // The chunks of these parts, and of records.
-    let chunks = used_chunks(model, &parts);
-    let unused_chunks = model.common_chunks.keys().filter(|hash| !chunks.contains(*hash)).map(key::common_chunk);
+    let unused_parts = model.common_parts.keys().filter(|hash| !used_parts.contains(*hash)).map(key::common_part);
+    // Used chunks are those of the used parts and of the released records.
+    let chunks_in_use = used_chunks(model, &used_parts);
+    let unused_chunks = model.common_chunks.keys().filter(|hash| !chunks_in_use.contains(*hash)).map(key::common_chunk);
     let unused: Vec<String> = unused_profiles.chain(unused_values).chain(unused_parts).chain(unused_chunks).collect();
     unused.chunks(MAX_NODES_PER_COMMIT).map(|keys| keys.iter().cloned().fold(Transaction::new(), Transaction::delete)).collect()
 }
 
-/// Returns the chunks that released task sets name, and those that `parts` name, the used parts of common values.
-fn used_chunks(model: &Model, parts: &BTreeSet<Hash>) -> BTreeSet<Hash> {
-    let part_texts = parts.iter().filter_map(|name| model.common_parts.get(name)).flat_map(|part| part.texts());
+/// Returns the hashes of the chunks of texts that are in use: those of released task sets, and those of `used_parts`,
+/// the used parts of common values.
+fn used_chunks(model: &Model, used_parts: &BTreeSet<Hash>) -> BTreeSet<Hash> {
+    let part_texts = used_parts.iter().filter_map(|name| model.common_parts.get(name)).flat_map(|part| part.texts());
     let record_texts = model.released.values().flat_map(|record| record.own_texts());
+    // A text with one chunk is stored in its record, so its chunk is not stored separately.
     let chunks = record_texts.chain(part_texts).map(JsonText::chunks).filter(|chunks| chunks.len() > 1).flatten();
-    // Equal chunks share one allocation, so few chunks are hashed.
+    // Equal chunks share one allocation, so hashing one chunk per address is enough.
     let by_address: HashMap<*const u8, &Arc<str>> = chunks.map(|chunk| (chunk.as_ptr(), chunk)).collect();
     by_address.into_values().map(|chunk| message::hash_content(chunk.as_bytes())).collect()
 }
 
-/// Returns the commits that delete the records of deleted nodes.
+/// Returns the commits that delete all records of deleted nodes.
 ///
 /// # Errors
 /// The error of the store.
-pub(super) async fn deletion_transactions(store: &dyn Store, gone: &[Uuid]) -> Result<Vec<Transaction>, StoreError> {
-    if gone.is_empty() {
+pub(super) async fn deletion_transactions(store: &dyn Store, deleted_nodes: &[Uuid]) -> Result<Vec<Transaction>, StoreError> {
+    if deleted_nodes.is_empty() {
         return Ok(Vec::new());
     }
     let snapshot = store.snapshot().await?;
     let mut transactions = Vec::new();
-    for nodes in gone.chunks(MAX_DELETED_NODES_PER_COMMIT) {
+    for nodes in deleted_nodes.chunks(MAX_DELETED_NODES_PER_COMMIT) {
         let mut transaction = Transaction::new();
         for node in nodes {
             transaction = key::node_entries(*node).fold(transaction, Transaction::delete);

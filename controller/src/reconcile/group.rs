@@ -1,5 +1,5 @@
-//! The inputs that a group provides for the tasks of its nodes, encoded once for all of them. Most nodes have no other
-//! inputs.
+//! The inputs that a group provides for the tasks of its nodes, encoded once for all of these nodes. Most nodes have no
+//! other inputs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use stemma_wire::message::desired::InputValue;
 use crate::desired::encode::{short_reason, tag_texts};
 use crate::records::common_values::{CommonValues, NamedValues, ValuePart};
 
-/// The encoded inputs of the groups of one pass. Values that several groups provide are held once.
+/// The encoded inputs of the groups of one pass. A value that several groups provide is in memory once.
 pub(super) struct GroupInputCache<'a> {
     by_address: HashMap<*const GroupInputs, EncodedGroup>,
     texts: &'a SharedTexts,
     parts: HashMap<Hash, (Bytes, Arc<ValuePart>)>,
 }
 
-/// The inputs of one group for the tasks of a profile, in the form in which they are sent and stored.
+/// The inputs of one group for the tasks of one profile, in the form in which they are sent and stored.
 #[derive(Clone)]
 pub(super) struct EncodedGroup {
     group: Arc<GroupInputs>,
-    /// The values, to which records refer by name.
+    /// The inputs as common values, to which the records of nodes refer by their hash.
     pub(super) common: Arc<NamedValues>,
 }
 
 impl<'a> GroupInputCache<'a> {
-    /// Creates an empty cache. Equal texts are shared through `texts`.
+    /// Creates an empty cache. Equal texts of all groups share one allocation through `texts`.
     pub(super) fn new(texts: &'a SharedTexts) -> Self {
         Self { by_address: HashMap::new(), texts, parts: HashMap::new() }
     }
 
-    /// Returns the inputs of a group. They are encoded at the first call.
+    /// Returns the encoded inputs of a group. They are encoded at the first call for this group.
     pub(super) fn get_or_encode(&mut self, group: &Arc<GroupInputs>) -> EncodedGroup {
-        // The entry holds the group, so no other group can get its address.
+        // The cached value holds a reference to the group. So no other group can be allocated at the same address.
         let address = Arc::as_ptr(group);
         if let Some(encoded) = self.by_address.get(&address) {
             return encoded.clone();
@@ -47,20 +47,21 @@ impl<'a> GroupInputCache<'a> {
         encoded
     }
 
-    /// Encodes the inputs, skipped tasks and tags of a group. Texts and parts that other groups have too are shared.
+    /// Encodes the inputs, skipped tasks and tags of a group as common values. Texts and parts that other groups have
+    /// too are shared with these groups.
     fn common_values(&mut self, group: &GroupInputs) -> NamedValues {
-        let (mut values, mut bytes) = (CommonValues::default(), 0);
+        let (mut values, mut total_bytes) = (CommonValues::default(), 0);
         for (reference, input) in group.inputs() {
             let mut value = InputValue::from(input);
             self.texts.intern_all(value.chunks_mut().iter_mut());
-            values.add_input(&mut bytes, reference.to_string(), value);
+            values.add_input(&mut total_bytes, reference.to_string(), value);
         }
         for (task, reason) in group.skipped_tasks() {
             let mut reason: Arc<str> = short_reason(&reason.to_string()).into();
             self.texts.intern_all([&mut reason].into_iter());
-            values.add_left_out(&mut bytes, task, reason);
+            values.add_left_out(&mut total_bytes, task, reason);
         }
-        values.add_tags(&mut bytes, tag_texts(group.tags()), tag_texts(group.primary_tags()));
+        values.add_tags(&mut total_bytes, tag_texts(group.tags()), tag_texts(group.primary_tags()));
         let mut common = values.into_named();
         let mut records = common.parts.iter_mut();
         Arc::make_mut(&mut common.values).intern_parts(|name, part| {
@@ -73,7 +74,8 @@ impl<'a> GroupInputCache<'a> {
 }
 
 impl EncodedGroup {
-    /// Returns the encoded form of a node's input if it is the group's own.
+    /// Returns the encoded form of a node's input if the group provides the same input. Returns `None` if the node has
+    /// another input.
     pub(super) fn encoded_input(&self, reference: &Reference, input: &Input) -> Option<InputValue> {
         let is_of_group = self.group.input(reference)?.is_identical(input);
         is_of_group.then(|| self.common.values.input(reference.as_str()).cloned()).flatten()

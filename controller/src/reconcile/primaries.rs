@@ -1,5 +1,5 @@
-//! Primaries are stored choices. If a node holds a tag by rule and not by choice, it is stored as the choice. So a node
-//! that is added later and sorts first does not take over.
+//! Primaries are stored choices. If nobody chose the primary of a tag, it is the first node by name. That node is then
+//! stored as the choice. So a node that is added later and sorts first does not become primary.
 
 use stemma_core::fleet::Fleet;
 use stemma_core::object::ClusterId;
@@ -9,10 +9,11 @@ use crate::records::request::StoredAnswer;
 use crate::registry::work::PendingWrite;
 use crate::registry::{Caller, Context, Decision, DecisionError, Registry};
 
-/// Stores the choices of primaries that are not stored yet. A failure in one cluster does not affect the others.
+/// Stores the primaries that are not stored as choices yet, in each cluster. A failure in one cluster does not affect
+/// the others.
 ///
 /// # Errors
-/// The last error of the registry.
+/// The last error of a write.
 pub(super) async fn choose_primaries(registry: &Registry, fleet: &Fleet) -> Result<(), ApiError> {
     let clusters: Vec<ClusterId> = fleet.clusters().map(|cluster| ClusterId(cluster.meta.uuid)).collect();
     let mut outcome = Ok(());
@@ -25,8 +26,8 @@ pub(super) async fn choose_primaries(registry: &Registry, fleet: &Fleet) -> Resu
     outcome
 }
 
-/// Decides which choices to store. It uses the present model, because since the pass a choice may have been stored, or
-/// its node or cluster deleted.
+/// Decides which primaries to store. This uses the present model. Since the pass, a choice may have been stored, or its
+/// node or cluster may have been deleted.
 fn decide_primaries(context: &Context<'_>, cluster: ClusterId) -> Result<Decision, DecisionError> {
     let mut work = PendingWrite::new(context);
     for (tag, node) in context.model.fleet.unstored_holders(cluster) {

@@ -1,3 +1,5 @@
+//! Tests of the passes of the reconciler: barriers, releases that are refused, and the quota of records.
+
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
@@ -25,7 +27,7 @@ const WAITING_NODE: Uuid = Uuid::from_u128(5);
 const STAYING_NODE: Uuid = Uuid::from_u128(7);
 const OTHER_CLUSTER: Uuid = Uuid::from_u128(8);
 const OTHER_GROUP: Uuid = Uuid::from_u128(9);
-/// Maximum size of the records of a cluster with three nodes, in bytes: 32 MiB, and 16 KiB for each.
+/// Maximum size of the records of a cluster with three nodes, in bytes: 32 MiB, and 16 KiB for each node.
 const FULL_BYTES: u64 = 33_603_584;
 
 /// A reconciler with a store of its own, whose loop does not run.
@@ -38,7 +40,7 @@ struct ReconcilerSite {
 }
 
 impl ReconcilerSite {
-    /// Creates an empty store, and a reconciler that resolves nothing yet.
+    /// Creates an empty store, and a reconciler that has run no pass yet.
     async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
@@ -46,8 +48,8 @@ impl ReconcilerSite {
         let inner = RedbStore::create(&path, &create, RedbOptions::default()).unwrap();
         let store = Arc::new(FaultyStore::new(Arc::new(inner)));
         let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
-        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
-        tokio::spawn(async move { following.follow(followed.as_ref()).await });
+        let (cache_follower, followed_store) = (Arc::clone(&cache), Arc::clone(&store));
+        tokio::spawn(async move { cache_follower.follow(followed_store.as_ref()).await });
         let registry = Registry::new(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&cache), Arc::new(FixedClock(3600)));
         let (counters, table) = (Arc::new(Counters::default()), crate::desired::tests::table());
         let reconciler = Arc::new(Reconciler::new(Arc::new(registry), table, Arc::clone(&counters)));
@@ -64,14 +66,17 @@ impl ReconcilerSite {
         self.cache.wait_for(self.store.commit(put).await.unwrap()).await;
     }
 
+    /// Stores a node in this group, or in no group. Its name is `n` and the number of its id.
     async fn put_node(&self, id: Uuid, group: Option<Uuid>) {
         let name = NodeName::new(&format!("n{}", id.as_u128())).ok();
         self.put(id, name, NodeSpec { nodegroup: group.map(GroupId), ..NodeSpec::default() }).await;
     }
 
-    /// Puts a cluster whose second group waits for what the first one runs, with two nodes in the first and one in the
-    /// second. Also puts another cluster, whose group is like the first one and has no node. The first group keeps its
-    /// profile when one of its nodes leaves it, so the wave is not built again for that.
+    /// Stores a cluster with two nodes in its first group and one node in its second group. Task b of the second group
+    /// waits for task a of the first group. Also stores another cluster, whose only group has the role of the first
+    /// group and no node.
+    ///
+    /// If one node leaves the first group, the other node still has the same profile. So the wave is not built again.
     async fn put_waiting_cluster(&self) {
         let task = |id: &str, extra: serde_json::Value| {
             let mut task = json!({"id": id, "type": "shell", "tags": [id], "parameters": {"script": "true"}});
@@ -83,10 +88,11 @@ impl ReconcilerSite {
             "tasks": [task("a", json!({})), task("b", json!({"cross_depends": [{"name": "a", "tags": ["a"]}]}))],
         }))
         .unwrap();
-        let (release_name, name) = (ReleaseRef::new("site").unwrap(), |text| ObjectName::new(text).unwrap());
+        let (release_name, name) = (ReleaseRef::new("site").unwrap(), |cluster_name| ObjectName::new(cluster_name).unwrap());
         self.put(Uuid::from_u128(10), release_name.clone(), release).await;
-        for (cluster, text) in [(CLUSTER, "c"), (OTHER_CLUSTER, "d")] {
-            self.put(cluster, name(text), ClusterSpec { release: Some(release_name.clone()), ..ClusterSpec::default() }).await;
+        for (cluster, cluster_name) in [(CLUSTER, "c"), (OTHER_CLUSTER, "d")] {
+            self.put(cluster, name(cluster_name), ClusterSpec { release: Some(release_name.clone()), ..ClusterSpec::default() })
+                .await;
         }
         for (group, cluster, role, nodes) in [
             (FIRST_GROUP, CLUSTER, "a", &[NODE, STAYING_NODE][..]),
@@ -102,8 +108,9 @@ impl ReconcilerSite {
         }
     }
 
-    /// Puts a release whose tasks read twelve labels, and nodes that provide them. Their records need more room than
-    /// the nodes add to their cluster.
+    /// Stores a release whose tasks read twelve labels, and nodes (each with its group) that provide long values of
+    /// these labels. The records of the nodes are larger than the 16 KiB that each node adds to the limit of its
+    /// cluster.
     async fn put_large_release(&self, nodes: &[(Uuid, Uuid)]) {
         let keys: Vec<String> = (0..12).map(|nth| format!("k{nth}")).collect();
         let template: String = keys.iter().map(|key| format!("{{{{ labels.{key} }}}}")).collect();
@@ -121,7 +128,8 @@ impl ReconcilerSite {
         }
     }
 
-    /// Creates a site in which the second group's node waits, and nothing is left to do.
+    /// Creates a site with the cluster of [`Self::put_waiting_cluster`], and runs passes until no change is pending.
+    /// The node of the second group then waits.
     async fn with_waiting_node() -> Self {
         let site = Self::new().await;
         site.put_waiting_cluster().await;
@@ -154,67 +162,75 @@ impl ReconcilerSite {
         self.cache.wait_for(self.store.commit(put).await.unwrap()).await;
     }
 
-    /// Returns the nodes that the second group's node waits for, as of the last pass.
+    /// Returns the nodes for which the node of the second group waits, as of the last pass.
     fn awaited_nodes(&self) -> Vec<NodeId> {
         let shut = self.reconciler.lock_waves().shut_barriers(&self.cache.model(), NodeId(WAITING_NODE));
         shut.expect("the last pass was for this model")
             .into_iter()
             .flat_map(|shut| shut.awaited_nodes)
-            .map(|one| one.node)
+            .map(|awaited| awaited.node)
             .collect()
     }
 }
 
+/// A node leaves the first group, and the pass that handles the move fails to store. After the next passes, the second
+/// group must no longer wait for that node.
 #[tokio::test]
 async fn pass_opens_barrier_when_node_moved_during_failed_pass() {
-    let nowhere = Uuid::from_u128(99);
-    for to in [None, Some(SECOND_GROUP), Some(OTHER_GROUP), Some(nowhere)] {
+    let missing_group = Uuid::from_u128(99);
+    for target_group in [None, Some(SECOND_GROUP), Some(OTHER_GROUP), Some(missing_group)] {
         let site = ReconcilerSite::with_waiting_node().await;
         assert_eq!(site.awaited_nodes(), [NodeId(NODE), NodeId(STAYING_NODE)]);
-        site.put_node(NODE, to).await;
+        site.put_node(NODE, target_group).await;
         // The new node makes the pass write to the store.
         site.put_node(Uuid::from_u128(6), Some(SECOND_GROUP)).await;
         site.store.inject_faults([Some(InjectedFault::CommitLost)]);
         site.reconciler.run_pass().await;
-        assert!(site.reconciler.lock_state().unpublished.contains(&NODE), "it is left to do");
+        assert!(site.reconciler.lock_state().unpublished.contains(&NODE), "the next pass must publish the node");
         site.reconciler.run_pass().await;
         site.reconciler.run_pass().await;
-        assert_eq!(site.awaited_nodes(), [NodeId(STAYING_NODE)], "it moved to {to:?}");
+        assert_eq!(site.awaited_nodes(), [NodeId(STAYING_NODE)], "the node moved to {target_group:?}");
     }
 }
 
-/// No host has checked in since the start. A record of an earlier version has no parts.
+/// The stored record of the sent state decides whether a node is confirmed, because no host has checked in since the
+/// controller started. A record that an earlier version of Stemma wrote has no digests of the parts (`None`).
 #[tokio::test]
 async fn y06_confirmation_follows_sent_record_before_first_check_in() {
     let site = ReconcilerSite::with_waiting_node().await;
     site.put_result(NODE).await;
     let (known, task_set) = site.reconciler.table.digests(NODE).unwrap();
     let parts = |known| Some(SentParts { known, task_set });
-    let released = site.cache.model().released.get(&NODE).unwrap().revision;
-    let (current, previous) = (task_set, PartDigest([8; 32]));
-    for (reported_set, parts, revision, unconfirmed, expected) in [
-        (current, parts(known), released, false, HostConfirmation::Confirmed),
-        (current, parts(known), released, true, HostConfirmation::Unconfirmed),
-        (current, parts(PartDigest([9; 32])), released + 5, false, HostConfirmation::Unconfirmed),
-        (current, parts(PartDigest([9; 32])), released + 5, true, HostConfirmation::Unconfirmed),
-        (current, None, released, false, HostConfirmation::Confirmed),
-        (current, None, released - 1, false, HostConfirmation::Unconfirmed),
+    let released_revision = site.cache.model().released.get(&NODE).unwrap().revision;
+    let (current_set, previous_set) = (task_set, PartDigest([8; 32]));
+    for (reported_set, parts, revision, is_unconfirmed, expected) in [
+        (current_set, parts(known), released_revision, false, HostConfirmation::Confirmed),
+        (current_set, parts(known), released_revision, true, HostConfirmation::Unconfirmed),
+        (current_set, parts(PartDigest([9; 32])), released_revision + 5, false, HostConfirmation::Unconfirmed),
+        (current_set, parts(PartDigest([9; 32])), released_revision + 5, true, HostConfirmation::Unconfirmed),
+        (current_set, None, released_revision, false, HostConfirmation::Confirmed),
+        (current_set, None, released_revision - 1, false, HostConfirmation::Unconfirmed),
         // The host confirmed the task set, and has not run it yet.
-        (previous, parts(known), released, false, HostConfirmation::Confirmed),
-        (previous, parts(known), released, true, HostConfirmation::Unconfirmed),
-        (previous, None, released, false, HostConfirmation::Unconfirmed),
+        (previous_set, parts(known), released_revision, false, HostConfirmation::Confirmed),
+        (previous_set, parts(known), released_revision, true, HostConfirmation::Unconfirmed),
+        (previous_set, None, released_revision, false, HostConfirmation::Unconfirmed),
     ] {
         site.put_result_for(NODE, reported_set).await;
-        let record = SentRecord { epoch: Uuid::from_u128(7), revision, parts, unconfirmed };
+        let record = SentRecord { epoch: Uuid::from_u128(7), revision, parts, unconfirmed: is_unconfirmed };
         let put = Transaction::new().put(key::node_entry(key::SENT_STATES, NODE), codec::encode(&record));
         site.cache.wait_for(site.store.commit(put).await.unwrap()).await;
         let model = site.cache.model();
-        let (resolution, set) = (model.resolve(NODE), state_inputs::task_set(&model, NODE));
-        let resolved = resolution.resolved_node().map(|answer| &**answer);
-        assert_eq!(state_inputs::confirmation(&model, &site.reconciler.table, (NODE, resolved), &set), expected, "{record:?}");
+        let (resolution, task_set_digests) = (model.resolve(NODE), state_inputs::released_task_set_digests(&model, NODE));
+        let resolved_node = resolution.resolved_node().map(|node| &**node);
+        assert_eq!(
+            state_inputs::confirmation(&model, &site.reconciler.table, (NODE, resolved_node), &task_set_digests),
+            expected,
+            "{record:?}"
+        );
     }
 }
 
+/// The pass that receives the results fails to store. The next passes must handle these results nevertheless.
 #[tokio::test]
 async fn pass_opens_barrier_when_results_arrived_during_failed_pass() {
     let site = ReconcilerSite::with_waiting_node().await;
@@ -224,26 +240,35 @@ async fn pass_opens_barrier_when_results_arrived_during_failed_pass() {
     site.put_node(Uuid::from_u128(6), Some(OTHER_GROUP)).await;
     site.store.inject_faults([Some(InjectedFault::CommitLost)]);
     site.reconciler.run_pass().await;
-    assert!(site.reconciler.lock_state().unpublished_results.contains_key(&NODE), "they are left to do");
+    assert!(site.reconciler.lock_state().unpublished_results.contains_key(&NODE), "the next pass must publish the results");
     site.reconciler.run_pass().await;
     site.reconciler.run_pass().await;
     assert_eq!(site.awaited_nodes(), []);
 }
 
+/// A full resolve finds results that no pass received, and counts them as a miss.
 #[tokio::test]
 async fn resolve_all_counts_miss_when_pass_saw_no_result() {
-    for (is_heard_of, found) in [(true, 0), (false, 1)] {
+    for (is_seen, expected_misses) in [(true, 0), (false, 1)] {
         let site = ReconcilerSite::with_waiting_node().await;
         let missed = || site.counters.missed.get();
         site.put_result(NODE).await;
         site.put_result(STAYING_NODE).await;
-        if !is_heard_of {
-            // Another reader takes the changes, so no pass gets them.
+        if !is_seen {
+            // Another reader drains the changes, so no pass sees them.
             drop(site.cache.take_changes());
         }
-        assert_eq!((site.reconciler.resolve_all().await, missed()), (found, found as u64), "heard of: {is_heard_of}");
+        assert_eq!(
+            (site.reconciler.resolve_all().await, missed()),
+            (expected_misses, expected_misses as u64),
+            "seen by the pass: {is_seen}"
+        );
         assert_eq!(site.awaited_nodes(), []);
-        assert_eq!((site.reconciler.resolve_all().await, missed()), (0, found as u64), "it is corrected");
+        assert_eq!(
+            (site.reconciler.resolve_all().await, missed()),
+            (0, expected_misses as u64),
+            "the first full resolve corrected the nodes"
+        );
     }
 }
 
@@ -252,7 +277,7 @@ async fn pass_opens_barrier_when_results_arrived_in_watch_gap() {
     let site = ReconcilerSite::with_waiting_node().await;
     site.put_result(NODE).await;
     site.put_result(STAYING_NODE).await;
-    // The list of the nodes with results is lost, so everything is read again.
+    // The list of the nodes with new results is lost, so the reload makes the pass read everything again.
     drop(site.cache.take_changes());
     site.cache.reload(site.store.as_ref()).await.unwrap();
     site.reconciler.run_pass().await;
@@ -267,11 +292,12 @@ async fn resolve_all_counts_no_miss_when_previous_pass_failed() {
     site.put_node(NODE, None).await;
     // The node of another cluster makes the pass write. In this cluster, only the node that left it has changed.
     site.put_node(Uuid::from_u128(6), Some(OTHER_GROUP)).await;
-    // The pass before the full one stores nothing, and leaves the change that opens the barrier to it.
+    // The full resolve first runs a normal pass. That pass fails to store, so the full resolve handles the change that
+    // opens the barrier.
     site.store.inject_faults([Some(InjectedFault::CommitLost)]);
     assert_eq!((site.reconciler.resolve_all().await, site.counters.missed.get()), (0, 0));
     site.reconciler.run_pass().await;
-    assert_eq!(site.awaited_nodes(), [], "nobody is left who has not succeeded");
+    assert_eq!(site.awaited_nodes(), [], "every remaining node of the first group has succeeded");
 }
 
 #[tokio::test]
@@ -280,13 +306,13 @@ async fn resolve_all_counts_missed_node_when_pass_saw_no_change() {
     let (reconciler, missed) = (&site.reconciler, || site.counters.missed.get());
     reconciler.run_first_pass().await;
     site.put_node(Uuid::from_u128(1), None).await;
-    assert_eq!((reconciler.resolve_all().await, missed()), (0, 0), "a full pass hears of it as any other does");
+    assert_eq!((reconciler.resolve_all().await, missed()), (0, 0), "a full resolve sees the change like any other pass");
     site.put_node(Uuid::from_u128(2), None).await;
-    // Another reader takes the changes, so no pass gets them.
+    // Another reader drains the changes, so no pass sees them.
     drop(site.cache.take_changes());
     reconciler.run_pass().await;
     assert_eq!((reconciler.resolve_all().await, missed()), (1, 1));
-    assert_eq!((reconciler.resolve_all().await, missed()), (0, 1), "it is corrected");
+    assert_eq!((reconciler.resolve_all().await, missed()), (0, 1), "the first full resolve corrected the node");
 }
 
 #[tokio::test]
@@ -297,61 +323,68 @@ async fn x01_pass_releases_remaining_nodes_when_store_refuses_record() {
     site.put_waiting_cluster().await;
     site.store.refuse_key(Some(key::node_entry(key::RELEASED, NODE)));
     reconciler.run_first_pass().await;
-    let is_refused = || refusal(NODE).is_some_and(|why| why.contains(" the limit max_bytes is 7;"));
+    let is_refused = || refusal(NODE).is_some_and(|reason| reason.contains(" the limit max_bytes is 7;"));
     assert!(is_refused(), "{:?}", refusal(NODE));
     assert_eq!(table.status().nodes_with_refused_release(), [NODE]);
     let has_state = |node| table.digests(node).is_some();
     assert_eq!([NODE, STAYING_NODE, WAITING_NODE].map(has_state), [false, true, true]);
-    assert!(reconciler.lock_state().unpublished.is_empty(), "nothing is tried again each second");
-    // It is tried again in a full resolve, and when the node changes.
+    assert!(reconciler.lock_state().unpublished.is_empty(), "the release is not retried each second");
+    // The release is retried in a full resolve, and when the node changes.
     assert_eq!((reconciler.resolve_all().await, is_refused()), (0, true));
     site.store.refuse_key(None);
-    assert_eq!((reconciler.resolve_all().await, site.counters.missed.get()), (0, 0), "it was not missed");
+    assert_eq!((reconciler.resolve_all().await, site.counters.missed.get()), (0, 0), "the node does not count as missed");
     assert_eq!((refusal(NODE), has_state(NODE)), (None, true));
 }
 
+/// The records of the cluster use its whole quota, so no task set is released there. After records are deleted, the
+/// next pass releases the task sets.
 #[tokio::test]
 async fn x03_f07_pass_withholds_releases_until_cluster_has_room() {
     let site = ReconcilerSite::new().await;
     let (reconciler, table) = (&site.reconciler, &site.reconciler.table);
     site.put_waiting_cluster().await;
-    let elsewhere = Uuid::from_u128(6);
+    let other_cluster_node = Uuid::from_u128(6);
     site.put_large_release(&[
         (NODE, FIRST_GROUP),
         (STAYING_NODE, FIRST_GROUP),
         (WAITING_NODE, SECOND_GROUP),
-        (elsewhere, OTHER_GROUP),
+        (other_cluster_node, OTHER_GROUP),
     ])
     .await;
     let (filler, cluster) = (Uuid::from_u128(77), Some(ClusterId(CLUSTER)));
-    let all = RecordSize { node: NodeId(filler), cluster, stored: Some(FULL_BYTES), next: None };
-    assert_eq!(reconciler.registry.record_quota().admit(&[all], &[], |_| 3), QuotaDecision::default());
-    let used = || reconciler.registry.record_quota().cluster_usage(cluster);
+    let filler_size = RecordSize { node: NodeId(filler), cluster, stored: Some(FULL_BYTES), next: None };
+    assert_eq!(reconciler.registry.record_quota().update_and_decide(&[filler_size], &[], |_| 3), QuotaDecision::default());
+    let cluster_usage = || reconciler.registry.record_quota().cluster_usage(cluster);
     reconciler.run_first_pass().await;
     let refusal = |node| table.status().refused_release(node);
     for node in [NODE, STAYING_NODE, WAITING_NODE] {
-        let why = refusal(node).unwrap_or_default();
-        let begins = "with it, the task sets of cluster c would need more than 33554432 bytes plus 16384 for each of its nodes; ";
-        assert!(why.starts_with(begins), "{why}");
+        let reason = refusal(node).unwrap_or_default();
+        let expected_start =
+            "with it, the task sets of cluster c would need more than 33554432 bytes plus 16384 for each of its nodes; ";
+        assert!(reason.starts_with(expected_start), "{reason}");
     }
     let task_set = |node| table.digests(node).unwrap().1;
     let empty_set = task_set(NODE);
-    assert!(task_set(elsewhere) != empty_set && refusal(elsewhere).is_none(), "another cluster has room");
-    assert_eq!(used(), FULL_BYTES, "nothing was taken");
-    // The node that used all of the room is deleted.
+    assert!(task_set(other_cluster_node) != empty_set && refusal(other_cluster_node).is_none(), "the other cluster has space");
+    assert_eq!(cluster_usage(), FULL_BYTES, "the refused records use no space");
+    // Publish the deletion of the node that used all of the space. A new revision must exist for that, so an unrelated
+    // key is written first.
     site.cache.wait_for(site.store.commit(Transaction::new().put("x", Bytes::new())).await.unwrap()).await;
     drop(reconciler.publish(&site.cache.model(), BTreeSet::from([filler]), BTreeMap::new(), Timestamp(0)).await);
-    assert!(reconciler.lock_state().unpublished.contains(&NODE), "it is tried again at once");
+    assert!(reconciler.lock_state().unpublished.contains(&NODE), "the next pass retries the node");
     reconciler.run_pass().await;
     assert_eq!((refusal(NODE), reconciler.resolve_all().await), (None, 0));
     assert_ne!(task_set(NODE), empty_set);
-    let (all, one) = (used(), site.cache.model().released[&NODE].own_bytes());
-    let of_node = reconciler.registry.record_quota().node_usage(NodeId(NODE));
-    assert!(one > 12 * 1_900 && all > 2 * one && of_node == Some((cluster, one)), "{one} of {all} bytes");
+    let (cluster_bytes, node_bytes) = (cluster_usage(), site.cache.model().released[&NODE].own_bytes());
+    let usage = reconciler.registry.record_quota().node_usage(NodeId(NODE));
+    assert!(
+        node_bytes > 12 * 1_900 && cluster_bytes > 2 * node_bytes && usage == Some((cluster, node_bytes)),
+        "{node_bytes} of {cluster_bytes} bytes"
+    );
 }
 
-/// After a start, each stored record counts in its cluster, even if nothing is decided for the node. The room of a
-/// record that the store refuses is free for other nodes.
+/// After a start, each stored record counts for the quota of its cluster, even if the reconciler decides nothing for
+/// the node. The space of a record that the store refused is free for other nodes.
 #[tokio::test]
 async fn x03_f07_cluster_usage_equals_stored_bytes_after_start() {
     let site = ReconcilerSite::new().await;
@@ -359,48 +392,52 @@ async fn x03_f07_cluster_usage_equals_stored_bytes_after_start() {
     site.put_large_release(&[(NODE, FIRST_GROUP), (STAYING_NODE, FIRST_GROUP)]).await;
     site.store.refuse_key(Some(key::node_entry(key::RELEASED, NODE)));
     site.reconciler.run_first_pass().await;
-    let stored = |node| site.cache.model().released.get(&node).map(|record| record.own_bytes());
-    let held = |reconciler: &Reconciler| {
+    let stored_bytes = |node| site.cache.model().released.get(&node).map(|record| record.own_bytes());
+    let usage = |reconciler: &Reconciler| {
         [NODE, STAYING_NODE].map(|node| reconciler.registry.record_quota().node_usage(NodeId(node)).map(|(_, bytes)| bytes))
     };
-    let large = stored(STAYING_NODE).unwrap();
-    assert_eq!((held(&site.reconciler), stored(NODE)), ([Some(0), Some(large)], None));
+    let large_bytes = stored_bytes(STAYING_NODE).unwrap();
+    assert_eq!((usage(&site.reconciler), stored_bytes(NODE)), ([Some(0), Some(large_bytes)], None));
     site.store.refuse_key(None);
     assert_eq!(site.reconciler.resolve_all().await, 0);
-    // Its group does not exist, so it cannot be resolved.
+    // The node's new group does not exist, so the node cannot be resolved.
     site.put_node(STAYING_NODE, Some(Uuid::from_u128(99))).await;
     site.reconciler.run_pass().await;
-    assert_eq!(held(&site.reconciler), [stored(NODE), Some(large)], "it keeps it in no cluster");
+    assert_eq!(
+        usage(&site.reconciler),
+        [stored_bytes(NODE), Some(large_bytes)],
+        "the node without a cluster still has its record"
+    );
     site.put_large_release(&[(STAYING_NODE, FIRST_GROUP)]).await;
     site.reconciler.run_pass().await;
-    assert_eq!(held(&site.reconciler), [stored(NODE), stored(STAYING_NODE)]);
+    assert_eq!(usage(&site.reconciler), [stored_bytes(NODE), stored_bytes(STAYING_NODE)]);
     // Without a release, nothing is decided for the nodes.
-    let gone = Transaction::new().delete(key::object(Kind::Release, Uuid::from_u128(10)));
-    site.cache.wait_for(site.store.commit(gone).await.unwrap()).await;
+    let deletion = Transaction::new().delete(key::object(Kind::Release, Uuid::from_u128(10)));
+    site.cache.wait_for(site.store.commit(deletion).await.unwrap()).await;
     let (store, cache) = (Arc::clone(&site.store) as Arc<dyn Store>, Arc::clone(&site.cache));
     let registry = Arc::new(Registry::new(store, cache, Arc::new(FixedClock(3600))));
     let restarted = Reconciler::new(registry, crate::desired::tests::table(), Arc::default());
-    assert_eq!(held(&restarted), [stored(NODE), stored(STAYING_NODE)], "before anything is resolved");
+    assert_eq!(usage(&restarted), [stored_bytes(NODE), stored_bytes(STAYING_NODE)], "before the first pass");
     restarted.run_first_pass().await;
-    assert_eq!(restarted.lock_state().blocked_reasons.len(), 3, "each node of the cluster");
-    assert_eq!(held(&restarted), [stored(NODE), stored(STAYING_NODE)]);
+    assert_eq!(restarted.lock_state().blocked_reasons.len(), 3, "each node of the cluster has a reason");
+    assert_eq!(usage(&restarted), [stored_bytes(NODE), stored_bytes(STAYING_NODE)]);
 }
 
 #[tokio::test]
 async fn resolve_all_now_follows_first_pass_when_requested_before() {
     let site = ReconcilerSite::new().await;
     site.put_node(Uuid::from_u128(1), None).await;
-    let found = tokio::select! {
+    let missed_count = tokio::select! {
         biased;
-        found = site.reconciler.resolve_all_now() => found,
+        missed_count = site.reconciler.resolve_all_now() => missed_count,
         never = site.reconciler.run() => match never {},
     };
-    assert_eq!((found, site.counters.missed.get()), (Some(0), 0));
+    assert_eq!((missed_count, site.counters.missed.get()), (Some(0), 0));
 }
 
 #[test]
 fn note_blocked_returns_true_only_when_reason_is_new() {
     let (mut state, node) = (PassState::default(), Uuid::from_u128(1));
-    let results = ["no release", "no release", "no cluster"].map(|why| state.note_blocked(node, why));
-    assert_eq!(results, [true, false, true]);
+    let is_new = ["no release", "no release", "no cluster"].map(|reason| state.note_blocked(node, reason));
+    assert_eq!(is_new, [true, false, true]);
 }

@@ -1,4 +1,5 @@
-//! The waves of all clusters, kept from pass to pass, and the grants that follow from them.
+//! The waves of all clusters, kept from pass to pass, and the grants that follow from them. A wave is the state of all
+//! barriers of a cluster: which are open, and which nodes each shut one waits for.
 //!
 //! `stemma_core::rollout` decides what opens a barrier. This module passes it the changes of a pass, and has the result
 //! signed.
@@ -18,20 +19,20 @@ use crate::cache::Model;
 use crate::cache::released::is_released;
 use crate::desired::{DesiredTable, encode};
 
-/// The desired states of nodes, and the results of their tasks.
+/// The desired states of nodes and the results of their tasks, from which a wave computes which barriers are open.
 #[derive(Clone, Copy)]
 pub(crate) struct TaskOutcomes<'a> {
     /// The table with the desired states of the nodes.
     pub(crate) table: &'a DesiredTable,
-    /// What was released to the nodes, with the results.
+    /// The model with what was released to the nodes, and their task results.
     pub(crate) model: &'a Model,
 }
 
 impl TaskOutcomes<'_> {
-    /// Returns the outcome of a task in the task set that a node must have.
+    /// Returns the outcome of a task, if the last result is of the task set that the node must have.
     fn outcome(&self, node: NodeId, task: &str) -> Option<Outcome> {
-        let last = &self.model.results.get(&node.0)?.tasks.get(task)?.result;
-        self.table.is_task_set(node.0, last.task_set).then_some(last.outcome)
+        let result = &self.model.results.get(&node.0)?.tasks.get(task)?.result;
+        self.table.is_task_set(node.0, result.task_set).then_some(result.outcome)
     }
 }
 
@@ -59,7 +60,7 @@ impl TaskResults for TaskOutcomes<'_> {
     }
 
     fn has_failed(&self, node: NodeId, task: &str) -> bool {
-        // A task that has drifted and is left so, or was only checked, does not succeed by itself either.
+        // Without help, a task does not succeed if it has drifted and is left so, or if it was only checked.
         self.outcome(node, task).is_some_and(|outcome| !outcome.is_success())
     }
 
@@ -72,16 +73,16 @@ impl TaskResults for TaskOutcomes<'_> {
     }
 }
 
-/// The changes that a pass handles.
+/// The changes of nodes that a pass handles.
 pub(super) struct PassChanges<'a> {
-    /// Nodes that were reconciled: resolved, not resolvable, or deleted.
+    /// Nodes that the pass handled: resolved, not resolvable, or deleted.
     pub(super) nodes: &'a BTreeSet<Uuid>,
     /// Nodes that have begun or ceased to hold up the nodes that wait for them.
     pub(super) with_changed_blocking: &'a BTreeSet<Uuid>,
-    /// Nodes with new results, each with the tasks.
+    /// Nodes with new results, each with the ids of the tasks.
     pub(super) results: &'a BTreeMap<Uuid, BTreeSet<String>>,
-    /// Nodes whose obsolete barriers changed: barriers of the profile that a node keeps, which the present order no
-    /// longer has. The waves may learn of these nodes in no other way.
+    /// Nodes whose obsolete barriers changed. Such a barrier is in the profile that a node continues to run, and the
+    /// present order of tasks no longer has it. No other change shows these nodes to the waves.
     pub(super) with_changed_obsolete: &'a BTreeSet<Uuid>,
 }
 
@@ -89,104 +90,108 @@ pub(super) struct PassChanges<'a> {
 #[derive(Default)]
 pub(super) struct Waves {
     by_cluster: HashMap<ClusterId, Wave>,
-    /// The cluster whose wave has each node. The model of the last pass does not show this: a pass whose commit failed
-    /// ended before it updated the waves.
+    /// The cluster whose wave contains each node. The model of the last pass does not show this, because a pass whose
+    /// commit failed has not updated the waves.
     cluster_of_node: HashMap<Uuid, ClusterId>,
-    /// Barriers of the profile that a node keeps, which the present order no longer has. They are open.
+    /// The barriers of the profile that a node continues to run, which the present order of tasks no longer has. They
+    /// are open.
     obsolete_barriers: HashMap<Uuid, Arc<[desired::Barrier]>>,
     /// The revision of the last pass.
     revision: Revision,
-    /// The shut barriers that were computed since the last pass, by cluster, profile and place. A list of nodes needs
-    /// the same barriers for each of its nodes.
+    /// The shut barriers that were computed since the last pass, by cluster, profile and index in the profile. A list
+    /// of nodes shows the same barriers for each of its nodes.
     shut_cache: HashMap<(ClusterId, ProfileHash, usize), ShutBarrier>,
 }
 
 impl Waves {
-    /// Sets the barriers of a node's profile that the present order no longer has. Returns whether they changed.
+    /// Sets the barriers of a node's profile that the present order of tasks no longer has. Returns whether they
+    /// changed.
     pub(super) fn set_obsolete_barriers(&mut self, node: Uuid, barriers: &Arc<[desired::Barrier]>) -> bool {
-        let before = if barriers.is_empty() {
+        let previous_barriers = if barriers.is_empty() {
             self.obsolete_barriers.remove(&node)
         } else {
             self.obsolete_barriers.insert(node, Arc::clone(barriers))
         };
-        before.unwrap_or_default() != *barriers
+        previous_barriers.unwrap_or_default() != *barriers
     }
 
-    /// Returns the clusters in which a change of these nodes may open or shut barriers: those that they are in, and
-    /// those whose waves have them.
+    /// Returns the clusters in which a change of these nodes may open or shut barriers: the clusters of the nodes, and
+    /// the clusters whose waves contain them.
     pub(super) fn clusters_of(&self, fleet: &Fleet, nodes: impl IntoIterator<Item = Uuid>) -> BTreeSet<ClusterId> {
         let clusters = |node| [fleet.cluster_of_node(NodeId(node)), self.cluster_of_node.get(&node).copied()];
         nodes.into_iter().flat_map(clusters).flatten().collect()
     }
 
-    /// Returns the barriers that are shut for a node, or `None` if its wave is not that of this model.
+    /// Returns the barriers that are shut for a node. Returns `None` if its cluster has no wave, or the wave is of
+    /// another model.
     pub(super) fn shut_barriers(&mut self, model: &Model, node: NodeId) -> Option<Vec<ShutBarrier>> {
         let cluster = model.fleet.cluster_of_node(node)?;
         let wave = self.by_cluster.get(&cluster)?;
         let profile = model.fleet.profile(node).filter(|_| self.revision.0 == model.revision.get())?;
         let cache = &mut self.shut_cache;
-        let shut_at = |at| {
-            let compute = || ShutBarrier::new(&model.fleet, wave, profile, at);
-            cache.entry((cluster, profile.hash, at)).or_insert_with(compute).clone()
+        let shut_at = |index| {
+            let compute = || ShutBarrier::new(&model.fleet, wave, profile, index);
+            cache.entry((cluster, profile.hash, index)).or_insert_with(compute).clone()
         };
         Some(wave.closed_barriers(node).into_iter().map(shut_at).collect())
     }
 
-    /// Clears all waves. Each is built again from what is stored when one of its nodes is reconciled next.
+    /// Removes all waves. Each is built again from the store when a node of its cluster is handled in a pass.
     pub(super) fn clear(&mut self) {
         self.by_cluster.clear();
         self.shut_cache.clear();
     }
 
-    /// Applies the changes of a pass, and grants the barriers that they open. Returns the nodes whose open barriers
-    /// changed, and for the affected nodes whether they are blocked.
-    pub(super) fn update(
+    /// Applies the changes of a pass to the waves, and grants the barriers that they open. Returns the nodes whose open
+    /// barriers changed, and for each affected node whether it is blocked.
+    pub(super) fn apply_changes(
         &mut self,
         fleet: &Fleet,
         results: TaskOutcomes<'_>,
-        touched: &PassChanges<'_>,
+        changes: &PassChanges<'_>,
         revision: Revision,
     ) -> (Vec<Uuid>, Vec<(Uuid, bool)>) {
         self.shut_cache.clear();
         let mut affected: BTreeMap<ClusterId, AffectedNodeSet> = BTreeMap::new();
         let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
-        for node in touched.nodes.union(touched.with_changed_blocking) {
-            let now = fleet.cluster_of_node(NodeId(*node));
-            let before = match now {
+        for node in changes.nodes.union(changes.with_changed_blocking) {
+            let new_cluster = fleet.cluster_of_node(NodeId(*node));
+            let old_cluster = match new_cluster {
                 Some(cluster) => self.cluster_of_node.insert(*node, cluster),
                 None => {
                     self.obsolete_barriers.remove(node);
                     self.cluster_of_node.remove(node)
                 }
             };
-            for cluster in now.into_iter().chain(before.filter(|before| Some(*before) != now)) {
+            for cluster in new_cluster.into_iter().chain(old_cluster.filter(|old_cluster| Some(*old_cluster) != new_cluster)) {
                 nodes.entry(cluster).or_default().push(NodeId(*node));
             }
         }
         for (cluster, nodes) in nodes {
             self.update_members(fleet, results, cluster, &nodes, &mut affected);
         }
-        for (node, tasks) in touched.results {
+        for (node, tasks) in changes.results {
             let Some(cluster) = fleet.cluster_of_node(NodeId(*node)) else { continue };
             if let Some(wave) = self.by_cluster.get_mut(&cluster) {
                 wave.update_results(&results, NodeId(*node), tasks, affected.entry(cluster).or_default());
             }
         }
-        for node in touched.with_changed_obsolete.iter().copied().map(NodeId) {
+        for node in changes.with_changed_obsolete.iter().copied().map(NodeId) {
             if let Some(cluster) = fleet.cluster_of_node(node) {
                 affected.entry(cluster).or_default().add_node(node);
             }
         }
         self.revision = revision;
-        let grant = |(cluster, affected): (&ClusterId, &AffectedNodeSet)| self.grant(results.table, *cluster, affected, revision);
-        let granted = affected.iter().flat_map(grant).collect();
+        let grant = |(id, set): (&ClusterId, &AffectedNodeSet)| self.grant_barriers(results.table, *id, set, revision);
+        let changed_nodes = affected.iter().flat_map(grant).collect();
         let waves = affected.iter().filter_map(|(cluster, affected)| Some((self.by_cluster.get(cluster)?, affected)));
         let blocked = waves.flat_map(|(wave, affected)| wave.blocked_nodes(affected));
-        (granted, blocked.map(|(node, is_blocked)| (node.0, is_blocked)).collect())
+        (changed_nodes, blocked.map(|(node, is_blocked)| (node.0, is_blocked)).collect())
     }
 
-    /// Updates the wave of a cluster after these nodes changed, joined or left it. Builds the wave again if it is not
-    /// current, and removes it if the cluster has no nodes.
+    /// Updates the wave of a cluster after these nodes changed, joined or left the cluster. Adds the nodes that this
+    /// affects to `affected`. Builds the wave again if it is not current, and removes the wave of a cluster without
+    /// nodes.
     fn update_members(
         &mut self,
         fleet: &Fleet,
@@ -195,7 +200,7 @@ impl Waves {
         nodes: &[NodeId],
         affected: &mut BTreeMap<ClusterId, AffectedNodeSet>,
     ) {
-        // A cluster is removed after the last of its nodes.
+        // A cluster can be deleted only when it has no nodes. So its wave is removed with its last node.
         if fleet.nodes_in_cluster(cluster).next().is_none() {
             self.by_cluster.remove(&cluster);
             return;
@@ -212,29 +217,29 @@ impl Waves {
         self.by_cluster.insert(cluster, wave);
     }
 
-    /// Grants the affected nodes of a cluster the barriers that are open for them. Returns the nodes whose open
-    /// barriers changed.
-    fn grant(&self, table: &DesiredTable, cluster: ClusterId, affected: &AffectedNodeSet, revision: Revision) -> Vec<Uuid> {
-        let Some(wave) = self.by_cluster.get(&cluster).filter(|_| !affected.is_empty()) else { return Vec::new() };
-        let mut opened = Vec::new();
-        for (node, profile, open) in wave.open_barriers(affected) {
+    /// Grants each affected node of a cluster the barriers that are open for it. Returns the nodes whose open barriers
+    /// changed.
+    fn grant_barriers(&self, table: &DesiredTable, cluster: ClusterId, nodes: &AffectedNodeSet, revision: Revision) -> Vec<Uuid> {
+        let Some(wave) = self.by_cluster.get(&cluster).filter(|_| !nodes.is_empty()) else { return Vec::new() };
+        let mut open_by_node = Vec::new();
+        for (node, profile, barriers) in wave.open_barriers(nodes) {
             let Some((_, task_set)) = table.digests(node.0) else { continue };
-            let mut open: Vec<_> = open.into_iter().map(|barrier| encode::wire_barrier(profile, barrier)).collect();
-            open.extend(self.obsolete_barriers.get(&node.0).into_iter().flat_map(|barriers| &**barriers).cloned());
-            opened.push((node.0, task_set, open));
+            let mut barriers: Vec<_> = barriers.into_iter().map(|barrier| encode::wire_barrier(profile, barrier)).collect();
+            barriers.extend(self.obsolete_barriers.get(&node.0).into_iter().flat_map(|list| &**list).cloned());
+            open_by_node.push((node.0, task_set, barriers));
         }
-        table.open_barriers(opened, revision)
+        table.open_barriers(open_by_node, revision)
     }
 }
 
-/// A barrier that a node waits at.
+/// A shut barrier at which a node waits.
 #[derive(Clone)]
 pub(crate) struct ShutBarrier {
-    /// The barrier, as both ends name it.
+    /// The barrier, as the messages between controller and agent name it.
     pub(crate) barrier: desired::Barrier,
-    /// The tasks of the node that wait at the barrier, in the order in which they run.
+    /// The ids of the node's tasks that wait at the barrier, in the order in which they run.
     pub(crate) waiting_tasks: Vec<String>,
-    /// The first few nodes that the barrier waits for, by uuid.
+    /// The first few nodes that the barrier waits for, ordered by uuid.
     pub(crate) awaited_nodes: Vec<AwaitedNode>,
     /// The number of nodes that the barrier waits for.
     pub(crate) awaited_count: usize,
@@ -243,49 +248,50 @@ pub(crate) struct ShutBarrier {
 /// A node that a barrier waits for.
 #[derive(Clone)]
 pub(crate) struct AwaitedNode {
-    /// The node that has unfinished tasks.
+    /// The node that must finish tasks.
     pub(crate) node: NodeId,
-    /// The tasks that the node must finish, in the order in which they run there.
+    /// The ids of the tasks that the node must finish, in the order in which they run there.
     pub(crate) tasks: Vec<String>,
 }
 
-/// Maximum number of nodes that a barrier lists.
+/// Maximum number of nodes that are listed for one barrier.
 const MAX_LISTED_NODES: usize = 10;
 
-/// Returns the barriers that are shut for a node, and the nodes that they wait for, as of this model.
+/// Returns the barriers that are shut for a node according to the model, with the nodes that they wait for.
 pub(super) fn shut_barriers(results: TaskOutcomes<'_>, node: NodeId) -> Vec<ShutBarrier> {
     let fleet = &results.model.fleet;
     let (Some(profile), Some(cluster)) = (fleet.profile(node), fleet.cluster_of_node(node)) else { return Vec::new() };
     let wave = Wave::for_profiles(fleet, cluster, &results, [profile]);
-    wave.closed_barriers(node).into_iter().map(|at| ShutBarrier::new(fleet, &wave, profile, at)).collect()
+    wave.closed_barriers(node).into_iter().map(|index| ShutBarrier::new(fleet, &wave, profile, index)).collect()
 }
 
 impl ShutBarrier {
-    /// Describes the barrier at place `at` of a profile, as far as the wave has not opened it.
-    fn new(fleet: &Fleet, wave: &Wave, profile: &Profile, at: usize) -> Self {
-        let (barrier, nodes) = (encode::wire_barrier(profile, &profile.barriers[at]), wave.awaited_nodes(profile.hash, at));
+    /// Describes the barrier with this index in a profile: the tasks that wait at it, and the nodes of the wave that it
+    /// waits for.
+    fn new(fleet: &Fleet, wave: &Wave, profile: &Profile, index: usize) -> Self {
+        let (barrier, nodes) = (encode::wire_barrier(profile, &profile.barriers[index]), wave.awaited_nodes(profile.hash, index));
         let (waiting_tasks, awaited_count) = (waiting_tasks(profile, &barrier), nodes.len());
         let awaited = |node: &NodeId| AwaitedNode {
             node: *node,
-            tasks: ordered_tasks(fleet, *node, &wave.awaited_tasks(profile.hash, at, *node)),
+            tasks: ordered_tasks(fleet, *node, &wave.awaited_tasks(profile.hash, index, *node)),
         };
         Self { barrier, waiting_tasks, awaited_nodes: nodes.iter().take(MAX_LISTED_NODES).map(awaited).collect(), awaited_count }
     }
 }
 
-/// Returns tasks of a node in the order in which they run there.
+/// Returns those of the given tasks that a node has, in the order in which they run there.
 fn ordered_tasks(fleet: &Fleet, node: NodeId, tasks: &BTreeSet<&str>) -> Vec<String> {
     let ids = fleet.profile(node).into_iter().flat_map(|profile| {
         let release = &profile.release;
-        profile.tasks.iter().map(move |ix| release.id(*ix))
+        profile.tasks.iter().map(move |task_index| release.id(*task_index))
     });
     ids.filter(|id| tasks.contains(id)).map(str::to_owned).collect()
 }
 
-/// Returns the tasks of a profile that wait at a barrier, in order.
+/// Returns the ids of a profile's tasks that wait at a barrier, in the order in which they run.
 fn waiting_tasks(profile: &Profile, barrier: &desired::Barrier) -> Vec<String> {
-    let waiting = profile.tasks_waiting_at(|one| encode::wire_barrier(profile, one) == *barrier);
-    waiting.into_iter().map(|ix| profile.release.id(ix).to_owned()).collect()
+    let task_indexes = profile.tasks_waiting_at(|profile_barrier| encode::wire_barrier(profile, profile_barrier) == *barrier);
+    task_indexes.into_iter().map(|task_index| profile.release.id(task_index).to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -318,7 +324,7 @@ mod tests {
         put(&mut model, NODE, NodeName::new("n").ok(), spec);
         let (table, mut waves) = (table(), Waves::default());
         let (nodes, results) = (BTreeSet::from([NODE]), BTreeMap::new());
-        let touched = PassChanges {
+        let changes = PassChanges {
             nodes: &nodes,
             with_changed_blocking: &BTreeSet::new(),
             results: &results,
@@ -326,10 +332,10 @@ mod tests {
         };
         let barrier = desired::Barrier { task: "t".to_owned(), selector: "kind=node".to_owned() };
         assert!(waves.set_obsolete_barriers(NODE, &Arc::from([barrier])));
-        waves.update(&model.fleet, TaskOutcomes { table: &table, model: &model }, &touched, Revision(1));
+        waves.apply_changes(&model.fleet, TaskOutcomes { table: &table, model: &model }, &changes, Revision(1));
         assert_eq!([waves.by_cluster.len(), waves.cluster_of_node.len(), waves.obsolete_barriers.len()], [1; 3]);
         model.remove::<NodeSpec>(NODE).unwrap();
-        waves.update(&model.fleet, TaskOutcomes { table: &table, model: &model }, &touched, Revision(2));
+        waves.apply_changes(&model.fleet, TaskOutcomes { table: &table, model: &model }, &changes, Revision(2));
         assert_eq!([waves.by_cluster.len(), waves.cluster_of_node.len(), waves.obsolete_barriers.len()], [0; 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! The stored audit log: what each commit did to which objects, and which requests were refused.
+//! The stored audit log: the effect of each commit on objects, and the refused requests.
 //!
 //! A commit writes its own audit event, so a commit without an event, or an event without a commit, cannot exist.
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use stemma_core::object::{ClusterId, Kind, Timestamp};
 use uuid::Uuid;
 
-/// An audit event of a commit. The revision is in the record's key.
+/// An audit event of a commit. The key of the record contains the revision of the commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEvent {
     /// The time of the commit.
@@ -23,7 +23,7 @@ pub struct AuditEvent {
     /// The address of the client.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
-    /// The reason that the person gave.
+    /// The reason that the caller gave for the write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The id of the request.
@@ -40,27 +40,27 @@ pub struct AuditEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind")]
 pub enum FleetAction {
-    /// The hosts were moved to a new epoch after the store was restored.
+    /// An admin resumed the fleet after the store was restored, and so moved the hosts to a new epoch.
     #[serde(rename = "fleet.resumed")]
     Resumed {
-        /// The epoch that the hosts were in.
+        /// The epoch in which the hosts were before.
         epoch_before: Uuid,
-        /// The epoch that the hosts are in now.
+        /// The epoch in which the hosts are now.
         epoch_after: Uuid,
     },
     /// A backup was created.
     #[serde(rename = "backup.made")]
     BackupMade {
-        /// The revision that the backup contains.
+        /// The revision of the store that the backup contains.
         of_revision: u64,
     },
-    /// A join token was created for hosts that join without a node group.
+    /// A join token that is bound to neither a node nor a node group was created.
     #[serde(rename = "token.made")]
     TokenMade {
         /// The token's id, without the secret.
         token: String,
     },
-    /// A join token for hosts that join without a node group was deleted.
+    /// A join token that is bound to neither a node nor a node group was deleted.
     #[serde(rename = "token.deleted")]
     TokenDeleted {
         /// The token's id.
@@ -74,11 +74,11 @@ pub enum FleetAction {
 pub enum AuditRecord {
     /// A commit.
     Commit(AuditEvent),
-    /// A refusal after authentication. It changes and names no object.
+    /// The refusal of a request after authentication. It changes no object, and the record names none.
     Refusal(RefusalRecord),
 }
 
-/// A refused request of an authenticated caller. The revision is in the record's key.
+/// A refused request of an authenticated caller. The key of the record contains its revision in the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefusalRecord {
@@ -91,22 +91,24 @@ pub struct RefusalRecord {
     pub whose: Option<PrincipalRef>,
     /// The address of the client, such as `127.0.0.1:4711`.
     pub address: String,
-    /// The address of the other host, if two hosts share one identity.
+    /// The address of the other host, if the request was refused because two hosts share one identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_address: Option<String>,
     /// The code of the reason, as in `stemma_rejected_total{reason}`.
     pub refused: String,
-    /// Number of further refusals with this principal and reason since the last such entry.
+    /// Number of further refusals with this principal and reason that got no entry, since the last entry for them.
     pub unsaid: u64,
 }
 
-/// The identity of a caller. The name is not enough, because a new principal may get the name of a deleted one.
+/// The identity of a caller. The name does not identify a caller, because a new principal may get the name of a deleted
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrincipalRef {
     /// The stored principal with this uuid.
     Principal(Uuid),
-    /// No stored principal: root, a host, the controller itself, or a caller whose credential belongs to no principal.
+    /// No stored principal. The caller is root, a host, the controller itself, or has a credential that belongs to no
+    /// principal.
     Nobody,
 }
 
@@ -116,7 +118,7 @@ impl From<Option<Uuid>> for PrincipalRef {
     }
 }
 
-/// The time of an audit entry. This type reads the entry, a commit or a refusal, if nothing else of it is needed.
+/// The time of an audit entry. This type reads only the time of an entry, which is a commit or a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct AuditTime {
     /// The time of the entry.
@@ -133,40 +135,41 @@ pub enum Action {
     Updated,
     /// The object was deleted.
     Deleted,
-    /// The object already was as requested.
+    /// The object already was as the request wanted it.
     Unchanged,
 }
 
-/// The effect of a commit on one object, as stored in the audit event. The history has the images of the object: that
-/// from before the commit at the revision `before`, and that from after it at the revision of the event.
+/// The effect of a commit on one object, as stored in the audit event. The history has the images of the object: the
+/// state before the commit at the revision `before`, and the state after it at the revision of the event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedObject {
     /// The kind of the object.
     pub kind: Kind,
     /// The uuid of the object.
     pub uuid: Uuid,
-    /// The object's name at the time.
+    /// The object's name at the time of the commit.
     pub name: String,
-    /// For a group or a primary, the name of its cluster at the time.
+    /// The name of the object's cluster at the time of the commit, for a node group or a primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// The effect on the object.
     pub action: Action,
-    /// The revision of the previous image, or `None` for a new object.
+    /// The revision of the previous image in the history, or `None` if the commit created the object.
     pub before: Option<u64>,
-    /// The clusters of the object before and after the commit. A principal bound to one of them may see this entry,
-    /// also after the object was deleted.
+    /// The clusters of the object before and after the commit. A principal that is bound to one of these clusters may
+    /// see this entry, even after the object was deleted.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub clusters: BTreeSet<ClusterId>,
     /// The previous name, if the commit renamed the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<String>,
-    /// The cluster that the object left. A principal bound to that cluster sees the entry under the name that the
-    /// object had there.
+    /// The cluster that the object left. A principal that is bound to that cluster sees this entry with the name that
+    /// the object had there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<ClusterId>,
-    /// The part of the object that was created or revoked: `certificates.SERIAL` or `tokens.ID` of a principal or of a
-    /// node that joined, or `join-tokens.ID` of the node or node group that a join token is for.
+    /// The part of the object that was created, issued, deleted or revoked. It is `certificates.SERIAL` or `tokens.ID`
+    /// of a principal or of a node that joined. It is `join-tokens.ID` of the node or node group that a join token is
+    /// for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
     /// The effect on `part`, or `None` in a record of an older version.
@@ -178,7 +181,7 @@ pub struct AuditedObject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartAction {
-    /// A token was created.
+    /// A bearer token or a join token was created.
     Made,
     /// A join token was deleted.
     Deleted,
@@ -204,21 +207,21 @@ mod tests {
 
     #[test]
     fn y09_audited_object_round_trips_with_and_without_part_action() {
-        let object = |rest: &str| {
+        let object = |more_members: &str| {
             let uuid = "00000000-0000-0000-0000-000000000007";
-            format!(r#"{{"kind":"Node","uuid":"{uuid}","name":"n","action":"unchanged","before":3,"part":"p"{rest}}}"#)
+            format!(r#"{{"kind":"Node","uuid":"{uuid}","name":"n","action":"unchanged","before":3,"part":"p"{more_members}}}"#)
         };
-        for (rest, expected) in [
+        for (more_members, expected) in [
             ("", None),
             (r#","part_action":"made""#, Some(PartAction::Made)),
             (r#","part_action":"deleted""#, Some(PartAction::Deleted)),
             (r#","part_action":"issued""#, Some(PartAction::Issued)),
             (r#","part_action":"revoked""#, Some(PartAction::Revoked)),
         ] {
-            let text = object(rest);
-            let read: AuditedObject = serde_json::from_str(&text).unwrap();
-            assert_eq!(read.part_action, expected);
-            assert_eq!(serde_json::to_string(&read).unwrap(), text);
+            let text = object(more_members);
+            let decoded: AuditedObject = serde_json::from_str(&text).unwrap();
+            assert_eq!(decoded.part_action, expected);
+            assert_eq!(serde_json::to_string(&decoded).unwrap(), text);
         }
     }
 

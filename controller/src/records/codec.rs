@@ -6,18 +6,18 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The newest schema version of records that this program reads. Every change that an older program would misread
-/// raises the version.
+/// The newest schema version of records that this program reads. A change that an older program would misread raises
+/// the version.
 ///
 /// - 1: all records that need no later version.
 /// - 2: a released task set that refers to values in other records ([`super::common_values`]).
 /// - 3: a released task set with texts in chunks ([`super::chunks`]).
 /// - 4: a released task set whose tags may be in other records too.
 pub const RECORD_SCHEMA: u32 = 4;
-/// The schema version that every program reads.
+/// The schema version that every program reads. Most records are written with it.
 const FIRST_SCHEMA: u32 = 1;
 
-/// Why a record cannot be read.
+/// The reason why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BadRecord {
     /// A newer program wrote the record.
@@ -51,12 +51,12 @@ struct RecordIn<'a> {
     record: &'a RawValue,
 }
 
-/// Encodes a record in the version that every program reads.
+/// Encodes a record with the first schema version, which every program reads.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
     encode_with_schema(FIRST_SCHEMA, record)
 }
 
-/// Encodes a record in the newest version, which an older program refuses.
+/// Encodes a record with the newest schema version, so that an older program refuses the record.
 pub fn encode_newest<T: Serialize>(record: &T) -> Bytes {
     encode_with_schema(RECORD_SCHEMA, record)
 }
@@ -66,16 +66,16 @@ fn encode_with_schema<T: Serialize>(schema: u32, record: &T) -> Bytes {
     serde_json::to_vec(&out).expect("records are made of text keys and JSON values").into()
 }
 
-/// Decodes a record.
+/// Decodes a record of any schema version up to [`RECORD_SCHEMA`].
 ///
 /// # Errors
 /// [`BadRecord`] if a newer program wrote it, or if it is damaged.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadRecord> {
-    let read: RecordIn<'_> = serde_json::from_slice(bytes).map_err(BadRecord::Damaged)?;
-    if read.schema > RECORD_SCHEMA {
-        return Err(BadRecord::Newer { found: read.schema });
+    let raw_record: RecordIn<'_> = serde_json::from_slice(bytes).map_err(BadRecord::Damaged)?;
+    if raw_record.schema > RECORD_SCHEMA {
+        return Err(BadRecord::Newer { found: raw_record.schema });
     }
-    serde_json::from_str(read.record.get()).map_err(BadRecord::Damaged)
+    serde_json::from_str(raw_record.record.get()).map_err(BadRecord::Damaged)
 }
 
 #[cfg(test)]
@@ -86,9 +86,9 @@ mod tests {
     fn decode_returns_record_and_refuses_newer_schema() {
         assert_eq!(decode::<Vec<u8>>(&encode(&vec![1, 2])).unwrap(), [1, 2]);
         assert_eq!(decode::<Vec<u8>>(&encode_newest(&vec![1, 2])).unwrap(), [1, 2]);
-        let refused = decode::<Vec<u8>>(br#"{"schema":5,"record":{"other":"form"}}"#).unwrap_err();
+        let error = decode::<Vec<u8>>(br#"{"schema":5,"record":{"other":"form"}}"#).unwrap_err();
         assert_eq!(
-            refused.to_string(),
+            error.to_string(),
             "the record has schema version 5, this program knows up to 4: run the newer stemma-controller"
         );
         assert!(decode::<Vec<u8>>(b"{}").is_err());

@@ -1,10 +1,11 @@
 //! The stored records of agents' certificates and of join tokens.
 //!
 //! Secrets are never stored. A token's record has the hash of its secret, and a certificate's record has its serial
-//! number and the hash of its key. The record of an agent outlives its node: a node that is deleted and created again
-//! with the same uuid must not make the old certificate valid again (S26). So the record stays, as retired, until the
-//! grace period of its last certificate has ended and none can be presented. Then the sweep ([`crate::enrol::prune`])
-//! deletes it. The sweep also deletes tokens a day after they were used up or expired.
+//! number and the hash of its key. The record of an agent outlives its node: if a node is deleted and created again
+//! with the same uuid, its old certificate must stay invalid (S26). So the record of a deleted node stays and is marked
+//! as retired, until the grace period of its last certificate has ended. After that, no certificate of the node can be
+//! presented, and the sweep ([`crate::enrol::prune`]) deletes the record. The sweep also deletes tokens a day after
+//! they were used up or expired.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,8 +17,8 @@ use uuid::Uuid;
 pub use super::key::{AGENT_KEYS as KEYS, AGENTS, TOKENS};
 
 /// Maximum number of certificates of a node that can still be presented. A node that renews in time has 45 of them at
-/// the end of its first month. More are not issued, because each stays on record until its grace period ends, so that
-/// it can be named and revoked.
+/// the end of its first month. A node with this number gets no more. Each certificate stays in the record until its
+/// grace period ends, so that it can be named and revoked.
 pub(crate) const MAX_CERTIFICATES: usize = 256;
 
 /// Returns the store key of an agent's record.
@@ -25,12 +26,13 @@ pub fn agent_key(node: Uuid) -> String {
     format!("{AGENTS}{node}")
 }
 
-/// Returns the node of the key of an agent's record.
+/// Returns the node in the store key of an agent's record, or `None` if the key is not of that form.
 pub fn read_agent_key(key: &[u8]) -> Option<Uuid> {
     std::str::from_utf8(key).ok()?.strip_prefix(AGENTS)?.parse().ok()
 }
 
-/// Returns the store key of the entry that names the owner of a certificate key.
+/// Returns the store key of the entry that names the owner of a certificate's public key. `spki_sha256` is the SHA-256
+/// of that public key.
 pub fn public_key_entry(spki_sha256: &HexBytes<32>) -> String {
     format!("{KEYS}{}", stemma_core::digest::Hex(&spki_sha256.0))
 }
@@ -47,15 +49,15 @@ pub struct HexBytes<const N: usize>(pub [u8; N]);
 /// The certificates of an agent, and how it joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRecord {
-    /// The X25519 public key of the agent's root process. Secrets are encrypted for it.
+    /// The X25519 public key of the agent's root process, with which secrets for the host are encrypted.
     pub seal_key: HexBytes<32>,
     /// The time at which the agent joined.
     pub joined_at: Timestamp,
     /// The id of the token that the agent joined with.
     pub token: String,
-    /// The certificates that can still be presented, the newest last.
+    /// The certificates that can still be presented, the newest last. Revoked ones are included.
     pub certificates: Vec<CertificateRecord>,
-    /// True if the node was deleted, which makes all of its certificates invalid.
+    /// True if the node was deleted. All of its certificates are then invalid.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
 }
@@ -69,7 +71,7 @@ pub struct CertificateRecord {
     pub spki_sha256: HexBytes<32>,
     /// The time at which the certificate was issued.
     pub issued_at: Timestamp,
-    /// The last second of its validity, since 1970.
+    /// The last second in which the certificate is valid, in seconds since 1970.
     pub not_after_s: u64,
     /// True if the certificate was revoked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -77,37 +79,39 @@ pub struct CertificateRecord {
 }
 
 impl AgentRecord {
-    /// Removes the certificates whose grace period has ended.
+    /// Returns the record without the certificates whose grace period has ended by `now`.
     #[must_use]
     pub fn without_expired(mut self, now: Timestamp) -> Self {
         self.certificates.retain(|certificate| certificate.grace_ends_s() > now.0 / 1000);
         self
     }
 
-    /// Returns the serial numbers of the certificates that may renew after they expired: the newest one, and an older
-    /// one if all later certificates are for one key and not revoked. The responses that contained the later ones may
-    /// have been lost, and the host then requests again for that key with the older certificate. Such a request for
-    /// another key is refused where it is read.
+    /// Returns the serial numbers of the certificates that may be renewed after they expired. The newest one always
+    /// may. An older one may if all later certificates are for one key and not revoked. The responses with the later
+    /// certificates may have been lost, and the host then requests another one with the older certificate and the same
+    /// key. The code that handles such a request refuses another key.
     pub fn renewable_serials(&self) -> impl Iterator<Item = [u8; 16]> {
-        let all = &self.certificates;
-        let is_last =
-            |at: usize| all[at + 1..].iter().all(|later| !later.revoked && later.spki_sha256 == all[all.len() - 1].spki_sha256);
-        all.iter().enumerate().filter(move |(at, _)| is_last(*at)).map(|(_, certificate)| certificate.serial.0)
+        let list = &self.certificates;
+        let may_renew =
+            |n: usize| list[n + 1..].iter().all(|later| !later.revoked && later.spki_sha256 == list[list.len() - 1].spki_sha256);
+        list.iter().enumerate().filter(move |(n, _)| may_renew(*n)).map(|(_, certificate)| certificate.serial.0)
     }
 
-    /// Returns the number of certificates that can still be presented at this time.
+    /// Returns the number of certificates that can still be presented at the time `now_s`.
     pub(crate) fn usable_count(&self, now_s: u64) -> usize {
         self.certificates.iter().filter(|certificate| certificate.grace_ends_s() > now_s).count()
     }
 
-    /// Returns the end of the grace period of the last certificate, in seconds since 1970. Returns 0 if there is none.
+    /// Returns the time at which the last grace period of all certificates ends, in seconds since 1970. Returns 0 if
+    /// there are no certificates.
     pub fn grace_ends_s(&self) -> u64 {
         self.certificates.iter().map(CertificateRecord::grace_ends_s).max().unwrap_or(0)
     }
 }
 
 impl CertificateRecord {
-    /// Returns the end of the grace period, in seconds since 1970. From then on, the certificate cannot be presented.
+    /// Returns the time at which the grace period ends, in seconds since 1970. From then on, the certificate cannot be
+    /// presented, not even for a renewal.
     pub fn grace_ends_s(&self) -> u64 {
         self.not_after_s.saturating_add(RENEW_GRACE_SECONDS)
     }
@@ -118,18 +122,19 @@ impl CertificateRecord {
 pub struct TokenRecord {
     /// The part of the token before the dot.
     pub id: String,
-    /// SHA-256 of the secret's text. The secret has 256 random bits, so it cannot be guessed and needs no salt.
+    /// SHA-256 of the secret's text. The secret has 256 random bits, so it cannot be guessed and the hash needs no
+    /// salt.
     pub secret_sha256: HexBytes<32>,
-    /// Number of uses that are left.
+    /// The number of hosts that can still join with the token.
     pub uses_left: u32,
-    /// Total number of uses.
+    /// The number of hosts that could join with the token when it was created.
     pub uses: u32,
-    /// The time from which the token is not accepted.
+    /// The time at which the token expires.
     pub expires_at: Timestamp,
-    /// The time of the last use of the token, if it is used up.
+    /// The time of the last use, if the token is used up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spent_at: Option<Timestamp>,
-    /// The nodes that the token is for.
+    /// The nodes for which the token can be used.
     pub bound: TokenTarget,
     /// The mode of the nodes that are created when hosts join with the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,17 +143,17 @@ pub struct TokenRecord {
     pub created_at: Timestamp,
     /// The name of the caller that created the token.
     pub created_by: String,
-    /// The uuid of the principal that created the token. `None` if the caller is not a principal, and in a token of an
-    /// older version.
+    /// The uuid of the principal that created the token. `None` if the creator was not a principal, and in a token of
+    /// an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maker: Option<Uuid>,
-    /// The cluster to which the caller that created the token was bound. With this token no host can join another
+    /// The cluster to which the creator of the token was bound, if any. With this token, a host can join no other
     /// cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<ClusterId>,
 }
 
-/// The nodes that a token is for.
+/// The nodes for which a join token can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenTarget {
@@ -197,23 +202,24 @@ mod tests {
             certificates: vec![certificate(1, 0)],
             retired: false,
         };
-        let serials = |record: &AgentRecord| record.certificates.iter().map(|c| c.serial.0[0]).collect::<Vec<_>>();
-        let with = |mut record: AgentRecord, certificate: CertificateRecord| {
+        let serials =
+            |record: &AgentRecord| record.certificates.iter().map(|certificate| certificate.serial.0[0]).collect::<Vec<_>>();
+        let renewed = |mut record: AgentRecord, certificate: CertificateRecord| {
             record = record.without_expired(certificate.issued_at);
             record.certificates.push(certificate);
             record
         };
-        let later = with(record, certificate(2, 60_000));
+        let later = renewed(record, certificate(2, 60_000));
         assert_eq!(serials(&later), [1, 2]);
         // The first certificate expires on day 1, and its grace period ends on day 31.
-        let much_later = with(later, certificate(3, 31 * 86_400));
+        let much_later = renewed(later, certificate(3, 31 * 86_400));
         assert_eq!(serials(&much_later), [2, 3]);
-        let many = (0..200).fold(much_later, |record, n| with(record, certificate(n, 31 * 86_400)));
+        let many = (0..200).fold(much_later, |record, serial| renewed(record, certificate(serial, 31 * 86_400)));
         assert_eq!(many.certificates.len(), 202, "each can be named and taken back to its end");
         assert_eq!((many.usable_count(62 * 86_400 - 1), many.usable_count(62 * 86_400)), (201, 0));
         assert_eq!(many.grace_ends_s(), 62 * 86_400);
-        let over = with(many, certificate(1, 63 * 86_400));
-        assert_eq!(over.certificates, [certificate(1, 63 * 86_400)]);
+        let last = renewed(many, certificate(1, 63 * 86_400));
+        assert_eq!(last.certificates, [certificate(1, 63 * 86_400)]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The part of a history image that is the same for all kinds. The image of a deletion is `null`.
+//! The part of a history image that is the same for all kinds. An image is the state of an object after a change. The
+//! image of a deletion is `null`.
 
 use serde::Deserialize;
 use stemma_core::object::Timestamp;
 
-/// The time at which an object got the state of an image.
+/// The time of a history image: the time at which the object got the state of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct ImageTime {
     meta: MetaTime,

@@ -1,7 +1,7 @@
 //! The keys of the store. All of them are defined here, so that no prefix has two meanings.
 //!
 //! Keys are text with slashes. They contain uuids instead of names, so that a rename changes one index entry and no
-//! history. In the few keys that contain a name, the name comes last, because it can be long.
+//! history. In the few keys that contain a name, the name is last, because it can be long.
 
 use std::fmt;
 
@@ -11,70 +11,73 @@ use uuid::Uuid;
 
 use crate::store::Revision;
 
-/// Objects, by kind and uuid.
+/// Prefix of the objects, by kind and uuid.
 pub const OBJECTS: &str = "object/";
-/// Images of objects after each change, by kind, uuid and revision.
+/// Prefix of the images of objects in the history, by kind, uuid and revision. An image is the state after a change.
 pub const HISTORY: &str = "history/";
-/// Audit events, by revision.
+/// Prefix of the audit events, by revision.
 pub const AUDIT: &str = "audit/";
-/// Records of requests, by the uuid of the principal and by request key. A caller that is not a principal is identified
-/// by name.
+/// Prefix of the records of requests, by the uuid of the principal and by the idempotency key of the request. If the
+/// caller is not a principal, the caller's name replaces the uuid.
 pub const REQUESTS: &str = "request/";
-/// The last Observation of each node.
+/// Prefix of the last Observation of each node: the facts, traits and labels that its host reported.
 pub const OBSERVATIONS: &str = "observation/";
-/// The latest images of a node's Observations, by node and revision.
+/// Prefix of the latest images of a node's Observations, by node and revision. An image is an earlier state.
 pub const OBSERVATION_IMAGES: &str = "observed/";
-/// The task set that was released to each node.
+/// Prefix of the task set that was released to each node, by node.
 pub const RELEASED: &str = "released/";
-/// Profiles that released task sets refer to, by their hash.
+/// Prefix of the profiles to which released task sets refer, by hash.
 pub const PROFILES: &str = "profile/";
-/// Common values that released task sets refer to, by their hash. Read before the task sets, at a start and in a
-/// commit.
+/// Prefix of the common values to which released task sets refer, by hash. At a start and within a commit, they are
+/// read before the task sets, because entries are read in the order of keys.
 pub const COMMON_VALUES: &str = "common/";
-/// Parts of common values, by their hash. Read before the common values.
+/// Prefix of the parts of common values, by hash. They are read before the common values.
 pub const COMMON_PARTS: &str = "common-part/";
-/// Chunks of large texts of common values, by their hash. Read before the common values and their parts.
+/// Prefix of the chunks of large texts, by hash. They are read before the common values and their parts.
 pub const COMMON_CHUNKS: &str = "common-chunk/";
-/// The task results of each node.
+/// Prefix of the task results of each node, by node.
 pub const RESULTS: &str = "result/";
-/// The last Report of each node.
+/// Prefix of the last Report of each node: what its agent reported about itself.
 pub const REPORTS: &str = "report/";
-/// The state that was set on a node's host itself, such as a hold. Absent if there is none.
+/// Prefix of the state that was set on a node's host itself, such as a pause, by node. A node without such a state has
+/// no entry.
 pub const REPORTED_STATES: &str = "said/";
-/// The time at which a node's silence began or ended.
+/// Prefix of the time at which a node's silence began or ended, by node.
 pub const LIVENESS: &str = "seen/";
-/// The state last sent to each node's host: epoch and revision, and the digests of its parts. It is stored before it is
-/// sent. So a host that holds a later state received it from another copy of the store.
+/// Prefix of the desired state that was last sent to each node's host: epoch, revision, and the digests of both parts.
+/// The record is stored before the state is sent. So if a host holds a later state, it received that from another copy
+/// of the store.
 pub const SENT_STATES: &str = "told/";
-/// Agents' records, by node. They outlive the node (see [`super::enrolled`]).
+/// Prefix of the records of agents, by node. A record outlives its node (see [`super::enrolled`]).
 pub const AGENTS: &str = "agent/";
-/// The owner of each certificate key, by the SHA-256 of the key.
+/// Prefix of the entries that name the node which owns a certificate key, by the SHA-256 of that key.
 pub const AGENT_KEYS: &str = "agent-key/";
-/// Join tokens, by id.
+/// Prefix of the join tokens, by id.
 pub const TOKENS: &str = "token/";
-/// The time at which a namespace of the catalogue first named a resource type, by its name. The entry stays when no
-/// namespace names the type any more.
+/// Prefix of the entries of resource types, by name. An entry has the time at which a namespace of the metadata
+/// catalogue first named the type. The entry stays even if no namespace names the type any more.
 pub const RESOURCE_TYPES: &str = "resource-type/";
 
-/// The revision of the store when the first record under [`SENT_STATES`] was written. A host without such a record was
-/// sent nothing later.
+/// The key of the revision of the store at which the first record under [`SENT_STATES`] was written. If a host has no
+/// such record, nothing was sent to it after that revision.
 pub const SENT_SINCE: &str = "told-since";
-/// The history of the store's epochs. Absent until the first epoch has ended.
+/// The key of the history of the store's epochs. It is absent until the first epoch has ended.
 pub const EPOCH_LINE: &str = "epoch/line";
-/// The last backup.
+/// The key of the record of the last backup.
 pub const LAST_BACKUP: &str = "backup/last";
-/// The last time at which the controller's clock was trusted.
+/// The key of the last time at which the controller's clock was trusted.
 pub const CLOCK: &str = "clock/last";
 
-/// The prefixes of marks. A mark is an entry without a value that orders writes of different objects: a write that
-/// needs something unchanged requires that the revision of its mark is unchanged.
+/// The prefixes of marks. A mark is an entry without a value that orders writes of different objects. A write that
+/// needs something to be unchanged requires that the revision of its mark is unchanged.
 pub const MARKS: [&str; 9] = ["referred/", "order/", "placed/", "fixed/", "allocated/", "instance/", "makers/", ADMINS, RULES];
 
-/// The key of a mark that is written by every write that removes an admin, and required unchanged by such a write. So
-/// two concurrent writes cannot remove the last two admins.
+/// The key of the mark (an empty entry that orders writes) for admins. Every write that removes an admin writes it, and
+/// requires it unchanged. So two concurrent writes cannot remove the last two admins.
 pub const ADMINS: &str = "admins/";
 
-/// The prefixes of entries by node that are deleted with the node: what its host reported and what it was sent.
+/// The prefixes of entries by node that are deleted with the node: what its host reported, and what was sent to its
+/// host.
 const NODE_PREFIXES: [&str; 7] = [OBSERVATIONS, REPORTED_STATES, RELEASED, RESULTS, REPORTS, LIVENESS, SENT_STATES];
 
 /// Returns the key of an object.
@@ -87,8 +90,8 @@ pub fn history(kind: Kind, uuid: Uuid) -> String {
     format!("{HISTORY}{}/{uuid}/", kind.word())
 }
 
-/// Returns the key of the entry that names the owner of a name. The name of a group is unique within its cluster, the
-/// `scope`.
+/// Returns the key of the entry that names the object with a name. A name is unique within a `scope`: for a node group
+/// its cluster, otherwise the fleet (`None`).
 pub fn name(kind: Kind, scope: Option<Uuid>, name: &str) -> String {
     match scope {
         Some(scope) => format!("name/{}/{scope}/{name}", kind.word()),
@@ -96,34 +99,35 @@ pub fn name(kind: Kind, scope: Option<Uuid>, name: &str) -> String {
     }
 }
 
-/// Returns the key of a mark that is written by every write that adds a reference to an object, and required unchanged
-/// by the write that deletes the object. So no reference to a deleted object can arise, while any number of references
-/// can be added concurrently.
+/// Returns the key of the mark (an empty entry that orders writes) for references to an object. Every write that adds a
+/// reference to the object writes it. The write that deletes the object requires it unchanged. So no reference to a
+/// deleted object can arise, and many references can be added concurrently.
 pub fn reference_mark(kind: Kind, id: &dyn fmt::Display) -> String {
     format!("referred/{}/{id}", kind.word())
 }
 
-/// Returns the key of a mark that is written by every write that extends a cluster, as `registry::work::order` defines
-/// it. It is required unchanged by every write that relies on the cluster's tasks: one that places nodes there.
+/// Returns the key of the mark (an empty entry that orders writes) for the tasks of a cluster. Every write that extends
+/// the cluster, as `registry::work::order` defines it, writes the mark. Every write that places nodes in the cluster
+/// requires it unchanged, because it relies on the cluster's tasks.
 pub fn order_mark(cluster: Uuid) -> String {
     format!("order/{cluster}")
 }
 
-/// Returns the key of a mark that is written by every write that places a node in a cluster, and required unchanged by
-/// every write that extends the cluster.
+/// Returns the key of the mark (an empty entry that orders writes) for the nodes of a cluster. Every write that places
+/// a node in the cluster writes it. Every write that extends the cluster requires it unchanged.
 pub fn placement_mark(cluster: Uuid) -> String {
     format!("placed/{cluster}")
 }
 
-/// Returns the key of a mark that is written with the first released task set that uses a version of a release,
-/// directly or through an import. From then on, the content of that version is fixed. The mark is deleted with the
-/// release.
+/// Returns the key of the mark (an empty entry) that pins a version of a release: from then on, the content of the
+/// version is fixed. The mark is written with the first released task set that uses the version, directly or through an
+/// import. It is deleted with the release.
 pub fn pin_mark(release: &str) -> String {
     format!("fixed/{release}")
 }
 
-/// The key of a mark that is written with each inspection rule, and required unchanged by every write that relies on
-/// what the rules give a node.
+/// The key of the mark (an empty entry that orders writes) for inspection rules. Every write of an inspection rule
+/// writes it. Every write that relies on what the rules give a node requires it unchanged.
 pub const RULES: &str = "rules/";
 
 /// Returns the key of an audit event.
@@ -131,32 +135,34 @@ pub fn audit(revision: Revision) -> Vec<u8> {
     [AUDIT.as_bytes(), &revision.to_key()].concat()
 }
 
-/// Returns the key of a mark that is written and required unchanged by each allocation of nodes of a class. So these
-/// allocations are created one after the other, and each sees which nodes the earlier ones took.
+/// Returns the key of the mark (an empty entry that orders writes) for the allocations of nodes of a resource class.
+/// Each such allocation writes it and requires it unchanged. So these allocations are created one after another, and
+/// each sees which nodes the earlier ones have.
 pub fn allocation_mark(resource_class: &str) -> String {
     format!("allocated/{resource_class}")
 }
 
-/// Returns the key of a mark that is written by every write that gives an instance to a node or an allocation, and
-/// required unchanged by it. So concurrent writes cannot give one instance to two nodes. The mark is deleted
-/// when no node and no allocation has the instance any more.
+/// Returns the key of the mark (an empty entry that orders writes) for an instance, as in Ironic. Every write that
+/// gives the instance to a node or an allocation writes it and requires it unchanged. So concurrent writes cannot give
+/// one instance to two nodes. The mark is deleted when no node and no allocation has the instance any more.
 pub fn instance_mark(uuid: Uuid) -> String {
     format!("instance/{uuid}")
 }
 
-/// Returns the key of a mark that is written with each join token of a principal, and required unchanged by every write
-/// that deletes the principal or changes its rights. So no token is created concurrently with such a write.
+/// Returns the key of the mark (an empty entry that orders writes) for the join tokens of a principal. Every write that
+/// creates such a token writes it. Every write that deletes the principal or changes its rights requires it unchanged.
+/// So no token is created concurrently with such a write.
 pub fn maker_mark(principal: Uuid) -> String {
     format!("makers/{principal}")
 }
 
 /// Returns the key of the record of a request. `requester` is the uuid of the principal, or the name of a caller that
-/// is not one.
+/// is not a principal.
 pub fn request(requester: &str, id: Uuid) -> String {
     format!("{REQUESTS}{requester}/{id}")
 }
 
-/// Returns the key of a node's entry under a prefix of entries by node.
+/// Returns the key of a node's entry under `prefix`, a prefix of entries by node such as [`RELEASED`].
 pub fn node_entry(prefix: &str, node: Uuid) -> String {
     format!("{prefix}{node}")
 }
@@ -172,71 +178,72 @@ pub fn observation_images(node: Uuid) -> String {
     format!("{OBSERVATION_IMAGES}{node}/")
 }
 
-/// Returns the key of a profile.
+/// Returns the key of the profile with this hash.
 pub fn profile(hash: &Hash) -> String {
     format!("{PROFILES}{hash}")
 }
 
-/// Returns the hash of a key under [`PROFILES`].
+/// Returns the hash in a key under [`PROFILES`], or `None` for any other key.
 pub fn read_profile(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(PROFILES)?.parse().ok()
 }
 
-/// Returns the key of common values.
+/// Returns the key of the list of common values with this hash.
 pub fn common_values(hash: &Hash) -> String {
     format!("{COMMON_VALUES}{hash}")
 }
 
-/// Returns the hash of a key under [`COMMON_VALUES`].
+/// Returns the hash in a key under [`COMMON_VALUES`], or `None` for any other key.
 pub fn read_common_values(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(COMMON_VALUES)?.parse().ok()
 }
 
-/// Returns the key of a part of common values.
+/// Returns the key of the part of common values with this hash.
 pub fn common_part(hash: &Hash) -> String {
     format!("{COMMON_PARTS}{hash}")
 }
 
-/// Returns the hash of a key under [`COMMON_PARTS`].
+/// Returns the hash in a key under [`COMMON_PARTS`], or `None` for any other key.
 pub fn read_common_part(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(COMMON_PARTS)?.parse().ok()
 }
 
-/// Returns the key of a chunk of a large text.
+/// Returns the key of the chunk of a large text with this hash.
 pub fn common_chunk(hash: &Hash) -> String {
     format!("{COMMON_CHUNKS}{hash}")
 }
 
-/// Returns the hash of a key under [`COMMON_CHUNKS`].
+/// Returns the hash in a key under [`COMMON_CHUNKS`], or `None` for any other key.
 pub fn read_common_chunk(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(COMMON_CHUNKS)?.parse().ok()
 }
 
-/// Returns the kind and the uuid of a key under [`OBJECTS`].
+/// Returns the kind and the uuid in a key under [`OBJECTS`], or `None` for any other key.
 pub fn read_object(key: &[u8]) -> Option<(&str, Uuid)> {
     let (kind, uuid) = std::str::from_utf8(key).ok()?.strip_prefix(OBJECTS)?.split_once('/')?;
     Some((kind, uuid.parse().ok()?))
 }
 
-/// Splits a key under [`HISTORY`] into the bytes that identify the object and the revision at its end.
+/// Splits a key under [`HISTORY`] into the bytes that identify the object, and the revision at its end. Returns `None`
+/// for any other key.
 pub fn read_image(key: &[u8]) -> Option<(&[u8], u64)> {
     let (object, revision) = key.strip_prefix(HISTORY.as_bytes())?.split_last_chunk::<8>()?;
     Some((object, u64::from_be_bytes(*revision)))
 }
 
-/// Returns the key under [`HISTORY`] for the values that [`read_image`] returns.
+/// Returns the key under [`HISTORY`] of an object's image at a revision. It is the reverse of [`read_image`].
 pub fn image(object: &[u8], revision: u64) -> Vec<u8> {
     [HISTORY.as_bytes(), object, &revision.to_be_bytes()].concat()
 }
 
-/// Returns the uuid or name of the caller in a key under [`REQUESTS`].
+/// Returns the uuid or name of the caller in a key under [`REQUESTS`], or `None` for any other key.
 pub fn read_request(key: &[u8]) -> Option<&[u8]> {
-    let rest = key.strip_prefix(REQUESTS.as_bytes())?;
-    let slash = rest.iter().rposition(|byte| *byte == b'/')?;
-    Some(&rest[..slash])
+    let requester_and_id = key.strip_prefix(REQUESTS.as_bytes())?;
+    let slash = requester_and_id.iter().rposition(|byte| *byte == b'/')?;
+    Some(&requester_and_id[..slash])
 }
 
-/// Returns the key as text if it is the key of a mark.
+/// Returns the key as text if it is the key of a mark, otherwise `None`.
 pub fn read_mark(key: &[u8]) -> Option<&str> {
     let key = std::str::from_utf8(key).ok()?;
     MARKS.iter().any(|prefix| key.starts_with(prefix)).then_some(key)
@@ -247,17 +254,17 @@ pub fn resource_type(name: &str) -> String {
     format!("{RESOURCE_TYPES}{name}")
 }
 
-/// Returns the name in a key under [`RESOURCE_TYPES`].
+/// Returns the name in a key under [`RESOURCE_TYPES`], or `None` for any other key.
 pub fn read_resource_type(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok()?.strip_prefix(RESOURCE_TYPES)
 }
 
-/// Returns the token's id in a key under [`TOKENS`].
+/// Returns the token's id in a key under [`TOKENS`], or `None` for any other key.
 pub fn read_token(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok()?.strip_prefix(TOKENS)
 }
 
-/// Returns the node of a key under a prefix of entries by node.
+/// Returns the node in a key under `prefix`, a prefix of entries by node, or `None` for any other key.
 pub fn read_node(prefix: &str, key: &[u8]) -> Option<Uuid> {
     std::str::from_utf8(key).ok()?.strip_prefix(prefix)?.parse().ok()
 }
@@ -283,17 +290,17 @@ mod tests {
         );
         assert_eq!(read_node(LIVENESS, b"seen/\xff"), None);
         // The bytes of a revision may include a slash.
-        let at = [history(Kind::Node, uuid).as_bytes(), &Revision::new(0x2f2f).to_key()].concat();
-        let (object, revision) = read_image(&at).unwrap();
+        let image_key = [history(Kind::Node, uuid).as_bytes(), &Revision::new(0x2f2f).to_key()].concat();
+        let (object, revision) = read_image(&image_key).unwrap();
         assert_eq!((object, revision), (format!("node/{uuid}/").as_bytes(), 0x2f2f));
-        assert_eq!(image(object, revision), at);
+        assert_eq!(image(object, revision), image_key);
         assert_eq!(read_image(b"history/node"), None);
         assert_eq!(read_request(request("node/a", uuid).as_bytes()), Some(&b"node/a"[..]));
     }
 
     #[test]
     fn key_prefixes_are_prefix_free() {
-        let all = [
+        let prefixes = [
             OBJECTS,
             HISTORY,
             AUDIT,
@@ -326,8 +333,8 @@ mod tests {
             "allocated/",
             ADMINS,
         ];
-        for one in all {
-            assert_eq!(all.iter().filter(|other| other.starts_with(one)).count(), 1, "{one}");
+        for prefix in prefixes {
+            assert_eq!(prefixes.iter().filter(|other| other.starts_with(prefix)).count(), 1, "{prefix}");
         }
     }
 }

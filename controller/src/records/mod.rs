@@ -1,6 +1,7 @@
 //! The contents of the store: keys, encoding, and the stored form of everything that is not an object.
 //!
-//! This is the layer below the cache and the registry, which use these modules. These modules use neither of the two.
+//! This layer is below the cache and the registry. The cache and the registry use these modules, and these modules do
+//! not use the cache or the registry.
 
 pub mod audit;
 pub mod chunks;

@@ -1,4 +1,4 @@
-//! The stored records of what hosts reported and of what they were sent. None of these is an object: they have no
+//! The stored records of what hosts reported, and of what was sent to them. These records are not objects: they have no
 //! generation and no audit event, and no operator writes them.
 
 use std::borrow::Cow;
@@ -25,40 +25,41 @@ use super::common_values::{CommonValuesRef, ValueList};
 use crate::desired::PUBLISHED_VERSION;
 use crate::intake::SentParts;
 
-/// The last stored Observation of a node.
+/// The last Observation of a node (the facts, labels and traits that its host detected), as stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObservationRecord {
-    /// The time at which it arrived.
+    /// The time at which the Observation arrived.
     pub at: Timestamp,
-    /// The digest of the Observation as it was sent. The agent gets it back, and so knows that it need not send that
-    /// Observation again.
+    /// The digest of the Observation as the host sent it. The controller returns the digest to the agent. The agent
+    /// then does not send the same Observation again.
     pub digest: PartDigest,
-    /// The part of the Observation that the resolve of the node reads.
+    /// The part of the Observation that the node's desired state is computed from.
     pub observation: Observation,
-    /// The place on the host that each reported label comes from.
+    /// The place on the host that each reported label comes from, by label key.
     pub label_sources: BTreeMap<String, String>,
 }
 
-/// A node's results of the tasks of a task set.
+/// The results of a node's tasks: the last result of each task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ResultsRecord {
-    /// Sequence number up to which results are stored.
+    /// Sequence number of the newest result that was stored or dropped. The host need not send this result or an
+    /// earlier one again.
     pub acknowledged: u64,
-    /// The last result of each task, by id.
+    /// The last result of each task, by task id.
     pub tasks: BTreeMap<String, StoredResult>,
-    /// Number of results of the newest task set that were not stored.
+    /// Number of results of the newest task set that were dropped because of a limit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u32,
 }
 
 impl ResultsRecord {
-    /// Returns the last result of a task if it belongs to this task set. A result of an earlier set is not about the
-    /// current task. `task_set` lists the digests of the set.
+    /// Returns the last result of a task, or `None` if the result belongs to another task set. The task may have been
+    /// different in that set. `task_set` lists the digests of the current task set, one for each wire version.
     pub fn result_for(&self, task_set: &[PartDigest], task: &str) -> Option<&StoredResult> {
         self.tasks.get(task).filter(|outcome| task_set.contains(&outcome.result.task_set))
     }
 
-    /// Returns how many results and texts of tasks were not stored.
+    /// Returns the number of dropped results, and the number of results whose texts were cut or dropped.
     pub fn dropped_counts(&self) -> DroppedReportCounts {
         let texts = self.tasks.values().filter(|result| result.is_cut).count();
         DroppedReportCounts {
@@ -68,8 +69,8 @@ impl ResultsRecord {
         }
     }
 
-    /// Returns whether any task of this task set has a result. If so, the host has held the set. `task_set` lists the
-    /// digests of the set.
+    /// Returns whether any stored result belongs to this task set. If so, the host has received the task set.
+    /// `task_set` lists the digests of the task set, one for each wire version.
     pub fn has_results_for(&self, task_set: &[PartDigest]) -> bool {
         self.tasks.values().any(|outcome| task_set.contains(&outcome.result.task_set))
     }
@@ -78,126 +79,129 @@ impl ResultsRecord {
 /// The last result of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredResult {
-    /// The time at which it arrived.
+    /// The time at which the result arrived.
     pub at: Timestamp,
-    /// The result as the host reported it.
+    /// The result as the host reported it, except for cut or dropped texts.
     pub result: TaskResult,
-    /// True if some of its texts were not stored.
+    /// True if some of the result's texts (message, output, diff) were cut or dropped because of a limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
 }
 
-/// A node's last Report.
+/// The last Report of a node (agent version, findings, progress, facts that change often), as stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReportRecord {
-    /// The time at which it arrived.
+    /// The time at which the Report arrived.
     pub at: Timestamp,
-    /// The report of the host.
+    /// The Report of the host, except for facts and texts over a limit.
     pub report: Report,
-    /// How much of the report was not stored.
+    /// Numbers of the facts and texts of the Report that were not stored.
     #[serde(default, skip_serializing_if = "DroppedReportCounts::is_empty")]
     pub left_out: DroppedReportCounts,
 }
 
-/// Returns the facts of a report that are about the agent itself.
+/// Returns the facts of a Report that are about the agent itself, each with its path.
 pub(crate) fn agent_facts(report: &Report) -> impl Iterator<Item = (&String, &String)> {
     report.facts.iter().filter(|(path, _)| is_agent_fact(path))
 }
 
-/// The time at which a node's silence began or ended.
+/// The last change of a node from silent to not silent, or back. A node is silent if its agent does not check in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LivenessRecord {
-    /// True if the silence began at `since`, false if it ended.
+    /// True if the node became silent at `since`, false if it checked in again at `since`.
     pub lost: bool,
-    /// The time at which the silence began or ended.
+    /// The time at which the node became silent or checked in again.
     pub since: Timestamp,
-    /// True if the node became silent before it confirmed the state last sent to it.
+    /// True if the node became silent before it confirmed the desired state that was last sent to it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub untold: bool,
 }
 
-/// The state last sent to a node's host. It is stored before it is sent.
+/// The desired state that was last sent to a node's host. The controller stores this record before it sends the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentRecord {
-    /// The epoch of that state.
+    /// The epoch (the history of the store since its creation or last restore) of the sent state.
     pub epoch: Uuid,
-    /// The revision within the epoch.
+    /// The revision of the sent state within the epoch.
     pub revision: u64,
-    /// The digests of its parts, or `None` if it was sent by a version that did not record them.
+    /// The digests of the two parts of the sent state, or `None` in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<SentParts>,
-    /// True if the host has not confirmed the parts yet. A version that did not record confirmations never set this
-    /// field.
+    /// True if the host has not confirmed the sent state yet. Always false in a record of an older version, which did
+    /// not record confirmations.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
 }
 
 impl SentRecord {
-    /// Returns the epoch and revision of the state that was sent.
+    /// Returns the epoch and revision of the desired state that was sent.
     pub const fn sent_revision(&self) -> HeldRevision {
         HeldRevision { epoch: self.epoch, revision: self.revision }
     }
 }
 
-/// The task set that was released to a node, which is in force until another is released. In memory as in the store, it
-/// consists of the values that are specific to the node and a reference to values that many nodes share.
+/// The task set that was released to a node. It is in force until another task set is released to the node. The record
+/// consists of the values that are specific to the node, and a reference to the common values, which many nodes share.
+/// This holds in memory and in the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleasedRecord {
-    /// The revision of the snapshot that was resolved.
+    /// The revision of the store from which the task set was computed.
     pub revision: u64,
-    /// The time of the release.
+    /// The time at which the task set was released.
     pub at: Timestamp,
-    /// The task set without the values that are stored for many nodes.
+    /// The task set without the entries that are among the common values.
     #[serde(rename = "task_set", deserialize_with = "of_known_version")]
     own: TaskSet,
-    /// The release that it was resolved from, for explain. `None` if there are no tasks.
+    /// The name of the release that the task set was computed from, for `stemma explain`. `None` if there are no tasks.
     pub release: Option<String>,
-    /// The reference to the common values that it uses, or `None` if it uses none.
+    /// The reference to the common values that the task set uses, or `None` if it uses none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken: Option<CommonValuesRef>,
-    /// Inputs whose texts are stored in chunks. Empty except in a stored record.
+    /// The texts of inputs that are stored separately, in chunks. Always empty in memory: only a stored record has
+    /// entries.
     #[serde(default, skip_serializing_if = "StoredTexts::is_empty")]
     texts: StoredTexts,
-    /// The common values that it refers to.
+    /// The common values that `taken` refers to, or `None` if the task set uses none.
     #[serde(skip)]
     values: Option<Arc<ValueList>>,
 }
 
 impl ReleasedRecord {
-    /// Creates a record with the whole task set, without a reference to common values. See the fields for the
-    /// parameters.
+    /// Creates a record with the whole task set and without common values. See the fields for the parameters.
     pub fn new(revision: u64, at: Timestamp, task_set: TaskSet, release: Option<String>) -> Self {
         Self { revision, at, own: task_set, release, taken: None, texts: StoredTexts::new(), values: None }
     }
 
-    /// Returns the record with another release.
+    /// Returns the record with another release name.
     #[must_use]
     pub fn with_release(self, release: Option<String>) -> Self {
         Self { release, ..self }
     }
 
-    /// Replaces the entries that the common values also have by a reference to them. `name` is the hash of the common
-    /// values. Changes nothing if the entries are too small to be worth a reference.
+    /// Returns the record with a reference to common values. The entries that are among the common values are removed
+    /// from the record's own task set. `values_hash` is the hash of the common values. Changes nothing if these entries
+    /// are too small to be worth a reference.
     #[must_use]
-    pub fn without_common(mut self, name: Hash, values: &Arc<ValueList>) -> Self {
-        self.taken = CommonValuesRef::extract(&mut self.own, name, values);
+    pub fn without_common(mut self, values_hash: Hash, values: &Arc<ValueList>) -> Self {
+        self.taken = CommonValuesRef::extract(&mut self.own, values_hash, values);
         self.values = self.taken.as_ref().map(|_| Arc::clone(values));
         self
     }
 
-    /// Encodes the record for the store. Also returns the chunks of its own texts.
+    /// Encodes the record for the store. Also returns the chunks of long input texts, which are stored separately. A
+    /// record with references is encoded in the newest version, because an older program would not resolve them.
     pub fn encode(&self) -> (Bytes, ChunksByHash) {
         let (mut stored, mut chunks) = (self.clone(), ChunksByHash::new());
         stored.texts = chunks::extract_texts(&mut stored.own.inputs, &mut chunks);
-        let is_whole = stored.taken.is_none() && stored.texts.is_empty();
-        (if is_whole { codec::encode(&stored) } else { codec::encode_newest(&stored) }, chunks)
+        let has_no_references = stored.taken.is_none() && stored.texts.is_empty();
+        (if has_no_references { codec::encode(&stored) } else { codec::encode_newest(&stored) }, chunks)
     }
 
-    /// Converts a decoded record to its form in memory, with the values that it refers to and the texts that are stored
-    /// in chunks.
+    /// Converts a decoded record to its form in memory: adds the common values and the texts of the chunks. `values`
+    /// returns the common values with a hash, and `chunk` the text with a hash. `texts` stores equal texts only once.
     ///
     /// # Errors
-    /// [`BadRecord::Damaged`] if the values are missing or do not match, or if a chunk is not stored.
+    /// [`BadRecord::Damaged`] if the common values are missing or do not match, or if a chunk is missing.
     pub fn resolve(
         mut self,
         values: impl FnOnce(&Hash) -> Option<Arc<ValueList>>,
@@ -215,7 +219,7 @@ impl ReleasedRecord {
         Ok(self)
     }
 
-    /// Returns the whole task set.
+    /// Returns the whole task set, with the entries that are among the common values.
     pub fn task_set(&self) -> Cow<'_, TaskSet> {
         let Some((common, values)) = self.taken.as_ref().zip(self.values.as_ref()) else {
             return Cow::Borrowed(&self.own);
@@ -225,17 +229,17 @@ impl ReleasedRecord {
         Cow::Owned(task_set)
     }
 
-    /// Returns the size of the values that are specific to the node, in bytes: tags, inputs, and reasons why tasks are
-    /// left out. The record takes some hundred bytes more in the store.
+    /// Returns the size of the values that are specific to the node, in bytes: tags, inputs, and the reasons why tasks
+    /// are left out. The stored record is some hundred bytes larger.
     pub fn own_bytes(&self) -> u64 {
         let TaskSet { tags, primaries, left_out, inputs, .. } = &self.own;
         let texts = tags.iter().chain(primaries).map(String::len);
-        let left_out = left_out.iter().map(|(id, why)| id.len() + why.len());
+        let left_out = left_out.iter().map(|(id, reason)| id.len() + reason.len());
         let inputs = inputs.iter().map(|(reference, input)| reference.len() + input.text().map_or(0, chunks::min_record_bytes));
         texts.chain(left_out).chain(inputs).sum::<usize>() as u64
     }
 
-    /// Returns an upper bound of the encoded size of the task set, in bytes.
+    /// Returns an upper bound of the task set's size when it is encoded for the host, in bytes.
     pub fn max_sent_bytes(&self) -> usize {
         let own_bytes =
             postcard::experimental::serialized_size(&self.own).expect("a task set holds nothing that postcard refuses");
@@ -244,42 +248,45 @@ impl ReleasedRecord {
         own_bytes + common_bytes
     }
 
-    /// Returns the task set without common values. All fields but tags, inputs and left-out tasks are complete.
+    /// Returns the task set without the common values. Its tags, primaries, inputs and left-out tasks are incomplete,
+    /// and all other fields are complete.
     pub fn base(&self) -> &TaskSet {
         &self.own
     }
 
-    /// Returns whether a task of the profile runs.
+    /// Returns whether the node runs a task of its profile, that is, whether the task is not left out.
     pub fn runs_task(&self, task: &str) -> bool {
         let is_left_out =
-            || self.taken.as_ref().zip(self.values.as_ref()).is_some_and(|(common, all)| common.is_left_out(task, all));
+            || self.taken.as_ref().zip(self.values.as_ref()).is_some_and(|(common, values)| common.is_left_out(task, values));
         self.own.runs_task(task) && !is_left_out()
     }
 
-    /// Returns the texts of the inputs that are specific to the node.
+    /// Returns the texts of the inputs that are specific to the node, without those among the common values.
     pub fn own_texts(&self) -> impl Iterator<Item = &JsonText> {
         self.own.inputs.values().filter_map(InputValue::text)
     }
 
-    /// Returns the digest of the task set in each wire version. `profile` is the profile that the task set refers to.
+    /// Returns the digest of the task set in each wire version, oldest version first. The wire version is the version
+    /// of the encoding between controller and agents. `profile` is the profile that the task set refers to.
     pub fn digests(&self, profile: Option<&ProfileRecord>) -> Vec<PartDigest> {
-        let whole = self.task_set();
+        let whole_task_set = self.task_set();
         let digest = |version| {
-            let task_set = whole.with_profile(profile.and_then(|profile| profile.name(version)));
+            let task_set = whole_task_set.with_profile(profile.and_then(|profile| profile.hash_in_version(version)));
             digest_part(version, &encode_part(version, &*task_set))
         };
         WireVersion::all().map(digest).collect()
     }
 
-    /// Returns the ids of the tasks that run, in order. `profile` is the profile that the task set refers to.
+    /// Returns the ids of the tasks that the node runs, in their order in the profile. `profile` is the profile that
+    /// the task set refers to.
     pub fn running_tasks<'a>(&'a self, profile: Option<&'a ProfileRecord>) -> impl Iterator<Item = &'a str> {
         let ids = profile.into_iter().flat_map(ProfileRecord::ids).map(String::as_str);
         ids.filter(|id| self.runs_task(id))
     }
 }
 
-/// Deserializes a task set. Fails if its digest version is newer than this program knows, because the digest could not
-/// be computed.
+/// Deserializes a task set. Fails if the task set has a newer digest version than this program supports, because this
+/// program could not compute the task digest.
 fn of_known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TaskSet, D::Error> {
     let task_set = TaskSet::deserialize(deserializer)?;
     let (found, newest) = (task_set.digest_version, DigestVersion::LATEST.number());
@@ -291,16 +298,17 @@ fn of_known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TaskSe
     Ok(task_set)
 }
 
-/// A profile that a released task set refers to. It is stored so that it is available after a restart, whatever the
-/// release contains by then.
+/// A stored profile: the definitions and the order of a host's tasks. A released task set refers to it. The profile is
+/// stored so that it is available after a restart, whatever the release contains by then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileRecord {
-    /// The wire version of `bytes`. Commit 118d023 wrote none, because there was only one version.
+    /// The wire version that `bytes` is encoded in. A record of commit 118d023 lacks this field and is in the first
+    /// version.
     #[serde(default = "first", skip_serializing_if = "is_first", deserialize_with = "known_version")]
     version: WireVersion,
-    /// The profile as it is encoded in the wire version `version`.
+    /// The profile, encoded in the wire version `version`.
     pub bytes: Vec<u8>,
-    /// The hashes of the blobs that the tasks of the profile use, sorted.
+    /// The hashes of the blobs (files) that the tasks of the profile use, sorted.
     pub blobs: Vec<Hash>,
     #[serde(skip)]
     ids: ParsedOnce<Box<[String]>>,
@@ -312,7 +320,7 @@ pub struct ProfileRecord {
     observed: ParsedOnce<BTreeSet<String>>,
 }
 
-/// A value that is computed from a profile's bytes once. It is neither stored nor compared.
+/// A value that is computed from a profile's bytes at its first use. It is neither stored nor compared.
 #[derive(Clone, Debug)]
 struct ParsedOnce<T>(OnceLock<T>);
 
@@ -344,7 +352,7 @@ fn is_first(version: &WireVersion) -> bool {
     *version == WireVersion::FIRST
 }
 
-/// Deserializes the wire version of a profile. Fails if this program does not support it.
+/// Deserializes the wire version of a profile. Fails if this program does not support that version.
 fn known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<WireVersion, D::Error> {
     let found = WireVersion::deserialize(deserializer)?;
     if found.is_supported() {
@@ -357,7 +365,8 @@ fn known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<WireVersi
 }
 
 impl ProfileRecord {
-    /// Creates a profile record in the version [`PUBLISHED_VERSION`]. `blobs` are the blobs that its tasks use, sorted.
+    /// Creates the record of a profile that is encoded in the version [`PUBLISHED_VERSION`]. `blobs` are the hashes of
+    /// the blobs (files) that its tasks use, sorted.
     pub fn new(bytes: Vec<u8>, blobs: Vec<Hash>) -> Self {
         let (ids, names) = (ParsedOnce::default(), ParsedOnce::default());
         let (untranslated, observed) = (ParsedOnce::default(), ParsedOnce::default());
@@ -369,33 +378,36 @@ impl ProfileRecord {
         decode_part(self.version, &self.bytes).ok()
     }
 
-    /// Returns the hash of the profile as encoded in a wire version, or `None` if the profile cannot be read.
-    fn name(&self, version: WireVersion) -> Option<Hash> {
-        let names = || {
+    /// Returns the hash of the profile when it is encoded in a wire version, or `None` if the profile cannot be read.
+    /// All hashes are computed at the first call.
+    fn hash_in_version(&self, version: WireVersion) -> Option<Hash> {
+        let compute_hashes = || {
             let profile = self.profile();
-            let name = |version| profile.as_ref().map(|profile| hash_content(&encode_part(version, profile)));
-            WireVersion::all().map_while(name).collect()
+            let compute_hash = |version| profile.as_ref().map(|profile| hash_content(&encode_part(version, profile)));
+            WireVersion::all().map_while(compute_hash).collect()
         };
-        self.names.0.get_or_init(names).get(version.index()).copied()
+        self.names.0.get_or_init(compute_hashes).get(version.index()).copied()
     }
 
-    /// Returns the ids of the tasks, in order. Empty if the profile cannot be read.
+    /// Returns the ids of the profile's tasks, in order. Empty if the profile cannot be read.
     fn ids(&self) -> &[String] {
         self.ids.0.get_or_init(|| self.tasks().into_iter().map(|task| task.id).collect())
     }
 
-    /// Returns the tasks. Empty if the profile cannot be read.
+    /// Returns the tasks of the profile. Empty if the profile cannot be read.
     fn tasks(&self) -> Vec<ProfileTask> {
         self.profile().map(|profile| profile.tasks).unwrap_or_default()
     }
 
-    /// Returns the ids of the tasks that never start because they have no translation.
+    /// Returns the ids of the tasks that no host starts, because the import of the release could not translate them.
+    /// Empty if the profile cannot be read.
     pub fn untranslated(&self) -> &BTreeSet<String> {
         let is_untranslated = |task: &ProfileTask| is_sent_untranslated(&task.definition);
         self.untranslated.0.get_or_init(|| self.ids_where(is_untranslated))
     }
 
-    /// Returns the ids of the tasks that hosts neither run nor check, because of the task's own mode.
+    /// Returns the ids of the tasks that hosts neither run nor check, because the task's own mode is `observe`. Empty
+    /// if the profile cannot be read.
     pub fn observed(&self) -> &BTreeSet<String> {
         self.observed.0.get_or_init(|| self.ids_where(|task| is_sent_observed(&task.definition)))
     }
@@ -416,16 +428,16 @@ mod tests {
             let task_set = TaskSet { digest_version, ..TaskSet::default() };
             ReleasedRecord::new(1, Timestamp(0), task_set, None)
         };
-        for known in 0..=DigestVersion::LATEST.number() {
-            assert_eq!(codec::decode::<ReleasedRecord>(&codec::encode(&record(known))).unwrap(), record(known));
+        for version in 0..=DigestVersion::LATEST.number() {
+            assert_eq!(codec::decode::<ReleasedRecord>(&codec::encode(&record(version))).unwrap(), record(version));
         }
-        let refused = codec::decode::<ReleasedRecord>(&codec::encode(&record(3))).unwrap_err();
-        let why = std::error::Error::source(&refused).unwrap().to_string();
+        let error = codec::decode::<ReleasedRecord>(&codec::encode(&record(3))).unwrap_err();
+        let reason = std::error::Error::source(&error).unwrap().to_string();
         assert!(
-            why.starts_with(
+            reason.starts_with(
                 "the released task set has digest version 3, this program knows up to 2: run the newer stemma-controller"
             ),
-            "{why}"
+            "{reason}"
         );
     }
 
@@ -455,14 +467,15 @@ mod tests {
         let stored = codec::encode(&record);
         assert_eq!(&stored[..], br#"{"schema":1,"record":{"bytes":[0],"blobs":[]}}"#, "as 118d023 wrote it");
         assert_eq!(codec::decode::<ProfileRecord>(&stored).unwrap(), record);
-        let later = br#"{"schema":1,"record":{"version":9,"bytes":[0],"blobs":[]}}"#;
-        let refused = codec::decode::<ProfileRecord>(later).unwrap_err();
-        let why = std::error::Error::source(&refused).unwrap().to_string();
+        let stored_by_newer = br#"{"schema":1,"record":{"version":9,"bytes":[0],"blobs":[]}}"#;
+        let error = codec::decode::<ProfileRecord>(stored_by_newer).unwrap_err();
+        let reason = std::error::Error::source(&error).unwrap().to_string();
         let expected = "the profile has wire version 9, this program knows up to 1: run the newer stemma-controller";
-        assert!(why.starts_with(expected), "{why}");
+        assert!(reason.starts_with(expected), "{reason}");
     }
 
-    /// The stored test data of commit 118d023 has no such record, because none of its hosts was silent.
+    /// Checks the encoding of a record. The stored test data of commit 118d023 contains no liveness record, because
+    /// none of its hosts was silent.
     #[test]
     fn liveness_record_is_encoded_as_118d023_wrote() {
         let record = LivenessRecord { lost: true, since: Timestamp(7), untold: false };
@@ -471,22 +484,22 @@ mod tests {
         assert_eq!(codec::decode::<LivenessRecord>(stored).unwrap(), record);
     }
 
-    fn sent_record(held: HeldRevision, parts: Option<SentParts>, unconfirmed: bool) -> SentRecord {
-        SentRecord { epoch: held.epoch, revision: held.revision, parts, unconfirmed }
+    fn sent_record(sent_revision: HeldRevision, parts: Option<SentParts>, unconfirmed: bool) -> SentRecord {
+        SentRecord { epoch: sent_revision.epoch, revision: sent_revision.revision, parts, unconfirmed }
     }
 
     #[test]
     fn y06_sent_record_is_compatible_with_older_version() {
-        let held = HeldRevision { epoch: Uuid::from_u128(7), revision: 8 };
-        let (record, stored) = (sent_record(held, None, false), codec::encode(&held));
+        let sent_revision = HeldRevision { epoch: Uuid::from_u128(7), revision: 8 };
+        let (record, stored) = (sent_record(sent_revision, None, false), codec::encode(&sent_revision));
         assert_eq!(codec::decode::<SentRecord>(&stored).unwrap(), record);
         let parts = Some(SentParts { known: PartDigest([1; 32]), task_set: PartDigest([2; 32]) });
         for unconfirmed in [false, true] {
-            let newer = codec::encode(&sent_record(held, parts, unconfirmed));
-            assert_eq!(codec::decode::<HeldRevision>(&newer).unwrap(), held);
-            assert_eq!(codec::decode::<SentRecord>(&newer).unwrap(), sent_record(held, parts, unconfirmed));
-            let names_it = newer.windows(b"unconfirmed".len()).any(|window| window == b"unconfirmed");
-            assert_eq!(names_it, unconfirmed, "a confirmed one is stored as the version before wrote it");
+            let newer = codec::encode(&sent_record(sent_revision, parts, unconfirmed));
+            assert_eq!(codec::decode::<HeldRevision>(&newer).unwrap(), sent_revision);
+            assert_eq!(codec::decode::<SentRecord>(&newer).unwrap(), sent_record(sent_revision, parts, unconfirmed));
+            let contains_field = newer.windows(b"unconfirmed".len()).any(|window| window == b"unconfirmed");
+            assert_eq!(contains_field, unconfirmed, "a confirmed one is stored as the version before wrote it");
         }
     }
 
@@ -503,17 +516,17 @@ mod tests {
             }],
         };
         let (old, new) = (WireVersion::CURRENT, WireVersion::NEXT);
-        let name = |version| hash_content(&encode_part(version, &profile));
-        let task_set = |version| TaskSet { profile: Some(name(version)), ..TaskSet::default() };
-        let sent = |version| digest_part(version, &encode_part(version, &task_set(version)));
-        // The records that either version would have stored.
+        let profile_hash = |version| hash_content(&encode_part(version, &profile));
+        let task_set = |version| TaskSet { profile: Some(profile_hash(version)), ..TaskSet::default() };
+        let expected_digest = |version| digest_part(version, &encode_part(version, &task_set(version)));
+        // The records that a controller of either version would have stored.
         for version in [old, new] {
             let stored = ProfileRecord { version, ..ProfileRecord::new(encode_part(version, &profile), Vec::new()) };
-            let read = codec::decode::<ProfileRecord>(&codec::encode(&stored)).unwrap();
+            let decoded = codec::decode::<ProfileRecord>(&codec::encode(&stored)).unwrap();
             let task_set = task_set(version);
             let released = ReleasedRecord::new(1, Timestamp(0), task_set, None);
-            assert_eq!(released.digests(Some(&read)), [sent(old), sent(new)], "{version}");
-            assert_eq!(read.profile().as_ref(), Some(&profile), "{version}");
+            assert_eq!(released.digests(Some(&decoded)), [expected_digest(old), expected_digest(new)], "{version}");
+            assert_eq!(decoded.profile().as_ref(), Some(&profile), "{version}");
         }
     }
 }

@@ -1,32 +1,33 @@
-//! The stored record of a request that may be sent again: the fact that it was made, and its response.
+//! The stored record of a write request that has an idempotency key, with the response. A client may send such a
+//! request again, and then gets the same response.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stemma_core::object::{ClusterId, PrincipalRole, Timestamp};
 use uuid::Uuid;
 
-/// How long the record of a request is retained, in milliseconds.
+/// Retention time of the record of a request, in milliseconds.
 pub const REQUEST_RETENTION_MS: u64 = 24 * 3600 * 1000;
-/// Maximum size of all records of requests, in bytes.
+/// Maximum size of all stored records of requests together, in bytes.
 pub const MAX_REQUESTS_BYTES: u64 = 64 << 20;
 
-/// The record of a request. It is retained for 24 hours, and answers `/v1/requests/{id}` and a repeat of the same
-/// request.
+/// The record of a request. It is retained for 24 hours. The controller answers `/v1/requests/{id}` and a repetition of
+/// the same request from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestRecord {
     /// The time of the request.
     pub at: Timestamp,
     /// SHA-256 over method, path, query and body.
     pub hash: String,
-    /// The response, without the revision.
+    /// The response, without the revision of the commit.
     pub answer: StoredAnswer,
-    /// The caller, or `None` in a record of an older version.
+    /// The caller that sent the request, or `None` in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<RequesterRecord>,
 }
 
-/// The caller of a request, with its rights at that time. Its uuid, or its name if it is not a principal, is in the
-/// record's key.
+/// The caller of a request, with its rights at the time of the request. The record's key contains the uuid of the
+/// caller, or the name of a caller that is not a principal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequesterRecord {
     /// The uuid of the principal, or `None` if the caller is not a principal.
@@ -34,28 +35,30 @@ pub struct RequesterRecord {
     pub principal: Option<Uuid>,
     /// The role of the caller.
     pub role: PrincipalRole,
-    /// The cluster that the caller is bound to, or `None` for the whole fleet.
+    /// The cluster that the caller is bound to, or `None` if it may access the whole fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<ClusterId>,
 }
 
 impl RequestRecord {
-    /// Returns whether a principal made this request, for a record that is stored under the name of the caller. Another
-    /// principal may have had that name before. If the record has no uuid, the principal made the request if it existed
-    /// at that time. The first principal of a fleet is an example: its own first request may have created it.
+    /// Returns whether a principal sent this request. The record is stored under the name of the caller, and another
+    /// principal may have had that name before. If the record has no uuid, the principal sent the request if it existed
+    /// at that time. For example, the record of the first principal's first request has no uuid, because that request
+    /// may have created the principal.
     pub fn is_made_by(&self, principal: Uuid, created_at: Timestamp) -> bool {
         match self.asked_by.and_then(|requester| requester.principal) {
-            Some(recorded) => recorded == principal,
+            Some(recorded_principal) => recorded_principal == principal,
             None => created_at <= self.at,
         }
     }
 
-    /// Returns whether a caller may see the response. It must have made the request, and must still have all rights
-    /// that it had then. If the record has no caller, it must not be bound to a cluster.
+    /// Returns whether a caller may see the response. The caller must have sent the request, and must still have all
+    /// rights that it had then. If the record has no caller, any caller that is not bound to a cluster may see the
+    /// response.
     pub fn is_visible_to(&self, caller: &RequesterRecord) -> bool {
-        let Some(recorded) = self.asked_by else { return caller.within.is_none() };
-        let is_same = recorded.principal.is_none_or(|uuid| caller.principal == Some(uuid));
-        is_same && caller.role >= recorded.role && caller.within.is_none_or(|cluster| recorded.within == Some(cluster))
+        let Some(requester) = self.asked_by else { return caller.within.is_none() };
+        let same_principal = requester.principal.is_none_or(|uuid| caller.principal == Some(uuid));
+        same_principal && caller.role >= requester.role && caller.within.is_none_or(|cluster| requester.within == Some(cluster))
     }
 }
 
@@ -64,23 +67,23 @@ impl RequestRecord {
 pub struct StoredAnswer {
     /// The HTTP status.
     pub status: u16,
-    /// The path of the created object.
+    /// The path of the created object, or `None` if none was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
-    /// A warning for the caller, for example about inherited keys that hosts lose.
+    /// A warning for the caller, for example about inherited keys that hosts lose. `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
-    /// The body, or `null` for none. A top-level member `resource_version` or `revision` is set to the revision of the
-    /// commit once that is known.
+    /// The body, or `null` if there is none. If it has a member `resource_version` or `revision`, this member is set to
+    /// the revision of the commit when that revision is known.
     #[serde(default)]
     pub body: Value,
-    /// True if nothing was changed. Then the `resource_version` of the object is left as it is.
+    /// True if the write changed nothing. The member `resource_version` of the body then retains its value.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unchanged: bool,
-    /// Number of hosts that the write affects, for a dry run. Not stored.
+    /// Number of hosts that the write affects. Set in a dry run, never stored.
     #[serde(skip)]
     pub hosts: Option<usize>,
-    /// Number of the affected hosts whose task set changes, for a dry run. Not stored.
+    /// Number of the affected hosts whose task set changes. Set in a dry run, never stored.
     #[serde(skip)]
     pub task_sets: Option<usize>,
 }
@@ -96,7 +99,8 @@ impl StoredAnswer {
         Self { status, body, ..Self::default() }
     }
 
-    /// Sets the revision in the body.
+    /// Sets the members `revision` and `resource_version` of the body to a revision. If the write changed nothing, sets
+    /// only `revision`. Members that the body does not have are not added.
     #[must_use]
     pub fn with_revision(mut self, revision: u64) -> Self {
         if let Value::Object(body) = &mut self.body {
@@ -118,29 +122,33 @@ mod tests {
 
     #[test]
     fn request_record_is_visible_only_with_equal_or_wider_rights() {
-        let by = |principal: Option<u128>, role, within: Option<u128>| RequesterRecord {
+        let requester = |principal: Option<u128>, role, within: Option<u128>| RequesterRecord {
             principal: principal.map(Uuid::from_u128),
             role,
             within: within.map(|cluster| ClusterId(Uuid::from_u128(cluster))),
         };
         let (viewer, operator) = (PrincipalRole::Viewer, PrincipalRole::Operator);
-        let old: RequestRecord = codec::decode(br#"{"schema":1,"record":{"at":7,"hash":"h","answer":{"status":201}}}"#).unwrap();
-        assert!(old.is_visible_to(&by(Some(1), operator, None)) && !old.is_visible_to(&by(Some(1), operator, Some(2))));
-        for (asked, asks, is_given) in [
-            (by(Some(1), operator, None), by(Some(1), operator, None), true),
-            (by(Some(1), operator, Some(2)), by(Some(1), operator, Some(2)), true),
-            (by(Some(1), operator, None), by(Some(1), operator, Some(2)), false),
-            (by(Some(1), operator, Some(3)), by(Some(1), operator, Some(2)), false),
-            (by(Some(1), operator, Some(2)), by(Some(1), operator, None), true),
-            (by(Some(1), operator, None), by(Some(1), viewer, None), false),
-            (by(Some(1), viewer, None), by(Some(1), operator, None), true),
-            (by(Some(1), viewer, None), by(Some(1), operator, Some(2)), false),
-            (by(Some(1), operator, None), by(Some(4), operator, None), false),
-            (by(Some(1), operator, None), by(None, operator, None), false),
-            (by(None, operator, None), by(Some(1), operator, None), true),
+        let old_record: RequestRecord =
+            codec::decode(br#"{"schema":1,"record":{"at":7,"hash":"h","answer":{"status":201}}}"#).unwrap();
+        assert!(
+            old_record.is_visible_to(&requester(Some(1), operator, None))
+                && !old_record.is_visible_to(&requester(Some(1), operator, Some(2)))
+        );
+        for (recorded_requester, caller, is_visible) in [
+            (requester(Some(1), operator, None), requester(Some(1), operator, None), true),
+            (requester(Some(1), operator, Some(2)), requester(Some(1), operator, Some(2)), true),
+            (requester(Some(1), operator, None), requester(Some(1), operator, Some(2)), false),
+            (requester(Some(1), operator, Some(3)), requester(Some(1), operator, Some(2)), false),
+            (requester(Some(1), operator, Some(2)), requester(Some(1), operator, None), true),
+            (requester(Some(1), operator, None), requester(Some(1), viewer, None), false),
+            (requester(Some(1), viewer, None), requester(Some(1), operator, None), true),
+            (requester(Some(1), viewer, None), requester(Some(1), operator, Some(2)), false),
+            (requester(Some(1), operator, None), requester(Some(4), operator, None), false),
+            (requester(Some(1), operator, None), requester(None, operator, None), false),
+            (requester(None, operator, None), requester(Some(1), operator, None), true),
         ] {
-            let record = RequestRecord { asked_by: Some(asked), ..old.clone() };
-            assert_eq!(record.is_visible_to(&asks), is_given, "{asked:?} {asks:?}");
+            let record = RequestRecord { asked_by: Some(recorded_requester), ..old_record.clone() };
+            assert_eq!(record.is_visible_to(&caller), is_visible, "{recorded_requester:?} {caller:?}");
             assert_eq!(codec::decode::<RequestRecord>(&codec::encode(&record)).unwrap(), record);
         }
     }
@@ -153,7 +161,7 @@ mod tests {
         };
         let answer = StoredAnswer::empty(200);
         let record = |asked_by| RequestRecord { at: Timestamp(7), hash: String::new(), answer: answer.clone(), asked_by };
-        for (asked_by, principal, made_at, is_its) in [
+        for (asked_by, principal, created_at, is_requester) in [
             (asked_by(Some(1)), 1, 3, true),
             (asked_by(Some(1)), 2, 3, false),
             (asked_by(None), 2, 7, true),
@@ -162,7 +170,11 @@ mod tests {
             (None, 2, 8, false),
         ] {
             let record = record(asked_by);
-            assert_eq!(record.is_made_by(Uuid::from_u128(principal), Timestamp(made_at)), is_its, "{record:?} {principal}");
+            assert_eq!(
+                record.is_made_by(Uuid::from_u128(principal), Timestamp(created_at)),
+                is_requester,
+                "{record:?} {principal}"
+            );
         }
     }
 }

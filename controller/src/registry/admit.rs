@@ -4,8 +4,8 @@ use stemma_core::manifest::{BodyError, BodyErrorKind, MapConflict, WriteError};
 use stemma_core::object::Spec;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-/// Returns the API error for a body that core refuses: one with an invalid field, or with keys that another manager
-/// owns.
+/// Returns the API error for a body that is refused. The error names an invalid field, or lists the keys that another
+/// manager owns.
 pub fn bad_body<S: Spec>(error: WriteError) -> ApiError {
     match error {
         WriteError::Body(error) => bad_field(S::KIND.word(), &error),
@@ -20,27 +20,30 @@ pub fn bad_body<S: Spec>(error: WriteError) -> ApiError {
     }
 }
 
-/// Returns the field of the body that a conflict is about, in the form of other field errors.
+/// Returns the path of the field that a conflict is about, in the same form as in other field errors. The map name
+/// `fields` means a top-level field, so it is not part of the path.
 fn conflict_field(conflict: &MapConflict) -> String {
     if conflict.map == "fields" { conflict.key.clone() } else { format!("{}.{}", conflict.map, conflict.key) }
 }
 
+/// Returns a conflict as a JSON object, for the member `conflicts` of the error response.
 fn conflict_json(conflict: &MapConflict) -> serde_json::Value {
     serde_json::json!({"map": conflict.map, "key": conflict.key, "manager": conflict.owner.to_string(), "value": conflict.value})
 }
 
-/// Returns the API error for a field. `what` is the kind of the object or message that contains it.
-pub fn bad_field(what: &str, error: &BodyError) -> ApiError {
+/// Returns the API error for a field. `subject_kind` is the kind of the object or message that contains the field.
+pub fn bad_field(subject_kind: &str, error: &BodyError) -> ApiError {
     let error_type = error_type(error.kind);
     let message = match error_type {
-        ErrorType::FieldUnknown => format!("Unknown attribute for {what}: {}: {}", quote(&error.field), error.reason),
-        _ => format!("Invalid input for {what}: {error}"),
+        ErrorType::FieldUnknown => format!("Unknown attribute for {subject_kind}: {}: {}", quote(&error.field), error.reason),
+        _ => format!("Invalid input for {subject_kind}: {error}"),
     };
     ApiError::new(error_type, message).field(error.field.clone()).reason(error.reason.clone())
 }
 
-/// Turns an error in an object into the error of a request whose body is only one part of the object, such as its
-/// labels. The client sent only the part, so the path `part` is removed from the field and from the message.
+/// Converts an error in an object to the error of a request whose body is only one part of the object, such as its
+/// labels. Removes the path `part` from the error's field and message, because the client sent only this part. Returns
+/// any other error unchanged.
 pub fn part_refusal(refusal: ApiError, part: &str) -> ApiError {
     let subfield = refusal.field.as_deref().and_then(|field| field.strip_prefix(part)?.strip_prefix('.'));
     let Some(subfield) = subfield.map(str::to_owned) else { return refusal };

@@ -6,13 +6,13 @@ use crate::store::{KeyRange, ListQuery, Revision, SortOrder};
 
 use super::{ApiError, Registry, damaged_record, store_error};
 
-/// Maximum number of entries that one request scans. If its filter matches few of them, the page is not full, and the
-/// next request continues after the last scanned entry.
+/// Maximum number of entries that one request scans. If its filter selects few of them, the page is not full. The next
+/// request then continues after the last scanned entry.
 const MAX_SCANNED_ENTRIES: usize = 20_000;
-/// The number of entries in one read of the store: in the first read, and at most. It doubles with each read.
+/// Number of entries in one read of the store: in the first read, and the maximum. The number doubles with each read.
 const CHUNK_ENTRIES: (usize, usize) = (16, 1_000);
 /// Maximum size of the entries of a page, and of one read of the store, in bytes as stored. A page with one entry may
-/// be larger, because the entry of a write is as large as the list of objects it changed.
+/// be larger, because one write may change many objects and its entry lists all of them.
 const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// A request for a page of the audit.
@@ -20,27 +20,28 @@ const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 pub struct AuditPage {
     /// Maximum number of entries on the page.
     pub limit: usize,
-    /// The revision after which the page begins, in the requested order.
+    /// The revision after which the page begins, in the requested order. `None` for the first page.
     pub marker: Option<Revision>,
-    /// Whether the oldest or the newest entry comes first.
+    /// The order of the entries: oldest or newest first.
     pub order: SortOrder,
 }
 
-/// A page of the audit, and where the next one begins.
+/// A page of the audit, and the position at which the next page begins.
 #[derive(Debug, Default)]
 pub struct AuditEntries {
     /// The entries with their revisions, in the requested order.
     pub entries: Vec<(Revision, AuditRecord)>,
-    /// The revision after which the next page begins, or `None` at the end of the audit. A page with fewer entries than
-    /// requested is not always the last one.
+    /// The revision after which the next page begins, or `None` at the end of the audit. Only this field marks the last
+    /// page: any page may have fewer entries than requested.
     pub next: Option<Revision>,
 }
 
 impl Registry {
-    /// Returns the next entries that `filter` accepts, limited by the number in `page` and by size, but at least one.
+    /// Returns the next entries that `filter` selects, at most the number in `page`. The size of a page is limited too,
+    /// but a page has at least one entry if one is found.
     ///
     /// # Errors
-    /// Fails if the store fails or an entry cannot be read.
+    /// Fails if the store fails or an entry cannot be decoded.
     pub async fn read_audit(
         &self,
         page: AuditPage,
@@ -50,15 +51,15 @@ impl Registry {
         let (range, order) = (KeyRange::prefix(key::AUDIT), page.order);
         let mut query = ListQuery { range, limit: None, max_bytes: Some(MAX_PAGE_BYTES), order };
         let mut result = AuditEntries { entries: Vec::new(), next: page.marker };
-        let (mut scanned, mut chunk, mut bytes) = (0, CHUNK_ENTRIES.0, 0);
+        let (mut scanned, mut chunk_entries, mut bytes) = (0, CHUNK_ENTRIES.0, 0);
         while scanned < MAX_SCANNED_ENTRIES {
-            query.limit = Some(chunk);
+            query.limit = Some(chunk_entries);
             if let Some(last) = result.next {
                 query.range = range_after(query.range, page.order, &key::audit(last));
             }
             let list = snapshot.list(&query).await.map_err(|e| store_error(&e))?;
             scanned += list.entries.len();
-            chunk = (chunk * 2).min(CHUNK_ENTRIES.1);
+            chunk_entries = (chunk_entries * 2).min(CHUNK_ENTRIES.1);
             for entry in list.entries {
                 let record: AuditRecord = codec::decode(&entry.value).map_err(|e| damaged_record(&e))?;
                 let is_selected = filter(&record);
@@ -80,6 +81,7 @@ impl Registry {
     }
 }
 
+/// Limits a range to the keys that follow `key` in the given order.
 fn range_after(range: KeyRange, order: SortOrder, key: &[u8]) -> KeyRange {
     match order {
         SortOrder::Ascending => range.after(key),

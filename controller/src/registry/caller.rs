@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::requester::Requester;
 use crate::records::audit::{AuditEvent, AuditedObject};
 
-/// The controller's own name, as requester and manager.
+/// The controller's own name, as requester and manager in the audit.
 const CONTROLLER_NAME: &str = "stemma-controller";
 
 /// The caller of a write, with the properties of its request.
@@ -20,9 +20,10 @@ const CONTROLLER_NAME: &str = "stemma-controller";
 pub struct Caller {
     /// The requester and its rights.
     pub requester: Requester,
-    /// The name that owns the written fields and keys: the principal's name, unless the request has another.
+    /// The manager name that owns the written fields and keys. It is the principal's name, unless the request names
+    /// another manager.
     pub manager: Manager,
-    /// The client's address, such as `127.0.0.1:4711`. Empty for the controller itself.
+    /// The client's address and port, such as `127.0.0.1:4711`. Empty for the controller itself.
     pub address: String,
     /// The reason that the user gave for the write.
     pub reason: Option<String>,
@@ -30,19 +31,18 @@ pub struct Caller {
     pub request_id: String,
     /// The request's `Idempotency-Key`, if it has one.
     pub idempotency_key: Option<IdempotencyKey>,
-    /// True for a dry run: the write is decided and answered as usual, but not committed.
+    /// True for a dry run: the controller decides and answers the write as usual, but does not commit it.
     pub dry_run: bool,
-    /// Set when no client waits for the answer any more.
+    /// The flag that is set when no client waits for the response any more.
     pub canceled: Canceled,
 }
 
-/// A flag that is set when no client waits for the answer any more. A decision never awaits, so it cannot be dropped
-/// and has to poll the flag.
+/// A flag that is set when no client waits for the response any more. The code that decides a write never awaits, so it
+/// cannot be dropped. It polls this flag instead.
 #[derive(Clone, Debug, Default)]
 pub struct Canceled(Arc<AtomicBool>, #[cfg(test)] CancelChecks);
 
-/// Counts how often a decision checked the flag. A test lets its client disconnect at one of these checks instead of at
-/// a time.
+/// Counts the checks of the flag. A test cancels the request at a check with a certain number, not at a certain time.
 #[cfg(test)]
 #[derive(Clone, Debug, Default)]
 struct CancelChecks {
@@ -50,8 +50,8 @@ struct CancelChecks {
     canceled_from: Option<usize>,
 }
 
-/// Sets a [`Canceled`] flag when dropped. The future of a request holds the guard, and is dropped if the client
-/// disconnects.
+/// Sets a [`Canceled`] flag when dropped. The future of a request holds the guard. That future is dropped when the
+/// client disconnects.
 #[derive(Debug)]
 pub struct CancelGuard(Canceled);
 
@@ -70,7 +70,8 @@ impl Canceled {
         CancelGuard(self.clone())
     }
 
-    /// Returns whether no client waits any more.
+    /// Returns whether no client waits for the response any more. In tests, also sets the flag at the check that the
+    /// test has chosen.
     pub fn is_set(&self) -> bool {
         #[cfg(test)]
         if Some(self.1.count.fetch_add(1, Ordering::Relaxed)) == self.1.canceled_from {
@@ -79,7 +80,7 @@ impl Canceled {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Creates a flag that is set from this check on. The first check is number 0.
+    /// Creates a flag that is set at the check with this number and stays set. The first check has the number 0.
     #[cfg(test)]
     pub(super) fn from_check(check: usize) -> Self {
         Self(Arc::default(), CancelChecks { count: Arc::default(), canceled_from: Some(check) })
@@ -99,7 +100,8 @@ impl Drop for CancelGuard {
 }
 
 impl Caller {
-    /// Creates the caller for the controller itself, under its own name in the audit.
+    /// Creates the caller for a write that the controller makes itself. The audit then shows the controller's own name
+    /// and `reason`.
     pub fn controller(reason: &str) -> Self {
         Self {
             requester: Requester::from_listener(CONTROLLER_NAME),
@@ -113,7 +115,8 @@ impl Caller {
         }
     }
 
-    /// Returns the audit event for a commit of this caller.
+    /// Returns the audit event for a commit of this caller. `principal` is the uuid of the caller, or `None` if the
+    /// caller is not a principal.
     pub(super) fn audit_event(&self, at: Timestamp, principal: Option<Uuid>, objects: Vec<AuditedObject>) -> AuditEvent {
         AuditEvent {
             at,

@@ -1,9 +1,9 @@
-//! Orders writes that conflict over the same entries.
+//! Orders writes that compete for the same entries.
 //!
-//! A write is decided without a lock. Of several writes that were decided on one revision, the store commits one. If
-//! the others all tried again at once, most would lose again. So each entry over which a write lost has a queue, and
-//! the write waits there. When its turn comes, it is decided again, before later writes of the entry. Writes of other
-//! entries do not wait.
+//! A write is decided without a lock. If several writes were decided at one revision and depend on one entry, the store
+//! commits only one of them. If all others tried again at once, most would fail again. So each entry over which a write
+//! failed has a queue, and the write waits in it. When the write is the first in the queue, it is decided again, before
+//! later writes to the entry. Writes to other entries do not wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,21 +13,22 @@ use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
 
 use crate::store::{Precondition, Transaction};
 
-/// Maximum number of queues before those without a waiting write are removed.
+/// Number of queues at which queues without a waiting write are removed.
 const MAX_IDLE_QUEUES: usize = 1024;
 
-/// The entries over which writes recently lost, each with the queue of the writes that try again.
+/// The entries over which writes failed recently, each with the queue of the writes that try again.
 #[derive(Default)]
 pub(super) struct ContentionQueues(Mutex<HashMap<Bytes, Weak<Queue<()>>>>);
 
-/// The turn of a write: the first place in the queues of some entries. Dropping it lets the next write continue.
+/// The turn of a write: the first place in the queues of some entries. When the guard is dropped, the next write
+/// continues.
 pub(super) struct QueueGuard {
     _guards: Vec<OwnedMutexGuard<()>>,
 }
 
 impl ContentionQueues {
-    /// Waits for the turn in the queues of these entries. Each queue is served in order of arrival. All writes enter
-    /// the queues in the order of the keys, so no two writes wait for each other.
+    /// Waits until the write is the first in the queue of each of these entries. Writes enter a queue in order of
+    /// arrival. All writes enter the queues in the order of the keys, so two writes never wait for each other.
     pub(super) async fn wait_turn(&self, entries: &BTreeSet<Bytes>) -> QueueGuard {
         let mut guards = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -36,19 +37,21 @@ impl ContentionQueues {
         QueueGuard { _guards: guards }
     }
 
-    /// Returns the entries that other writes wait for and over which the transaction can lose. A precondition that an
-    /// entry is present cannot fail because another write changed the entry, so it does not count.
+    /// Returns the entries over which the transaction can fail and for which other writes wait. An entry that the
+    /// transaction only requires to be present is left out, because a change of the entry by another write does not
+    /// break that precondition.
     pub(super) fn contended_entries(&self, transaction: &Transaction) -> BTreeSet<Bytes> {
         let queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if queues.is_empty() {
             return BTreeSet::new();
         }
-        let can_lose = |precondition: &&Precondition| !matches!(precondition, Precondition::Present { .. });
-        let keys = transaction.preconditions.iter().filter(can_lose).map(Precondition::key);
+        let can_fail = |precondition: &&Precondition| !matches!(precondition, Precondition::Present { .. });
+        let keys = transaction.preconditions.iter().filter(can_fail).map(Precondition::key);
         keys.filter(|key| queues.get(*key).is_some_and(|queue| queue.strong_count() > 0)).cloned().collect()
     }
 
-    /// Returns the queue of an entry, and creates it if there is none.
+    /// Returns the queue of an entry. Creates the queue if the entry has none, and then removes unused queues if there
+    /// are many.
     fn queue(&self, entry: &Bytes) -> Arc<Queue<()>> {
         let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(queue) = queues.get(entry).and_then(Weak::upgrade) {
@@ -69,28 +72,28 @@ mod tests {
 
     #[tokio::test]
     async fn contention_queue_serves_in_order_when_entry_is_contended() {
-        let contended = Arc::new(ContentionQueues::default());
+        let queues = Arc::new(ContentionQueues::default());
         let entries = |keys: &[&'static str]| keys.iter().map(|key| Bytes::from_static(key.as_bytes())).collect();
-        let first = contended.wait_turn(&entries(&["a"])).await;
-        let (order, mut came) = tokio::sync::mpsc::unbounded_channel();
+        let first_turn = queues.wait_turn(&entries(&["a"])).await;
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
         for n in 0..5 {
-            let (contended, order) = (Arc::clone(&contended), order.clone());
-            let both: BTreeSet<Bytes> = entries(if n % 2 == 0 { &["a", "b"] } else { &["b", "a"] });
+            let (queues, sender) = (Arc::clone(&queues), sender.clone());
+            let entry_keys: BTreeSet<Bytes> = entries(if n % 2 == 0 { &["a", "b"] } else { &["b", "a"] });
             tokio::spawn(async move {
-                let _turn = contended.wait_turn(&both).await;
-                order.send(n).unwrap();
+                let _turn = queues.wait_turn(&entry_keys).await;
+                sender.send(n).unwrap();
             });
         }
         tokio::task::yield_now().await;
-        let _nobody_waits = contended.wait_turn(&entries(&["c"])).await;
-        let depends = |key: &'static str| Transaction::new().require(Precondition::absent(key));
-        assert_eq!(contended.contended_entries(&depends("a")).len(), 1);
-        assert_eq!(contended.contended_entries(&depends("d")).len(), 0);
-        assert_eq!(contended.contended_entries(&Transaction::new().require(Precondition::present("a"))).len(), 0);
-        drop(first);
+        let _turn_of_free_entry = queues.wait_turn(&entries(&["c"])).await;
+        let transaction_on_absent = |key: &'static str| Transaction::new().require(Precondition::absent(key));
+        assert_eq!(queues.contended_entries(&transaction_on_absent("a")).len(), 1);
+        assert_eq!(queues.contended_entries(&transaction_on_absent("d")).len(), 0);
+        assert_eq!(queues.contended_entries(&Transaction::new().require(Precondition::present("a"))).len(), 0);
+        drop(first_turn);
         for n in 0..5 {
-            assert_eq!(came.recv().await, Some(n));
+            assert_eq!(receiver.recv().await, Some(n));
         }
-        assert_eq!(contended.contended_entries(&depends("a")).len(), 0, "the queue has gone with the last");
+        assert_eq!(queues.contended_entries(&transaction_on_absent("a")).len(), 0, "the queue has gone with the last");
     }
 }

@@ -1,9 +1,10 @@
-//! The input of a decision: the fleet at one revision, and entries of the store that are not in the model.
+//! The input of a decision about a write: the fleet at one revision, and entries of the store that are not in the
+//! model.
 //!
 //! A decision is a function without effects, and the store may be remote. So entries that are not in the model are read
 //! before the decision, not in it. A decision that needs another entry returns [`DecisionError::NeedsRead`], and is
-//! repeated after that entry was read. The commit must require that the entry is unchanged, so it does no harm that the
-//! entry is read later than the model.
+//! repeated after that entry was read. The entry is read later than the model. This does no harm, because the commit
+//! requires that the entry is unchanged.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,8 @@ use crate::cache::Model;
 use crate::records::{codec, key};
 use crate::store::{Entry, ListQuery, Revision, Store};
 
-/// The input of a decision: the fleet, the caller, the time, and what was read or asked for the decision.
+/// The input of a decision about a write: the fleet, the caller, the time, the entries of the store that were read, and
+/// the answers of extensions.
 pub struct Context<'a> {
     /// The fleet at one revision, restricted to what the caller may see.
     pub model: &'a Model,
@@ -31,29 +33,31 @@ pub struct Context<'a> {
     pub full_model: &'a Model,
     /// The caller of the write.
     pub caller: &'a Caller,
-    /// The time of the write, also if the clock is suspect.
+    /// The time of the write. It may be wrong if the clock is suspect.
     pub now: Timestamp,
-    /// The time of the write, or `None` if the clock is suspect. Without it nothing expires and nothing is dropped.
+    /// The time of the write, or `None` if the clock is suspect. Without a trusted time nothing expires and nothing is
+    /// dropped.
     pub trusted_now: Option<Timestamp>,
     /// Maximum number of nodes in the fleet, as configured.
     pub(super) max_nodes: usize,
-    /// The bytes of the stored records of released task sets, by node and cluster.
+    /// The byte counts of the stored records of released task sets, by node and cluster. A release that exceeds its
+    /// quota is refused.
     pub(super) record_quota: &'a Mutex<RecordQuota>,
     pub(super) reads: &'a ContextReads,
     pub(super) extension_answers: &'a ExtensionAnswers,
     pub(super) extensions: &'a dyn ExtensionClient,
 }
 
-/// A part of the store that is not in the model, and that a decision needs.
+/// A part of the store that a decision needs, and that is not in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MissingRead {
     /// The entry at this key.
     Entry(String),
-    /// The keys of the entries below this prefix.
+    /// The keys of all entries that begin with this prefix.
     Keys(String),
 }
 
-/// The entries that were read for a decision.
+/// The parts of the store that were read for a decision.
 #[derive(Default)]
 pub(super) struct ContextReads {
     entries: HashMap<String, Option<Entry>>,
@@ -61,13 +65,13 @@ pub(super) struct ContextReads {
 }
 
 impl ContextReads {
-    /// Reads the part of the store that a decision needs.
-    pub(super) async fn read(&mut self, store: &dyn Store, wanted: MissingRead) -> Result<(), ApiError> {
+    /// Reads a part of the store that a decision needs, and stores it for the next attempt.
+    pub(super) async fn read(&mut self, store: &dyn Store, missing_read: MissingRead) -> Result<(), ApiError> {
         let snapshot = store.snapshot().await.map_err(|e| store_error(&e))?;
-        match wanted {
-            MissingRead::Entry(at) => {
-                let entry = snapshot.get(at.as_bytes()).await.map_err(|e| store_error(&e))?;
-                self.entries.insert(at, entry);
+        match missing_read {
+            MissingRead::Entry(entry_key) => {
+                let entry = snapshot.get(entry_key.as_bytes()).await.map_err(|e| store_error(&e))?;
+                self.entries.insert(entry_key, entry);
             }
             MissingRead::Keys(prefix) => {
                 let list = snapshot.list(&ListQuery::prefix(prefix.clone())).await.map_err(|e| store_error(&e))?;
@@ -78,84 +82,89 @@ impl ContextReads {
     }
 }
 
-/// Returns whether these rights allow a write of an object in the scope `place`. The scope must be within the rights,
-/// and the role must allow `row`, the endpoint that creates such an object.
-pub(super) fn may_write(rights: Rights, row: Option<Endpoint>, place: AccessScope) -> bool {
-    row.is_some_and(|row| row.allows(rights.role.into())) && rights.verdict(AccessVerb::Write, place) == Verdict::Allowed
+/// Returns whether these rights allow a write of an object in the scope `scope` (a cluster, shared objects, or unplaced
+/// nodes). The role must allow `api`, the API call that creates such an object, and the rights must include the
+/// scope.
+pub(super) fn may_write(rights: Rights, api: Option<Endpoint>, scope: AccessScope) -> bool {
+    api.is_some_and(|api| api.allows(rights.role.into())) && rights.verdict(AccessVerb::Write, scope) == Verdict::Allowed
 }
 
 impl Context<'_> {
-    /// Returns the time before which ended entries may be dropped. It is 0 if the clock is suspect, so nothing is
-    /// dropped.
+    /// Returns the time before which an entry must have expired to be dropped. The time is 0 if the clock is suspect,
+    /// so that nothing is dropped.
     pub fn prune_before(&self) -> Timestamp {
         self.trusted_now.unwrap_or(Timestamp(0))
     }
 
-    /// Fails if the caller may not write an object in the scope `place`. `row` is the endpoint that creates such an
-    /// object, and `what` names the object in the error message.
+    /// Fails if the caller may not write an object in the scope `scope` (a cluster, shared objects, or unplaced nodes).
+    /// `api` is the API call that creates such an object. `text` returns the words for the object in the error
+    /// message.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`].
-    pub fn check_access(&self, row: Option<Endpoint>, place: AccessScope, what: impl FnOnce() -> String) -> Result<(), ApiError> {
+    pub fn check_access(&self, api: Option<Endpoint>, scope: AccessScope, text: impl FnOnce() -> String) -> Result<(), ApiError> {
         let rights = self.caller.requester.rights;
-        if may_write(rights, row, place) {
+        if may_write(rights, api, scope) {
             return Ok(());
         }
-        let has_role = row.is_some_and(|row| row.allows(rights.role.into()));
-        let own = rights.cluster.and_then(|own| self.full_model.clusters.get(own.0)).filter(|_| has_role);
-        let who = &self.caller.requester;
-        let Some(own) = own else { return Err(who.denied(format_args!("change {}", what()), row)) };
-        let (what, own, name) = (what(), quote(&own.meta.name), &who.name);
+        let has_role = api.is_some_and(|api| api.allows(rights.role.into()));
+        let cluster = rights.cluster.and_then(|id| self.full_model.clusters.get(id.0)).filter(|_| has_role);
+        let requester = &self.caller.requester;
+        let Some(cluster) = cluster else { return Err(requester.denied(format_args!("change {}", text()), api)) };
+        let (item, cluster, name) = (text(), quote(&cluster.meta.name), &requester.name);
         let message =
-            format!("Permission denied: {what} is outside of cluster {own}, to which {name} is bound; nothing was changed");
+            format!("Permission denied: {item} is outside of cluster {cluster}, to which {name} is bound; nothing was changed");
         Err(ApiError::new(ErrorType::AuthForbidden, message))
     }
 
-    /// Locks the current byte counts of the stored records of released task sets.
+    /// Locks the byte counts of the stored records of released task sets.
     pub(super) fn record_quota(&self) -> MutexGuard<'_, RecordQuota> {
         self.record_quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an extension's answer to a question, or `None` if exactly this question was not asked.
+    /// Returns an extension's answer to a question, or `None` if exactly this question was not sent to the extension.
     pub(super) fn extension_answer(&self, question: &ExtensionQuestion) -> Option<&[u8]> {
         self.extension_answers.get(question)
     }
 
-    /// Returns the revision at which a mark was last written, if ever.
+    /// Returns the revision at which a mark was last written, or `None` if never. A mark is an entry without content
+    /// that writes change so that a concurrent write fails.
     pub(super) fn mark_revision(&self, mark: &str) -> Option<Revision> {
         self.full_model.marks.get(mark).copied()
     }
 
-    /// Returns the revision of an object's reference mark, as [`super::Draft::delete`] needs it. The model has every
-    /// reference up to this revision.
+    /// Returns the revision of an object's reference mark, or `None` if the object has no such mark. Each write that
+    /// adds a reference to the object changes this mark. So the model has all references if the mark is unchanged at
+    /// the commit ([`super::Draft::delete`]).
     pub(super) fn reference_mark(&self, kind: Kind, id: &str) -> Option<Revision> {
         self.mark_revision(&key::reference_mark(kind, &id))
     }
 
-    /// Returns the entry at a key that no model has.
+    /// Returns the entry of the store at a key whose entries are not in the model, or `None` if there is no entry.
     ///
     /// # Errors
-    /// [`DecisionError::NeedsRead`].
-    pub fn entry(&self, at: &str) -> Result<Option<&Entry>, DecisionError> {
-        let read = self.reads.entries.get(at).ok_or_else(|| DecisionError::NeedsRead(MissingRead::Entry(at.to_owned())))?;
-        Ok(read.as_ref())
+    /// [`DecisionError::NeedsRead`] if the entry was not read yet.
+    pub fn entry(&self, key: &str) -> Result<Option<&Entry>, DecisionError> {
+        let entry = self.reads.entries.get(key).ok_or_else(|| DecisionError::NeedsRead(MissingRead::Entry(key.to_owned())))?;
+        Ok(entry.as_ref())
     }
 
-    /// Returns the record at a key that no model has, with the revision that wrote it.
+    /// Returns the record at a key whose entries are not in the model, with the revision that wrote the record. Returns
+    /// `None` if there is no record.
     ///
     /// # Errors
-    /// [`DecisionError::NeedsRead`], or an error if the record is damaged.
-    pub fn record<T: DeserializeOwned>(&self, at: &str) -> Result<Option<(T, Revision)>, DecisionError> {
-        let Some(entry) = self.entry(at)? else { return Ok(None) };
+    /// [`DecisionError::NeedsRead`] if the record was not read yet, or an error if it is damaged.
+    pub fn record<T: DeserializeOwned>(&self, entry_key: &str) -> Result<Option<(T, Revision)>, DecisionError> {
+        let Some(entry) = self.entry(entry_key)? else { return Ok(None) };
         Ok(Some((codec::decode(&entry.value).map_err(|e| damaged_record(&e))?, entry.mod_revision)))
     }
 
-    /// Returns the keys below a prefix of entries that no model has.
+    /// Returns the keys of all entries that begin with a prefix. The entries are not in the model.
     ///
     /// # Errors
-    /// [`DecisionError::NeedsRead`].
+    /// [`DecisionError::NeedsRead`] if these keys were not read yet.
     pub(super) fn keys_below(&self, prefix: &str) -> Result<&[Bytes], DecisionError> {
-        let read = self.reads.keys.get(prefix).ok_or_else(|| DecisionError::NeedsRead(MissingRead::Keys(prefix.to_owned())))?;
-        Ok(read)
+        let keys = self.reads.keys.get(prefix).ok_or_else(|| DecisionError::NeedsRead(MissingRead::Keys(prefix.to_owned())))?;
+        Ok(keys)
     }
 }

@@ -1,7 +1,7 @@
 //! A draft of a commit: the changed objects, and the preconditions.
 //!
-//! Every change of an object goes through the draft. So no commit lacks the object's history image, its name in the
-//! index, the reference marks of the objects that it refers to, or its place in the audit event.
+//! Every change of an object is made through the draft. So each commit contains the object's history image, its name in
+//! the index, the reference marks of the objects that it refers to, and its place in the audit event.
 
 use std::collections::BTreeSet;
 
@@ -31,66 +31,69 @@ impl Draft {
         self.ops.is_empty()
     }
 
-    /// Returns the objects that the commit names in the audit, with the change of each.
+    /// Returns the objects that the commit lists in the audit event, with the change of each.
     pub fn audited(&self) -> &[AuditedObject] {
         &self.audited
     }
 
-    /// Returns the audited objects for changes. The caller sets the clusters that each was in before and after the
-    /// write.
+    /// Returns the objects that the audit event lists, for changes. The caller sets the clusters in which each object
+    /// was before and after the write.
     pub(super) fn audited_mut(&mut self) -> &mut [AuditedObject] {
         &mut self.audited
     }
 
-    /// Sets which part of the last object in the audit was changed, and how.
+    /// Records in the audit event which part of the last listed object was changed (such as its labels), and the kind
+    /// of the change.
     pub fn set_part(&mut self, action: PartAction, part: String) {
         if let Some(last) = self.audited.last_mut() {
             (last.part, last.part_action) = (Some(part), Some(action));
         }
     }
 
-    /// Writes an object, with `value` as its stored form. The object is new, or replaces `before`.
-    pub fn put<S: Resource>(&mut self, before: Option<&Object<S>>, after: &Object<S>, value: Bytes) {
-        let (uuid, at) = (after.meta.uuid, key::object(S::KIND, after.meta.uuid));
-        self.preconditions.push(unchanged(&at, before));
-        self.write_names(before, Some(after));
-        let known = before.map(|o| o.spec.references()).unwrap_or_default();
-        for reference in after.spec.references().into_iter().filter(|r| !known.contains(r)) {
+    /// Writes an object, with `value` as its encoded form. The object replaces `old_object`, or is new if that is
+    /// `None`. The commit fails if another write changed the object.
+    pub fn put<S: Resource>(&mut self, old_object: Option<&Object<S>>, new_object: &Object<S>, value: Bytes) {
+        let (uuid, object_key) = (new_object.meta.uuid, key::object(S::KIND, new_object.meta.uuid));
+        self.preconditions.push(unchanged_precondition(&object_key, old_object));
+        self.write_names(old_object, Some(new_object));
+        let old_references = old_object.map(|o| o.spec.references()).unwrap_or_default();
+        for reference in new_object.spec.references().into_iter().filter(|r| !old_references.contains(r)) {
             self.add_reference(&reference);
         }
-        self.put_keys.insert(at.clone().into_bytes());
-        self.ops.push(Op::Put { key: at.into(), value: value.clone() });
+        self.put_keys.insert(object_key.clone().into_bytes());
+        self.ops.push(Op::Put { key: object_key.into(), value: value.clone() });
         self.ops.push(Op::PutAtRevision { prefix: key::history(S::KIND, uuid).into(), value });
-        let action = if before.is_some() { Action::Updated } else { Action::Created };
-        self.audit_object(after, action, before);
+        let action = if old_object.is_some() { Action::Updated } else { Action::Created };
+        self.audit_object(new_object, action, old_object);
     }
 
-    /// Names an object in the audit that the commit is about but does not change.
+    /// Lists an object in the audit event without changing it, because the write is about the object.
     pub fn audit_unchanged<S: Resource>(&mut self, object: &Object<S>) {
         self.audit_object(object, Action::Unchanged, Some(object));
     }
 
-    /// Deletes an object. `mark_revision` is the revision of its reference mark (see [`key::reference_mark`]) at which
-    /// no other object referred to it.
-    pub fn delete<S: Resource>(&mut self, before: &Object<S>, mark_revision: Option<Revision>) {
-        let at = key::object(S::KIND, before.meta.uuid);
-        self.preconditions.push(unchanged(&at, Some(before)));
-        let mark = key::reference_mark(S::KIND, &ObjectReference::new(before).id);
+    /// Deletes an object. The commit fails if another write changed the object or added a reference to it.
+    /// `mark_revision` is the revision of the object's reference mark ([`key::reference_mark`]) at which no other
+    /// object referred to the object.
+    pub fn delete<S: Resource>(&mut self, object: &Object<S>, mark_revision: Option<Revision>) {
+        let object_key = key::object(S::KIND, object.meta.uuid);
+        self.preconditions.push(unchanged_precondition(&object_key, Some(object)));
+        let mark = key::reference_mark(S::KIND, &ObjectReference::new(object).id);
         self.preconditions.push(Precondition::unchanged_since(mark.clone(), mark_revision));
         if mark_revision.is_some() {
             self.ops.push(Op::Delete { key: mark.into() });
         }
-        self.write_names(Some(before), None);
-        self.ops.push(Op::Delete { key: at.into() });
+        self.write_names(Some(object), None);
+        self.ops.push(Op::Delete { key: object_key.into() });
         let value = codec::encode(&serde_json::Value::Null);
-        self.ops.push(Op::PutAtRevision { prefix: key::history(S::KIND, before.meta.uuid).into(), value });
-        self.audit_object(before, Action::Deleted, Some(before));
+        self.ops.push(Op::PutAtRevision { prefix: key::history(S::KIND, object.meta.uuid).into(), value });
+        self.audit_object(object, Action::Deleted, Some(object));
     }
 
-    /// Sets the cluster of each node group and primary in the audit, because their names are unique only within the
-    /// cluster. The cluster's name is stored, because the cluster may be deleted when the audit is read.
+    /// Sets the cluster's name for each node group and primary in the audit event, because their own names are unique
+    /// only within the cluster. The name is stored, because the cluster may no longer exist when the audit is read.
     pub(super) fn set_clusters(&mut self, cluster_of: impl Fn(Kind, Uuid) -> Option<String>) {
-        for object in self.audited.iter_mut().filter(|one| matches!(one.kind, Kind::NodeGroup | Kind::Primary)) {
+        for object in self.audited.iter_mut().filter(|audited| matches!(audited.kind, Kind::NodeGroup | Kind::Primary)) {
             object.cluster = cluster_of(object.kind, object.uuid);
         }
     }
@@ -100,26 +103,26 @@ impl Draft {
         self.put_keys.contains(key::object(kind, uuid).as_bytes())
     }
 
-    /// Replaces the stored form of an object that the draft already writes. Its name stays the same.
-    pub(super) fn rewrite<S: Resource>(&mut self, after: &Object<S>, stored: &Bytes) {
-        let (at, history) = (key::object(S::KIND, after.meta.uuid), key::history(S::KIND, after.meta.uuid));
+    /// Replaces the encoded form of an object that the draft already writes. The object's name must be unchanged.
+    pub(super) fn replace_encoded<S: Resource>(&mut self, object: &Object<S>, encoded: &Bytes) {
+        let (object_key, history) = (key::object(S::KIND, object.meta.uuid), key::history(S::KIND, object.meta.uuid));
         for op in &mut self.ops {
             match op {
-                Op::Put { key, value } if key.as_ref() == at.as_bytes() => *value = stored.clone(),
+                Op::Put { key, value } if key.as_ref() == object_key.as_bytes() => *value = encoded.clone(),
                 Op::PutAtRevision { prefix, value } if prefix.as_ref() == history.as_bytes() => {
-                    *value = stored.clone();
+                    *value = encoded.clone();
                 }
                 _ => {}
             }
         }
     }
 
-    /// Sets the audit's action on the fleet as a whole.
+    /// Sets the action on the fleet as a whole that the audit event lists, such as a pause of the fleet.
     pub fn set_action(&mut self, action: FleetAction) {
         self.action = Some(action);
     }
 
-    /// Returns the action on the fleet as a whole.
+    /// Returns the action on the fleet as a whole that the audit event lists.
     pub(super) fn action(&self) -> Option<FleetAction> {
         self.action.clone()
     }
@@ -129,40 +132,41 @@ impl Draft {
         self.ops.push(op);
     }
 
-    /// Requires that an object is unchanged since it was read.
+    /// Requires at the commit that an object is unchanged since it was read.
     pub(super) fn require_unchanged<S: Resource>(&mut self, object: &Object<S>) {
-        self.add_precondition(unchanged(&key::object(S::KIND, object.meta.uuid), Some(object)));
+        self.add_precondition(unchanged_precondition(&key::object(S::KIND, object.meta.uuid), Some(object)));
     }
 
-    /// Adds a precondition that must hold when the commit is made.
+    /// Adds a precondition. The commit fails if the precondition does not hold at that time.
     pub fn add_precondition(&mut self, precondition: Precondition) {
         self.preconditions.push(precondition);
     }
 
-    /// Returns the transaction, without audit event and request record.
+    /// Returns the transaction of the commit. The audit event and the request record are not in it yet.
     pub fn into_transaction(self) -> Transaction {
         Transaction { preconditions: self.preconditions, ops: self.ops }
     }
 
-    /// Replaces an object's old name in the index of names by the new one, which must be free.
-    fn write_names<S: Resource>(&mut self, before: Option<&Object<S>>, after: Option<&Object<S>>) {
-        let index =
+    /// Replaces an object's old name by its new name in the index of names. The commit fails if another object has the
+    /// new name.
+    fn write_names<S: Resource>(&mut self, old_object: Option<&Object<S>>, new_object: Option<&Object<S>>) {
+        let index_key =
             |object: &Object<S>| S::name_text(&object.meta.name).map(|name| key::name(S::KIND, object.spec.scope(), &name));
-        let (old, new) = (before.and_then(index), after.and_then(index));
-        if old == new {
+        let (old_key, new_key) = (old_object.and_then(index_key), new_object.and_then(index_key));
+        if old_key == new_key {
             return;
         }
-        if let Some(old) = old {
-            self.ops.push(Op::Delete { key: old.into() });
+        if let Some(old_key) = old_key {
+            self.ops.push(Op::Delete { key: old_key.into() });
         }
-        if let (Some(new), Some(after)) = (new, after) {
-            self.preconditions.push(Precondition::absent(new.clone()));
-            self.ops.push(Op::Put { key: new.into(), value: after.meta.uuid.to_string().into() });
+        if let (Some(new_key), Some(new_object)) = (new_key, new_object) {
+            self.preconditions.push(Precondition::absent(new_key.clone()));
+            self.ops.push(Op::Put { key: new_key.into(), value: new_object.meta.uuid.to_string().into() });
         }
     }
 
-    /// Adds a reference to an object: requires that the object exists, and writes its reference mark. The mark makes a
-    /// concurrent deletion of the object fail.
+    /// Adds a reference to an object. The commit fails if that object does not exist. The reference mark of the object
+    /// is written too, so that a concurrent deletion of the object fails.
     pub(super) fn add_reference(&mut self, reference: &ObjectReference) {
         let target = match reference.kind {
             Kind::Release => key::name(Kind::Release, None, &reference.id),
@@ -177,20 +181,23 @@ impl Draft {
         }
     }
 
-    fn is_created(&self, target: &str) -> bool {
-        let creates = |op: &Op| matches!(op, Op::Put { key, .. } if key.as_ref() == target.as_bytes());
-        self.put_keys.contains(target.as_bytes()) || self.ops.iter().any(creates)
+    /// Returns whether this commit itself creates the entry at a key.
+    fn is_created(&self, target_key: &str) -> bool {
+        let creates = |op: &Op| matches!(op, Op::Put { key, .. } if key.as_ref() == target_key.as_bytes());
+        self.put_keys.contains(target_key.as_bytes()) || self.ops.iter().any(creates)
     }
 
-    fn audit_object<S: Resource>(&mut self, object: &Object<S>, action: Action, before: Option<&Object<S>>) {
+    /// Lists an object in the audit event, with its version before the write.
+    fn audit_object<S: Resource>(&mut self, object: &Object<S>, action: Action, old_object: Option<&Object<S>>) {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
-        let before = before.map(|o| o.meta.resource_version);
+        let before = old_object.map(|o| o.meta.resource_version);
         let (kind, uuid, clusters) = (S::KIND, object.meta.uuid, BTreeSet::new());
         let (cluster, was, left, part, part_action) = (None, None, None, None, None);
         self.audited.push(AuditedObject { kind, uuid, name, cluster, action, before, clusters, was, left, part, part_action });
     }
 }
 
-fn unchanged<S: Spec>(at: &str, before: Option<&Object<S>>) -> Precondition {
-    Precondition::unchanged_since(at.to_owned(), before.map(|before| Revision::new(before.meta.resource_version)))
+/// Returns the precondition that the object at a key is still this version, or that it does not exist yet (`None`).
+fn unchanged_precondition<S: Spec>(key: &str, old: Option<&Object<S>>) -> Precondition {
+    Precondition::unchanged_since(key.to_owned(), old.map(|old| Revision::new(old.meta.resource_version)))
 }

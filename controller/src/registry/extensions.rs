@@ -1,4 +1,5 @@
-//! How a write asks the extensions that decide tags. The transport is behind a trait.
+//! Sends the questions of a write to the extensions, external programs that decide tags. The transport is behind a
+//! trait.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -11,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::store::BoxFuture;
 
-/// Maximum number of questions of one write that are asked at once.
+/// Maximum number of questions of one write that are sent at the same time.
 const MAX_CONCURRENT_QUESTIONS: usize = 8;
 
 /// The client that sends questions to extensions.
@@ -19,11 +20,12 @@ pub trait ExtensionClient: Send + Sync {
     /// Returns whether an extension of this name is declared.
     fn is_declared(&self, name: &str) -> bool;
 
-    /// Asks an extension, and waits no longer than its timeout.
+    /// Sends a question to an extension and returns its answer. Fails if the extension does not answer within its
+    /// timeout.
     fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>>;
 }
 
-/// A client without any declared extension.
+/// A client for a configuration without extensions. Every question fails.
 pub struct NoExtensions;
 
 impl ExtensionClient for NoExtensions {
@@ -32,7 +34,7 @@ impl ExtensionClient for NoExtensions {
     }
 
     fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>> {
-        Box::pin(async { Err(undeclared(&question.extension)) })
+        Box::pin(async { Err(undeclared_extension(&question.extension)) })
     }
 }
 
@@ -41,8 +43,8 @@ impl ExtensionClient for NoExtensions {
 pub(super) struct ExtensionAnswers(HashMap<[u8; 32], Bytes>);
 
 impl ExtensionAnswers {
-    /// Sends all questions, some of them concurrently, and returns the answers. Fails if an answer is missing at
-    /// `deadline`.
+    /// Sends all questions in batches, and returns the answers. Fails if an extension fails, or if an answer is missing
+    /// at `deadline`.
     pub(super) async fn ask_all(
         extensions: &dyn ExtensionClient,
         questions: &[ExtensionQuestion],
@@ -70,7 +72,7 @@ impl ExtensionAnswers {
     }
 }
 
-/// Awaits futures, and returns their results in the same order.
+/// Awaits futures at the same time, and returns their results in the same order.
 async fn join_all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(move |context| {
@@ -84,19 +86,20 @@ async fn join_all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     .await
 }
 
-/// Returns the error for a write that needs an extension which the configuration does not declare.
-pub(crate) fn undeclared(name: &str) -> ApiError {
+/// Returns the error for a write that needs an extension which is not declared in the controller's configuration.
+pub(crate) fn undeclared_extension(name: &str) -> ApiError {
     let message = format!(
-        "extension {name} is to decide tags, and the controller's configuration does not declare it; nothing was changed"
+        "extension {name} should decide tags, but the controller's configuration does not declare it; nothing was changed"
     );
     let advice = "declare it with [[extension]] in the controller's configuration and restart the controller";
     ApiError::new(ErrorType::ReferenceDangling, message).field("extensions").detail(advice)
 }
 
-/// Returns the error for a write whose question got no valid answer.
-pub(crate) fn failed(question: &ExtensionQuestion, why: &str) -> ApiError {
+/// Returns the error for a write whose question got no valid answer. `reason` completes the sentence "the extension
+/// decides the tags, and ...".
+pub(crate) fn extension_failure(question: &ExtensionQuestion, reason: &str) -> ApiError {
     let message =
-        format!("extension {} decides the tags of {}, and {why}; nothing was changed", question.extension, question.subject());
+        format!("extension {} decides the tags of {}, and {reason}; nothing was changed", question.extension, question.subject());
     let advice = "check the extension (docs/extensions.md) and try again";
     ApiError::new(ErrorType::ExtensionFailed, message).detail(advice)
 }

@@ -1,6 +1,6 @@
 //! Writes to one map of an object (labels, annotations or parameters) by its keys.
 //!
-//! A body with fields goes through core's `manifest`. This module has the other operations: a JSON patch of the map or
+//! A body with fields is written by core's `manifest`. This module has the other operations: a JSON patch of the map or
 //! of its keys, tombstones, and the transfer of keys to another owner.
 
 use std::collections::BTreeMap;
@@ -8,13 +8,15 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde_json::value::RawValue;
-use stemma_core::labels::{BodyShape, FromJson, IntentJson, InvalidEntry, Layer, check_parameters, merge_after, to_merge_patch};
+use stemma_core::labels::{
+    BodyShape, FromJson, IntentJson, InvalidEntry, Layer, check_parameters, merge_labels_after_write, to_merge_patch,
+};
 use stemma_core::manifest::check_own_annotations;
 use stemma_core::object::{Inherited, Timestamp};
 use stemma_core::ownership::{Intent, Manager, OwnedMap, OwnerMatch, ProvidedValue};
 use stemma_wire::error::{ApiError, ErrorType};
 
-/// One of the maps of keys and values that an object has.
+/// A map of keys and values of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapName {
     /// The map `labels`.
@@ -30,9 +32,9 @@ pub enum MapName {
 pub enum MapWrite<'a> {
     /// Replaces the object's whole map.
     Replace(&'a RawValue),
-    /// Sets single keys. `null` removes the value that is provided at this level.
+    /// Sets single keys. The value `null` removes the value that this level provides.
     SetKeys(&'a RawValue),
-    /// Adds tombstones, so that these keys are not inherited.
+    /// Adds tombstones at this level, so that these keys are not inherited.
     AddTombstones(&'a [String]),
     /// Transfers these keys to another owner.
     HandOver {
@@ -49,7 +51,7 @@ impl MapName {
     /// All maps.
     pub const ALL: [Self; 3] = [Self::Labels, Self::Annotations, Self::Parameters];
 
-    /// Returns the name in paths and bodies.
+    /// Returns the name of the map, as in paths and bodies of the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Labels => "labels",
@@ -58,15 +60,16 @@ impl MapName {
         }
     }
 
-    /// Returns the map with this name.
+    /// Returns the map with this name, or `None` if no map has it.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|map| map.name() == name)
     }
 
-    /// Applies a write to this map of a level.
+    /// Applies a write to this map of a level (template, cluster, node group or node). New entries get the time `now`.
     ///
     /// # Errors
-    /// Fails if an entry is invalid, if there are too many entries, or if `from` does not own one of the keys.
+    /// Fails if an entry is invalid, if there are too many entries, or if one of the transferred keys is not owned by
+    /// `from`.
     pub fn write(
         self,
         inherited: &mut Inherited,
@@ -76,9 +79,9 @@ impl MapName {
     ) -> Result<(), ApiError> {
         match self {
             Self::Labels => {
-                let merge = inherited.labels.merge;
+                let old_merge = inherited.labels.merge;
                 inherited.labels = change_map(self, &inherited.labels, write, manager, now)?;
-                inherited.labels.merge = merge_after(merge, None, true, BodyShape::Native);
+                inherited.labels.merge = merge_labels_after_write(old_merge, None, true, BodyShape::Native);
             }
             Self::Annotations => {
                 inherited.annotations = change_map(self, &inherited.annotations, write, manager, now)?;
@@ -94,6 +97,7 @@ impl MapName {
         Ok(())
     }
 
+    /// Returns the API error for an invalid entry of this map.
     fn refusal(self, reason: impl fmt::Display) -> ApiError {
         let kind = match self {
             Self::Labels => ErrorType::LabelInvalid,
@@ -104,7 +108,8 @@ impl MapName {
     }
 }
 
-/// Returns the map of a level after a write. New entries get the time `now`. Fails as [`MapName::write`] does.
+/// Returns the map of a level after a write. New entries get the time `now`. Fails in the same cases as
+/// [`MapName::write`].
 fn change_map<K, V>(
     map: MapName,
     layer: &Layer<K, V>,
@@ -117,33 +122,35 @@ where
     V: Clone + PartialEq + FromJson,
 {
     let empty = OwnedMap::default();
-    let present = layer.provided.as_ref().unwrap_or(&empty);
-    let mut next = match write {
-        MapWrite::Replace(json) => present.update(manager, &read_map(map, json)?),
-        MapWrite::SetKeys(json) => present.patch(manager, &to_merge_patch(read_map(map, json)?)),
+    let current = layer.provided.as_ref().unwrap_or(&empty);
+    let mut new_map = match write {
+        MapWrite::Replace(json) => current.update(manager, &read_map(map, json)?),
+        MapWrite::SetKeys(json) => current.patch(manager, &to_merge_patch(read_map(map, json)?)),
         MapWrite::AddTombstones(keys) => {
             let tombstones: BTreeMap<K, _> =
                 parse_keys(map, keys)?.into_iter().map(|key| (key, Some(ProvidedValue::Tombstone))).collect();
-            present.patch(manager, &tombstones)
+            current.patch(manager, &tombstones)
         }
         MapWrite::HandOver { from, to, keys } => {
             let keys = parse_keys(map, keys)?;
-            present
+            current
                 .transfer(from, to, keys.iter())
                 .map_err(|e| ApiError::new(ErrorType::LabelConflict, e.to_string()).field(map.name()))?
         }
     };
-    next.set_missing_times(now.0);
-    let next = Layer { provided: Some(next), merge: layer.merge };
-    next.check_key_count().map_err(|e| map.refusal(e))?;
-    Ok(next)
+    new_map.set_missing_times(now.0);
+    let new_map = Layer { provided: Some(new_map), merge: layer.merge };
+    new_map.check_key_count().map_err(|e| map.refusal(e))?;
+    Ok(new_map)
 }
 
+/// Parses a body as a map. The error names the invalid entry.
 fn read_map<K: Ord + FromStr<Err: fmt::Display>, V: FromJson>(map: MapName, json: &RawValue) -> Result<Intent<K, V>, ApiError> {
     let to_error = |e: InvalidEntry| map.refusal(&e).field(e.field(map.name())).reason(e.reason());
-    Ok(IntentJson::from_json(json).map_err(to_error)?.map(|written| written.0).unwrap_or_default())
+    Ok(IntentJson::from_json(json).map_err(to_error)?.map(|intent| intent.0).unwrap_or_default())
 }
 
+/// Parses the texts of keys. The error names the first invalid key.
 fn parse_keys<K: FromStr<Err: fmt::Display>>(map: MapName, keys: &[String]) -> Result<Vec<K>, ApiError> {
     keys.iter().map(|key| key.parse().map_err(|e: K::Err| map.refusal(e))).collect()
 }

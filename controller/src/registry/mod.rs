@@ -1,10 +1,10 @@
 //! The registry: admits writes, and commits them to the store.
 //!
 //! A write is decided on a snapshot of the cache, by code that has no effects. Its commit requires that everything the
-//! decision depends on is unchanged. If something changed, the write is decided again on the new state, after the
-//! writes that lost over the same entry before (`contention`). An undisturbed write therefore takes no lock, any number
-//! of writes share one durable commit of the store, and a decision is a function that a test can call. Handlers use the
-//! registry and the cache, never the store.
+//! decision depends on is unchanged. If something changed, the write is decided again on the new state. If several
+//! writes failed over the same entry, they are decided again in order (`contention`). A write without a conflict
+//! therefore takes no lock. Any number of writes share one durable commit of the store. A decision is a function that a
+//! test can call. Handlers use the registry and the cache, never the store.
 
 pub mod admit;
 pub mod audit;
@@ -45,7 +45,7 @@ pub use context::{Context, MissingRead};
 pub use draft::Draft;
 use extensions::ExtensionAnswers;
 pub use extensions::{ExtensionClient, NoExtensions};
-pub(crate) use extensions::{failed, undeclared};
+pub(crate) use extensions::{extension_failure, undeclared_extension};
 pub use rate::ByteRate;
 use rate::ByteRateLimiter;
 #[cfg(test)]
@@ -62,56 +62,57 @@ use crate::store::{Entry, Precondition, Revision, Store, StoreError, Transaction
 
 /// Maximum number of attempts at a write. An attempt fails if another write commits first.
 const MAX_ATTEMPTS: usize = 16;
-/// Maximum number of times that a write questions extensions. It questions them again if the nodes that a question is
-/// about changed in the meantime.
+/// Maximum number of times that a write sends questions to extensions. It sends them again if the nodes of a question
+/// changed after the question was sent.
 const MAX_EXTENSION_ROUNDS: usize = 4;
-/// Maximum duration of a write. It is less than a client waits for a response.
+/// Maximum duration of a write. It is shorter than the time that a client waits for a response.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(20);
 
-/// Maximum number of writes that are decided at the same time. Each holds all values of the objects that it changes in
-/// memory, before and after, and keeps a processor busy.
+/// Maximum number of writes that are decided at the same time. Each decision keeps a processor busy, and holds the old
+/// and new values of all objects that it changes in memory.
 const MAX_CONCURRENT_DECISIONS: u64 = 4;
-/// The number of concurrent decisions that are reserved for admins of the fleet.
+/// Number of concurrent decisions that are reserved for admins of the fleet.
 const DECISIONS_FOR_ADMINS: u64 = 1;
 
-/// Maximum memory of a light answer, in bytes as [`value_memory_bytes`] estimates it. A write with a light answer frees
-/// its decision slot before it is stored.
-const MAX_LIGHT_ANSWER_BYTES: usize = 64 * 1024;
+/// Maximum memory of an answer that is considered small, in bytes as [`value_memory_bytes`] estimates it. A write with
+/// a small answer releases its permit for a decision before the commit.
+const MAX_SMALL_ANSWER_BYTES: usize = 64 * 1024;
 
-/// An admin of the fleet may store this many times as much as another principal, at once and in each second.
+/// Factor by which an admin of the fleet may store more than another principal, at once and per second.
 const FLEET_ADMIN_FACTOR: u64 = 4;
-/// All principals that are bound to one cluster may together store this many times as much as one principal.
+/// Factor by which all principals of one cluster together may store more than one principal.
 const CLUSTER_FACTOR: u64 = 4;
 
-/// The result of a decision: the commit, and the answer to send when the commit is durable.
+/// The result of a decision: the draft of the commit, and the answer to send when the commit is durable.
 #[derive(Debug)]
 pub struct Decision {
-    /// The commit. If it is empty, only the record of a request with an idempotency key is written. Without a key
-    /// nothing is written, and the answer has the revision that the decision read.
+    /// The draft of the commit. If it is empty and the request has an idempotency key, only the record of the request
+    /// is written. If it is empty and the request has no key, nothing is written. The answer then has the revision that
+    /// the decision read.
     pub draft: Draft,
-    /// The answer. Its revision is added after the decision.
+    /// The answer to the client. Its revision is added after the decision.
     pub answer: StoredAnswer,
 }
 
-/// The reason why there is no decision.
+/// The reason why a decision has no result.
 #[derive(Debug)]
 pub enum DecisionError {
-    /// The write is refused.
+    /// The write is refused with this error.
     Refused(Box<ApiError>),
-    /// The decision needs an entry that was not read yet. It is repeated with that entry.
+    /// The decision needs an entry that was not read yet. The decision is repeated with that entry.
     NeedsRead(MissingRead),
-    /// The decision needs answers of extensions. It is repeated with these answers, on the state at that time.
+    /// The decision needs answers of extensions. It is repeated with these answers, on the then current state.
     NeedsAnswers(Vec<ExtensionQuestion>),
 }
 
 /// The reason why an attempt at a write failed.
 enum AttemptError {
-    /// The write is refused.
+    /// The write is refused with this error.
     Refused(Box<ApiError>),
-    /// Other writes changed one of these entries, or wait to do so. The write waits for its turn and is decided again
-    /// at this revision or later.
+    /// Another write changed one of these entries, or other writes wait for them. This write waits for its turn in the
+    /// queues of these entries. It is then decided again at this revision or later.
     Contended(BTreeSet<Bytes>, Revision),
-    /// The write needs answers of extensions. Other writes do not wait for them.
+    /// The write needs answers of extensions. Other writes to the same entries do not wait for these answers.
     NeedsAnswers(Vec<ExtensionQuestion>),
 }
 
@@ -127,22 +128,23 @@ impl From<ApiError> for DecisionError {
     }
 }
 
-/// A decision, and the state that it was made on.
+/// A decision, and the state that it is based on.
 struct DecidedWrite {
     decision: Decision,
     revision: Revision,
     now: Timestamp,
-    /// Requires that the requester's principal is unchanged at the commit.
+    /// The precondition that the requester's principal is unchanged at the commit. `None` if the requester is not a
+    /// principal.
     requester_precondition: Option<Precondition>,
     requester: RequesterRecord,
 }
 
-/// The result of an earlier request with the same idempotency key.
+/// The result of a search for an earlier request with the same idempotency key.
 enum PriorRequest {
-    /// The request was made, with this answer at this revision.
+    /// The request was answered before. The values are the answer and the revision of its commit.
     Answered(StoredAnswer, Revision),
-    /// There was no such request, or it is so old that its key is free again. The precondition must hold when the
-    /// request is made now.
+    /// No such request was recorded, or its record is so old that the key may be used again. The commit of the new
+    /// request must require this precondition.
     NotFound(Precondition),
 }
 
@@ -153,34 +155,34 @@ pub struct Registry {
     clock: Arc<WatchedClock>,
     contention: ContentionQueues,
     extensions: Arc<dyn ExtensionClient>,
-    /// Limits how much each principal stores, by name.
+    /// Limits how much each principal stores, by the principal's name.
     principal_limiter: ByteRateLimiter<String>,
-    /// Limits how much all principals that are bound to one cluster store together. Without it, the cluster's admins
-    /// could create more principals to store more.
+    /// Limits how much all principals that are bound to one cluster store together. Without this limit, an admin of the
+    /// cluster could create more principals to store more.
     cluster_limiter: ByteRateLimiter<ClusterId>,
-    /// The slots for decisions, shared between principals.
+    /// The permits for concurrent decisions, shared between principals.
     decision_budget: SharedBudget,
     /// Maximum number of nodes in the fleet.
     max_nodes: usize,
-    /// The bytes of the stored records of released task sets, by node and cluster.
+    /// The byte counts of the stored records of released task sets, by node and cluster.
     record_quota: Mutex<RecordQuota>,
 }
 
-/// Counts the stored records of released task sets.
+/// Returns the byte counts of the stored records of released task sets, from all nodes of the model.
 fn load_record_quota(model: &Model) -> RecordQuota {
     let mut quota = RecordQuota::default();
-    let stored: Vec<_> = model.nodes.iter().map(|node| released::record_size(model, node.meta.uuid)).collect();
-    quota.admit(&stored, &[], |cluster| model.count_nodes_in(cluster));
+    let record_sizes: Vec<_> = model.nodes.iter().map(|node| released::record_size(model, node.meta.uuid)).collect();
+    quota.update_and_decide(&record_sizes, &[], |cluster| model.count_nodes_in(cluster));
     quota
 }
 
 impl Registry {
-    /// Creates a registry over a store and the cache that follows it.
+    /// Creates a registry over a store and a cache. The cache must follow the store.
     pub fn new(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Self {
         Self::with_clock(store, cache, Arc::new(WatchedClock::new(clock)))
     }
 
-    /// Creates a registry with a clock that is already watched.
+    /// Creates a registry with a clock that already watches for jumps of the time.
     pub fn with_clock(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<WatchedClock>) -> Self {
         let (principal_limiter, cluster_limiter) =
             (ByteRateLimiter::new(ByteRate::WRITES), ByteRateLimiter::new(ByteRate::WRITES));
@@ -202,13 +204,13 @@ impl Registry {
         .with_max_nodes(DEFAULT_MAX_NODES)
     }
 
-    /// Sets the rate at which each principal may store.
+    /// Sets the rate at which each principal may store, and all principals of each cluster together. Resets all debts.
     #[must_use]
     pub fn with_byte_rate(self, rate: ByteRate) -> Self {
         Self { principal_limiter: ByteRateLimiter::new(rate), cluster_limiter: ByteRateLimiter::new(rate), ..self }
     }
 
-    /// Sets the maximum number of nodes.
+    /// Sets the maximum number of nodes in the fleet.
     #[must_use]
     pub fn with_max_nodes(self, max_nodes: u64) -> Self {
         Self { max_nodes: usize::try_from(max_nodes).unwrap_or(usize::MAX), ..self }
@@ -220,17 +222,17 @@ impl Registry {
         Self { extensions, ..self }
     }
 
-    /// Returns the cache that writes are decided on.
+    /// Returns the cache. Writes are decided on its model of the fleet.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// Returns the store, for entries that are not objects: certificates, tokens, results.
+    /// Returns the store, for entries that are not objects: certificates, tokens and results.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// Returns the time for a write that is made now.
+    /// Returns the current time for a write, even if the clock is suspect.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -240,18 +242,18 @@ impl Registry {
         self.record_quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the clock, which also tells whether its time is trusted enough to drop expired entries.
+    /// Returns the clock. It also knows whether its time is trusted enough to drop expired entries.
     pub fn clock(&self) -> &Arc<WatchedClock> {
         &self.clock
     }
 
     /// Decides a write, commits it with its audit event and request record, and returns the answer when reads can see
-    /// the write. A dry run is decided and answered at the current revision, and commits nothing. A request that was
-    /// already made, by its idempotency key, is not made again and returns its first answer.
+    /// the write. A dry run is decided and answered at the current revision, and commits nothing. If a request with the
+    /// same idempotency key was answered before, nothing is decided, and the earlier answer is returned.
     ///
     /// # Errors
     /// Fails if the decision refuses the write, the idempotency key was used for another request, the caller stored too
-    /// much in a short time, or the store fails.
+    /// much in a short time, other writes change the same objects repeatedly, or the store fails.
     pub async fn write<F>(&self, caller: &Caller, decide: F) -> Result<StoredAnswer, ApiError>
     where
         F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
@@ -259,27 +261,27 @@ impl Registry {
         Ok(self.write_at(caller, decide).await?.0)
     }
 
-    /// Makes a write as [`Registry::write`] does, and also returns the revision of the commit.
+    /// Makes a write as [`Registry::write`] does. Returns the answer and the revision of the commit.
     ///
     /// # Errors
-    /// As [`Registry::write`].
+    /// In the same cases as [`Registry::write`].
     pub async fn write_at<F>(&self, caller: &Caller, decide: F) -> Result<(StoredAnswer, Revision), ApiError>
     where
         F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
     {
-        let (mut entries, mut answers, mut rounds) = (BTreeSet::new(), ExtensionAnswers::default(), 0);
+        let (mut entries, mut answers, mut extension_rounds) = (BTreeSet::new(), ExtensionAnswers::default(), 0);
         let mut message = "other requests kept changing the same objects; nothing was written, try again";
         let deadline = Instant::now() + MAX_WRITE_TIME;
         if !caller.dry_run {
             self.clock.record_jump(self.store.as_ref()).await.map_err(|e| store_error(&e))?;
         }
         for _ in 0..MAX_ATTEMPTS {
-            // Only the waiting for the turn times out. A commit that has begun is always awaited.
+            // Only the wait for the turn has this deadline. A commit that has begun is always awaited.
             let Ok(turn) = timeout_at(deadline, self.contention.wait_turn(&entries)).await else { break };
             caller.requester.recheck(&self.cache.model(), self.now())?;
             let precondition = match &caller.idempotency_key {
                 None => None,
-                Some(mark) => match self.prior_request(&caller.requester, mark).await? {
+                Some(key) => match self.prior_request(&caller.requester, key).await? {
                     PriorRequest::Answered(answer, revision) => return Ok((answer, revision)),
                     PriorRequest::NotFound(precondition) => Some(precondition),
                 },
@@ -294,14 +296,14 @@ impl Registry {
                     entries.extend(contended);
                     self.cache.wait_for(revision).await;
                 }
-                Err(AttemptError::NeedsAnswers(_)) if rounds == MAX_EXTENSION_ROUNDS => {
+                Err(AttemptError::NeedsAnswers(_)) if extension_rounds == MAX_EXTENSION_ROUNDS => {
                     message = "the nodes whose tags extensions decide kept changing; nothing was written, try again";
                     break;
                 }
                 Err(AttemptError::NeedsAnswers(questions)) => {
-                    // Other writes to the same entries continue in the meantime.
+                    // Other writes to the same entries continue while the extensions answer.
                     drop(turn);
-                    rounds += 1;
+                    extension_rounds += 1;
                     answers = ExtensionAnswers::ask_all(&*self.extensions, &questions, deadline).await?;
                 }
             }
@@ -309,9 +311,9 @@ impl Registry {
         Err(ApiError::new(ErrorType::ServerBusy, message))
     }
 
-    /// Makes one attempt at a write: decides and commits it. `queued` are the entries in whose queues it is the write's
-    /// turn. If other writes wait for further entries of the transaction, or one of them commits first, the attempt
-    /// fails as [`AttemptError::Contended`].
+    /// Makes one attempt at a write: decides and commits it. `queued` are the entries in whose queues the write is
+    /// first. Fails with [`AttemptError::Contended`] if other writes wait for further entries of the transaction, or if
+    /// another write commits first.
     async fn attempt<F>(
         &self,
         caller: &Caller,
@@ -322,19 +324,19 @@ impl Registry {
     where
         F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
     {
-        let slot = self.decision_budget.take(&caller.requester, 1, deadline.saturating_duration_since(Instant::now())).await;
-        let slot = slot.ok_or_else(|| {
+        let permit = self.decision_budget.take(&caller.requester, 1, deadline.saturating_duration_since(Instant::now())).await;
+        let permit = permit.ok_or_else(|| {
             ApiError::new(ErrorType::ServerBusy, "too many writes are in progress; nothing was written, try again")
         })?;
         let decided = self.decide(caller, decide, answers).await?;
-        // A write with a large answer keeps its decision slot until it is stored.
-        let _slot = (value_memory_bytes(&decided.decision.answer.body) > MAX_LIGHT_ANSWER_BYTES).then_some(slot);
+        // A write with a large answer holds its permit until the commit ends, because the answer needs much memory.
+        let _permit = (value_memory_bytes(&decided.decision.answer.body) > MAX_SMALL_ANSWER_BYTES).then_some(permit);
         let revision = decided.revision;
         if caller.dry_run || (decided.decision.draft.is_empty() && precondition.is_none()) {
             return Ok((decided.decision.answer.with_revision(revision.get()), revision));
         }
         let transaction = transaction_with_record(caller, precondition, &decided);
-        // Other writes wait for these entries. A commit now would make them lose again.
+        // Other writes wait for these entries. If this write were committed first, they would fail again.
         let contended = self.contention.contended_entries(&transaction);
         if !contended.is_subset(queued) {
             return Err(AttemptError::Contended(contended, revision));
@@ -353,48 +355,49 @@ impl Registry {
         }
     }
 
-    /// Fails if the principal, or all principals of its cluster together, stored too much in a short time. Callers on
-    /// the socket of root and the controller itself have no limit.
+    /// Fails if the principal, or all principals of its cluster together, stored too much in a short time. The
+    /// controller itself and callers on the socket of root have no limit.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`], with the time after which to try again.
-    pub(crate) fn check_rate(&self, who: &Requester) -> Result<(), ApiError> {
-        if who.credential == Credential::Listener {
+    pub(crate) fn check_rate(&self, requester: &Requester) -> Result<(), ApiError> {
+        if requester.credential == Credential::Listener {
             return Ok(());
         }
         let now = Instant::now();
-        let by_principal = self.principal_limiter.wait_time(&who.name, now).map(|wait| (wait, "than one principal may"));
+        let by_principal = self.principal_limiter.wait_time(&requester.name, now).map(|wait| (wait, "than one principal may"));
         let by_cluster = || {
-            let wait = self.cluster_limiter.wait_time(&who.rights.cluster?, now)?;
+            let wait = self.cluster_limiter.wait_time(&requester.rights.cluster?, now)?;
             Some((wait, "together with the other principals of its cluster than these may"))
         };
-        let Some((wait, than)) = by_principal.or_else(by_cluster) else { return Ok(()) };
+        let Some((wait, limit_text)) = by_principal.or_else(by_cluster) else { return Ok(()) };
         let seconds = u32::try_from(wait.as_secs().saturating_add(1)).unwrap_or(u32::MAX);
-        let message =
-            format!("{} stored more in a short time {than}; nothing was changed, try again in {seconds} s", quote(&who.name));
+        let name = quote(&requester.name);
+        let message = format!("{name} stored more in a short time {limit_text}; nothing was changed, try again in {seconds} s");
         Err(ApiError::new(ErrorType::ServerBusy, message).retry_after(seconds))
     }
 
-    /// Counts bytes that a principal's write stored, in the store or outside of it.
-    pub(crate) fn record_stored(&self, who: &Requester, bytes: u64) {
-        if who.credential == Credential::Listener {
+    /// Charges bytes that a principal's write stored to its rate and to the rate of its cluster. The bytes may be in
+    /// the store or outside of it, such as in a blob.
+    pub(crate) fn record_stored(&self, requester: &Requester, bytes: u64) {
+        if requester.credential == Credential::Listener {
             return;
         }
-        let (times, now) = (if who.is_fleet_admin() { FLEET_ADMIN_FACTOR } else { 1 }, Instant::now());
-        self.principal_limiter.spend(who.name.clone(), bytes / times, now);
-        if let Some(cluster) = who.rights.cluster {
+        let (factor, now) = (if requester.is_fleet_admin() { FLEET_ADMIN_FACTOR } else { 1 }, Instant::now());
+        self.principal_limiter.spend(requester.name.clone(), bytes / factor, now);
+        if let Some(cluster) = requester.rights.cluster {
             self.cluster_limiter.spend(cluster, bytes / CLUSTER_FACTOR, now);
         }
     }
 
-    /// Counts bytes that were stored for releases to nodes of a cluster. A change of a value that many nodes share
-    /// causes them, so all principals that are bound to the cluster are charged together.
+    /// Charges bytes that releases to nodes of a cluster stored to the rate of the cluster. A changed value that many
+    /// nodes share causes these bytes, so all principals that are bound to the cluster are charged together.
     pub(crate) fn record_released(&self, cluster: ClusterId, bytes: u64) {
         self.cluster_limiter.spend(cluster, bytes / CLUSTER_FACTOR, Instant::now());
     }
 
-    /// Decides a write on the current fleet. Reads each entry of the store that the decision needs, and repeats the
-    /// decision with it.
+    /// Decides a write on the current fleet. If the decision needs an entry of the store that was not read yet, reads
+    /// that entry and repeats the decision.
     async fn decide<F>(&self, caller: &Caller, decide: &F, answers: &ExtensionAnswers) -> Result<DecidedWrite, AttemptError>
     where
         F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
@@ -421,7 +424,7 @@ impl Registry {
                 Ok(decision) => break decision,
                 Err(DecisionError::Refused(refusal)) => return Err(AttemptError::Refused(refusal)),
                 Err(DecisionError::NeedsAnswers(questions)) => return Err(AttemptError::NeedsAnswers(questions)),
-                Err(DecisionError::NeedsRead(wanted)) => reads.read(self.store.as_ref(), wanted).await?,
+                Err(DecisionError::NeedsRead(missing_read)) => reads.read(self.store.as_ref(), missing_read).await?,
             }
         };
         decision.answer.unchanged = decision.draft.is_empty();
@@ -430,38 +433,40 @@ impl Registry {
         Ok(DecidedWrite { decision, revision: full_model.revision, now, requester_precondition, requester })
     }
 
-    /// Finds the result of an earlier request with this idempotency key.
-    async fn prior_request(&self, who: &Requester, mark: &IdempotencyKey) -> Result<PriorRequest, ApiError> {
-        let (at, entry) = self.find_request(who, mark.id).await?;
+    /// Returns the answer to an earlier request with this idempotency key. If there is none, returns the precondition
+    /// for the new request. Fails if the key was used for a different request.
+    async fn prior_request(&self, requester: &Requester, key: &IdempotencyKey) -> Result<PriorRequest, ApiError> {
+        let (record_key, entry) = self.find_request(requester, key.id).await?;
         let Some((record, revision)) = entry else {
-            return Ok(PriorRequest::NotFound(Precondition::absent(at)));
+            return Ok(PriorRequest::NotFound(Precondition::absent(record_key)));
         };
         if !self.is_retained(&record, revision) {
-            return Ok(PriorRequest::NotFound(Precondition::unchanged(at, revision)));
+            return Ok(PriorRequest::NotFound(Precondition::unchanged(record_key, revision)));
         }
-        if record.hash != mark.hash {
-            let message = format!("the Idempotency-Key {} was used before for another request; nothing was written", mark.id);
+        if record.hash != key.hash {
+            let message = format!("the Idempotency-Key {} was used before for another request; nothing was written", key.id);
             return Err(ApiError::new(ErrorType::RequestReused, message).detail("use a new Idempotency-Key for each request"));
         }
-        self.check_answer_access(who, &record, mark.id)?;
+        self.check_answer_access(requester, &record, key.id)?;
         Ok(PriorRequest::Answered(record.answer.with_revision(revision.get()), revision))
     }
 
-    /// Returns the record of a request and the revision of its commit, if it is still retained.
+    /// Returns the record of a request and the revision of its commit, or `None` if there is no record or its retention
+    /// time has ended.
     ///
     /// # Errors
-    /// Fails if the requester has fewer rights than when the request was answered, or if the store fails.
-    pub async fn request(&self, who: &Requester, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
-        let (_, entry) = self.find_request(who, id).await?;
+    /// Fails if the requester had wider rights when the request was answered, or if the store fails.
+    pub async fn request(&self, requester: &Requester, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
+        let (_, entry) = self.find_request(requester, id).await?;
         let entry = entry.filter(|(record, revision)| self.is_retained(record, *revision));
-        entry.as_ref().map_or(Ok(()), |(record, _)| self.check_answer_access(who, record, id))?;
+        entry.as_ref().map_or(Ok(()), |(record, _)| self.check_answer_access(requester, record, id))?;
         Ok(entry)
     }
 
     /// Fails if the requester had wider rights when the request was answered. The answer may show objects that the
     /// requester can no longer see.
-    fn check_answer_access(&self, who: &Requester, record: &RequestRecord, id: Uuid) -> Result<(), ApiError> {
-        if record.is_visible_to(&who.to_record(&self.cache.model())) {
+    fn check_answer_access(&self, requester: &Requester, record: &RequestRecord, id: Uuid) -> Result<(), ApiError> {
+        if record.is_visible_to(&requester.to_record(&self.cache.model())) {
             return Ok(());
         }
         let message = format!(
@@ -472,42 +477,45 @@ impl Registry {
         Err(ApiError::new(ErrorType::AuthForbidden, message).detail(advice))
     }
 
-    /// Returns the key of a request's record, and the record, even if its retention has ended.
-    async fn find_request(&self, who: &Requester, id: Uuid) -> Result<(String, Option<(RequestRecord, Revision)>), ApiError> {
+    /// Returns the key for the record of a request, and the record if there is one, even if its retention time has
+    /// ended.
+    async fn find_request(&self, sender: &Requester, id: Uuid) -> Result<(String, Option<(RequestRecord, Revision)>), ApiError> {
         let model = self.cache.model();
-        let name_key = key::request(&who.name, id);
-        let Some(principal) = who.principal(&model) else {
+        let name_key = key::request(&sender.name, id);
+        let Some(principal) = sender.principal(&model) else {
             let record = self.read_request_record(&name_key).await?;
             return Ok((name_key, record));
         };
-        let at = key::request(&principal.meta.uuid.to_string(), id);
-        if let Some(record) = self.read_request_record(&at).await? {
-            return Ok((at, Some(record)));
+        let record_key = key::request(&principal.meta.uuid.to_string(), id);
+        if let Some(record) = self.read_request_record(&record_key).await? {
+            return Ok((record_key, Some(record)));
         }
-        // The record has the requester's name in its key if an older version wrote it, or if it was written before the
-        // principal's object.
-        let is_own = |record: &RequestRecord| record.is_made_by(principal.meta.uuid, principal.meta.created_at);
-        let is_kept = |(record, revision): &(RequestRecord, Revision)| self.is_retained(record, *revision) && is_own(record);
-        let record = self.read_request_record(&name_key).await?.filter(is_kept);
-        Ok((at, record))
+        // The key has the requester's name if an older version wrote the record, or if the principal's object did not
+        // exist yet. Such a record is used only if this principal sent the request and the retention time has not
+        // ended.
+        let from_sender = |record: &RequestRecord| record.is_made_by(principal.meta.uuid, principal.meta.created_at);
+        let usable = |(record, revision): &(RequestRecord, Revision)| self.is_retained(record, *revision) && from_sender(record);
+        let record = self.read_request_record(&name_key).await?.filter(usable);
+        Ok((record_key, record))
     }
 
-    async fn read_request_record(&self, at: &str) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
+    /// Reads the record of a request, with the revision of its commit.
+    async fn read_request_record(&self, record_key: &str) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
         let snapshot = self.store.snapshot().await.map_err(|e| store_error(&e))?;
-        let entry = snapshot.get(at.as_bytes()).await.map_err(|e| store_error(&e))?;
+        let entry = snapshot.get(record_key.as_bytes()).await.map_err(|e| store_error(&e))?;
         let Some(entry) = entry else { return Ok(None) };
         Ok(Some((codec::decode(&entry.value).map_err(|e| damaged_record(&e))?, entry.mod_revision)))
     }
 
-    /// Returns whether a request record still counts. If the clock is suspect, every record does, since otherwise an
-    /// earlier request would be made again.
+    /// Returns whether the retention time of a request record has not ended. Returns true for every record if the clock
+    /// is suspect, because without its record an earlier request could be executed again.
     fn is_retained(&self, record: &RequestRecord, revision: Revision) -> bool {
-        let at = self.clock.age_start(record.at, revision);
-        self.clock.trusted_now().is_none_or(|now| at.0.saturating_add(REQUEST_RETENTION_MS) > now.0)
+        let start = self.clock.age_start(record.at, revision);
+        self.clock.trusted_now().is_none_or(|now| start.0.saturating_add(REQUEST_RETENTION_MS) > now.0)
     }
 
-    /// Drops records of requests whose retention has ended, and returns their number. Writes nothing if there are none
-    /// or the clock is suspect.
+    /// Drops records of requests whose retention time has ended, and returns their number. Drops nothing if the clock
+    /// is suspect.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -518,8 +526,8 @@ impl Registry {
     }
 }
 
-/// Builds the commit of a decision: the changes, the audit event if there are any, the record of a request with an
-/// idempotency key, and the precondition on the requester's principal.
+/// Builds the transaction of a decision: the changes, the audit event if there are changes, the record of a request
+/// with an idempotency key, and the precondition on the requester's principal.
 fn transaction_with_record(caller: &Caller, precondition: Option<Precondition>, decided: &DecidedWrite) -> Transaction {
     let DecidedWrite { decision, now, requester_precondition, requester, .. } = decided;
     let draft = decision.draft.clone();
@@ -529,17 +537,17 @@ fn transaction_with_record(caller: &Caller, precondition: Option<Precondition>, 
     if let Some(event) = event {
         transaction = transaction.put_at_revision(key::AUDIT, codec::encode(&AuditRecord::Commit(event)));
     }
-    if let (Some(mark), Some(precondition)) = (&caller.idempotency_key, precondition) {
-        let at = precondition.key().clone();
+    if let (Some(key), Some(precondition)) = (&caller.idempotency_key, precondition) {
+        let record_key = precondition.key().clone();
         let answer = decision.answer.clone();
-        let record = RequestRecord { at: *now, hash: mark.hash.clone(), answer, asked_by: Some(*requester) };
-        // If the same request is committed first, this commit fails, and the next attempt returns that answer.
-        transaction = transaction.put(at, codec::encode(&record)).require(precondition);
+        let record = RequestRecord { at: *now, hash: key.hash.clone(), answer, asked_by: Some(*requester) };
+        // If the same request is committed first, this commit fails. The next attempt then returns that earlier answer.
+        transaction = transaction.put(record_key, codec::encode(&record)).require(precondition);
     }
     requester_precondition.iter().cloned().fold(transaction, Transaction::require)
 }
 
-/// Returns the API error for a store error. The error type tells whether a retry can succeed.
+/// Returns the API error for a store error. The error type shows the client whether a retry can succeed.
 pub fn store_error(error: &StoreError) -> ApiError {
     match error {
         StoreError::Refused(refusal) => ApiError::new(ErrorType::StoreTooLarge, format!("{refusal}; nothing was written")),
@@ -555,6 +563,7 @@ pub fn store_error(error: &StoreError) -> ApiError {
     }
 }
 
+/// Returns the API error for a record that cannot be decoded.
 pub(crate) fn damaged_record(error: &codec::BadRecord) -> ApiError {
     ApiError::new(ErrorType::ServerInternal, format!("a record in the store can't be read: {error}"))
 }

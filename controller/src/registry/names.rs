@@ -1,4 +1,4 @@
-//! Names of objects as authors write them, or their uuids, which clients of the API prefer.
+//! Finds objects by their names, as authors write them, or by their uuids, which clients of the API prefer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -19,7 +19,7 @@ pub type PastNames = BTreeMap<Uuid, String>;
 pub struct ModelNames<'a> {
     model: &'a Model,
     traits: &'a TraitNames,
-    /// The names that objects had when the shown manifest was written, or `None` to use those of the model.
+    /// The names to show in a manifest of an earlier revision, or `None` to show the present names of the model.
     past: Option<&'a PastNames>,
 }
 
@@ -29,13 +29,13 @@ impl<'a> ModelNames<'a> {
         Self { model, traits, past: None }
     }
 
-    /// Creates a lookup that shows a manifest with the names of an earlier revision. An object without a name there is
-    /// shown by its uuid.
+    /// Creates a lookup that shows a manifest with the names of an earlier revision. An object that had no name at that
+    /// revision is shown by its uuid.
     pub const fn with_past(model: &'a Model, traits: &'a TraitNames, past: &'a PastNames) -> Self {
         Self { model, traits, past: Some(past) }
     }
 
-    /// Creates a lookup that shows stored objects. No trait is looked up for that.
+    /// Creates a lookup for the display of stored objects. It knows no traits, because display needs none.
     pub fn for_display(model: &'a Model) -> Self {
         static NONE: LazyLock<TraitNames> = LazyLock::new(TraitNames::default);
         Self { model, traits: &NONE, past: None }
@@ -74,6 +74,8 @@ impl NameResolver for ModelNames<'_> {
         }
     }
 
+    /// Returns the names of all objects of a kind, for hints at a similar name. Empty for kinds that no field names
+    /// here.
     fn all_names(&self, kind: Kind) -> Vec<String> {
         match kind {
             Kind::ClusterTemplate => self.model.templates.iter().map(|object| object.meta.name.to_string()).collect(),
@@ -91,14 +93,15 @@ impl NameResolver for ModelNames<'_> {
     }
 }
 
-/// Returns the name of a node group outside of its cluster, as `CLUSTER/GROUP`.
+/// Returns the full name of a node group, as `CLUSTER/GROUP`, or `None` if the group or its cluster is not in the
+/// model.
 pub fn group_path(model: &Model, id: GroupId) -> Option<String> {
     let group = model.groups.get(id.0)?;
     let cluster = model.clusters.get(group.spec.cluster.0)?;
     Some(format!("{}/{}", cluster.meta.name, group.meta.name))
 }
 
-/// Finds a node group by uuid, or by its name outside of its cluster.
+/// Finds a node group by its uuid, or by its full name `CLUSTER/GROUP`.
 pub fn group_at<'m>(model: &'m Model, path: &str) -> Option<&'m Arc<NodeGroup>> {
     match path.split_once('/') {
         None => model.groups.find(None, path),
@@ -109,14 +112,14 @@ pub fn group_at<'m>(model: &'m Model, path: &str) -> Option<&'m Arc<NodeGroup>> 
     }
 }
 
-/// Returns the reason why [`group_at`] finds nothing for a path.
+/// Returns the reason why [`group_at`] finds no node group for a path, with a hint at a similar name.
 pub fn group_not_found(model: &Model, path: &str) -> String {
     let Some((cluster, group)) = path.split_once('/') else { return "write CLUSTER/GROUP".to_owned() };
     let Some(cluster) = model.clusters.find(None, cluster) else {
-        let hint = did_you_mean(closest_match(cluster, model.clusters.iter().map(|one| one.meta.name.as_str())));
+        let hint = did_you_mean(closest_match(cluster, model.clusters.iter().map(|object| object.meta.name.as_str())));
         return format!("there is no cluster {}{hint}", quote(cluster));
     };
     let siblings = model.groups.iter().filter(|group| group.spec.cluster.0 == cluster.meta.uuid);
-    let hint = did_you_mean(closest_match(group, siblings.map(|one| one.meta.name.as_str())));
+    let hint = did_you_mean(closest_match(group, siblings.map(|object| object.meta.name.as_str())));
     format!("cluster {} has no node group {}{hint}", cluster.meta.name, quote(group))
 }

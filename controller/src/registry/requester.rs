@@ -1,9 +1,9 @@
-//! The requester of a request or write, and checks that its rights still hold.
+//! The requester (caller) of a request or write, and checks that its rights are still valid.
 //!
-//! A request lasts as long as its body, and a write is decided again if other writes commit first. So the rights are
-//! checked when the request begins, when its body has arrived, and in each decision, against the model that the
-//! decision uses. The commit requires that the principal is unchanged. A credential that is revoked during a write
-//! therefore makes the write fail.
+//! A request lasts as long as its body arrives, and a write is decided again if other writes commit first. So the
+//! rights are checked three times: when the request begins, when its body has arrived, and in each decision against the
+//! model that the decision uses. The commit requires that the principal is unchanged. So a write fails if its
+//! credential is revoked before the commit.
 
 use std::fmt::Display;
 
@@ -22,13 +22,13 @@ use crate::records::key;
 use crate::records::request::RequesterRecord;
 use crate::store::{Precondition, Revision};
 
-/// The principal that makes a request, or a caller without a principal that a listener lets in.
+/// The principal that sends a request, or a caller without a principal that a listener accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester {
     /// The requester's name.
     pub name: String,
-    /// The principal's uuid, or `None` if the requester is not a principal. By now another principal may have the
-    /// requester's name.
+    /// The principal's uuid, or `None` if the requester is not a principal. The name alone is not sufficient, because
+    /// another principal may get the same name later.
     pub uuid: Option<Uuid>,
     /// The requester's rights.
     pub rights: Rights,
@@ -36,11 +36,11 @@ pub struct Requester {
     pub credential: Credential,
 }
 
-/// The way a requester is identified.
+/// The means by which a requester is identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// No credential: the requester came in on the socket of root or on the plain listener for development, or it is
-    /// the controller itself.
+    /// No credential. The requester used root's socket or the plain listener for development, or it is the controller
+    /// itself.
     Listener,
     /// A certificate, by its serial number.
     Certificate(String),
@@ -48,15 +48,15 @@ pub enum Credential {
     Token(String),
 }
 
-/// Returns the rights of a principal.
+/// Returns the rights of a principal, from its role and cluster.
 pub fn rights(spec: &PrincipalSpec) -> Rights {
     spec.rights()
 }
 
-/// Returns the principal that lists a certificate, revoked or not.
+/// Returns the uuid of the principal that lists a certificate, even if the certificate is revoked.
 pub fn certificate_holder(model: &Model, identity: &Identity) -> Option<Uuid> {
-    let listed = certificate_key(&Hex(&identity.serial).to_string());
-    model.principals.get_by_key(&listed).map(|principal| principal.meta.uuid)
+    let listed_key = certificate_key(&Hex(&identity.serial).to_string());
+    model.principals.get_by_key(&listed_key).map(|principal| principal.meta.uuid)
 }
 
 impl Requester {
@@ -66,29 +66,29 @@ impl Requester {
         Self { name, uuid, rights: rights(&principal.spec), credential }
     }
 
-    /// Creates a requester with all rights, identified by the listener it came in on.
+    /// Creates a requester with all rights. The listener identifies it, for example root's socket.
     pub fn from_listener(name: impl Into<String>) -> Self {
         Self { name: name.into(), uuid: None, rights: Rights::ALL, credential: Credential::Listener }
     }
 
-    /// Returns whether the requester is an admin of the whole fleet. A part of each shared budget is reserved for
-    /// these.
+    /// Returns whether the requester is an admin of the whole fleet. A part of each shared budget is reserved for such
+    /// admins.
     pub fn is_fleet_admin(&self) -> bool {
         self.rights.role == PrincipalRole::Admin && self.rights.cluster.is_none()
     }
 
-    /// Returns the error for a request that the requester's role does not allow. The endpoint `row` determines the role
-    /// to name.
-    pub fn denied(&self, what: impl Display, row: Option<Endpoint>) -> ApiError {
-        let all = [PrincipalRole::Viewer, PrincipalRole::Operator, PrincipalRole::Admin];
-        let role = row.and_then(|row| all.into_iter().find(|role| row.allows((*role).into())));
-        let needed = role.map(|role| format!("; this needs role {}", role.name())).unwrap_or_default();
-        let (name, own) = (&self.name, self.rights.role.name());
-        let message = format!("Permission denied: {name} ({own}) cannot {what}{needed}; nothing was changed");
+    /// Returns the error for a request that the requester's role does not allow. The error names the lowest role that
+    /// may call `endpoint`.
+    pub fn denied(&self, action: impl Display, endpoint: Option<Endpoint>) -> ApiError {
+        let roles = [PrincipalRole::Viewer, PrincipalRole::Operator, PrincipalRole::Admin];
+        let role = endpoint.and_then(|endpoint| roles.into_iter().find(|role| endpoint.allows((*role).into())));
+        let role_text = role.map(|role| format!("; this needs role {}", role.name())).unwrap_or_default();
+        let (name, own_role) = (&self.name, self.rights.role.name());
+        let message = format!("Permission denied: {name} ({own_role}) cannot {action}{role_text}; nothing was changed");
         ApiError::new(ErrorType::AuthForbidden, message)
     }
 
-    /// Returns the holder under which the requester's shares of budgets are counted.
+    /// Returns the identity under which the requester's shares of budgets are counted.
     pub fn holder(&self) -> ShareHolder {
         ShareHolder { name: self.name.clone(), cluster: self.rights.cluster, is_fleet_admin: self.is_fleet_admin() }
     }
@@ -102,7 +102,8 @@ impl Requester {
         match (&self.credential, principal) {
             (Credential::Listener, _) => return Ok(()),
             (Credential::Certificate(serial), Some(principal)) if principal.spec.accepts_certificate(serial, now) => {}
-            // A fleet of an older version has no principals.
+            // A fleet that was created by an older version has no principals. Its admin certificates are valid without
+            // one.
             (Credential::Certificate(_), None) if model.principals.is_empty() => {}
             (Credential::Certificate(_), _) => return Err(ErrorType::AuthRevoked.into()),
             (Credential::Token(id), Some(principal)) if principal.spec.accepts_token(id, now) => {}
@@ -110,43 +111,45 @@ impl Requester {
                 return Err(ApiError::new(ErrorType::AuthRequired, "the token has expired or was revoked"));
             }
         }
-        if principal.is_some_and(|one| rights(&one.spec) != self.rights) {
+        if principal.is_some_and(|principal| rights(&principal.spec) != self.rights) {
             let message = "your role or cluster changed while this request ran; nothing was changed";
             return Err(ApiError::new(ErrorType::AuthForbidden, message).detail("ask again"));
         }
         Ok(())
     }
 
-    /// Returns the rights of the issuer, to be recorded in a new credential of `holder`. If the requester issues the
-    /// credential for itself, they are the rights of the issuer that the credential it presented records.
+    /// Returns the rights to record in a new credential of `holder` as the rights of its issuer. If the requester
+    /// issues the credential for itself, they are copied from the record in the credential that it presented. Returns
+    /// `None` if that credential has no such record.
     pub fn rights_for_credential(&self, holder: &Principal, model: &Model) -> Option<Rights> {
-        let own = self.principal(model).filter(|own| own.meta.uuid == holder.meta.uuid);
-        match (&self.credential, own) {
-            (Credential::Certificate(serial), Some(own)) => own.spec.certificate(serial)?.made_by,
-            (Credential::Token(id), Some(own)) => own.spec.tokens.iter().find(|token| token.id == *id)?.made_by,
+        let principal = self.principal(model).filter(|principal| principal.meta.uuid == holder.meta.uuid);
+        match (&self.credential, principal) {
+            (Credential::Certificate(serial), Some(principal)) => principal.spec.certificate(serial)?.made_by,
+            (Credential::Token(id), Some(principal)) => principal.spec.tokens.iter().find(|token| token.id == *id)?.made_by,
             (Credential::Listener, _) | (_, None) => Some(self.rights),
         }
     }
 
-    /// Returns the requester as stored in the record of a request.
+    /// Returns the requester in the form that the record of a request stores.
     pub(super) fn to_record(&self, model: &Model) -> RequesterRecord {
         let Rights { role, cluster: within } = self.rights;
         RequesterRecord { principal: self.principal(model).map(|principal| principal.meta.uuid), role, within }
     }
 
-    /// Returns the precondition that the requester's principal is unchanged, for a commit.
+    /// Returns the precondition for a commit that the requester's principal is unchanged, or still does not exist.
+    /// Returns `None` if a listener identified the requester.
     pub(super) fn precondition(&self, model: &Model) -> Option<Precondition> {
         match (&self.credential, self.principal(model)) {
             (Credential::Listener, _) => None,
             (_, Some(principal)) => {
-                let at = key::object(Kind::Principal, principal.meta.uuid);
-                Some(Precondition::unchanged(at, Revision::new(principal.meta.resource_version)))
+                let object_key = key::object(Kind::Principal, principal.meta.uuid);
+                Some(Precondition::unchanged(object_key, Revision::new(principal.meta.resource_version)))
             }
             (_, None) => Some(Precondition::absent(key::name(Kind::Principal, None, &self.name))),
         }
     }
 
-    /// Returns the requester's principal, or `None` if there is none, as in a fleet of an older version.
+    /// Returns the requester's principal. Returns `None` if there is none, as in a fleet that an older version created.
     pub fn principal<'m>(&self, model: &'m Model) -> Option<&'m Principal> {
         let principal = match self.uuid {
             Some(uuid) => model.principals.get(uuid),

@@ -13,7 +13,7 @@ use super::work::PendingWrite;
 use super::*;
 use crate::store::{CreateOptions, Epoch, ListQuery, Op, RedbOptions, RedbStore};
 
-/// Returns a caller whose requests have this idempotency key and equal content.
+/// Returns a caller with this idempotency key. The hash of the content of its requests is always the same.
 fn caller_with_key(id: Uuid) -> Caller {
     Caller {
         requester: Requester::from_listener("admin/test"),
@@ -27,7 +27,8 @@ fn caller_with_key(id: Uuid) -> Caller {
     }
 }
 
-/// Makes the same request each time, and returns the revision of its commit.
+/// Sends the same write with this idempotency key in each call. Returns the revision of the commit, which is that of an
+/// earlier call if the registry repeats the earlier response.
 async fn request(registry: &Registry, id: Uuid) -> Revision {
     let decide = |_: &Context<'_>| {
         let mut draft = Draft::default();
@@ -50,7 +51,8 @@ async fn store_and_cache(directory: &tempfile::TempDir) -> (Arc<dyn Store>, Arc<
     (store, cache)
 }
 
-/// Commits a transaction during a decision.
+/// Commits a transaction while a write is being decided. The commit runs on a thread of its own, because a decision
+/// cannot wait for a future.
 fn commit_concurrently(store: &dyn Store, transaction: Transaction) {
     let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
     let commit = || runtime().block_on(store.commit(transaction)).unwrap();
@@ -63,24 +65,30 @@ async fn write_is_idempotent_when_request_changes_no_object() {
     let (store, cache) = store_and_cache(&directory).await;
     let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
     let id = Uuid::from_u128(1);
-    let nothing = |_: &Context<'_>| {
+    let decide_no_change = |_: &Context<'_>| {
         Ok(Decision {
             draft: Draft::default(),
             answer: StoredAnswer::json(200, json!({"resource_version": 1, "revision": null})),
         })
     };
-    let (answer, made) = registry.write_at(&caller_with_key(id), nothing).await.unwrap();
-    assert_eq!(answer.body, json!({"resource_version": 1, "revision": made.get()}), "the object's revision is its own");
-    let (record, at) = registry.request(&caller_with_key(id).requester, id).await.unwrap().expect("it is on record");
-    assert_eq!((&record.answer.with_revision(at.get()), at), (&answer, made));
-    assert_eq!(registry.write_at(&caller_with_key(id), nothing).await.unwrap(), (answer, made), "sent again");
-    let other = Caller { idempotency_key: Some(IdempotencyKey { id, hash: "another".to_owned() }), ..caller_with_key(id) };
-    assert_eq!(registry.write(&other, nothing).await.unwrap_err().kind, ErrorType::RequestReused);
-    let tried = Caller { dry_run: true, ..caller_with_key(Uuid::from_u128(2)) };
-    registry.write(&tried, nothing).await.unwrap();
-    registry.write(&Caller { idempotency_key: None, ..tried }, nothing).await.unwrap();
+    let (answer, revision) = registry.write_at(&caller_with_key(id), decide_no_change).await.unwrap();
+    assert_eq!(
+        answer.body,
+        json!({"resource_version": 1, "revision": revision.get()}),
+        "resource_version is the revision of the object, not of the request"
+    );
+    let (record, recorded_revision) =
+        registry.request(&caller_with_key(id).requester, id).await.unwrap().expect("the request is recorded");
+    assert_eq!((&record.answer.with_revision(recorded_revision.get()), recorded_revision), (&answer, revision));
+    assert_eq!(registry.write_at(&caller_with_key(id), decide_no_change).await.unwrap(), (answer, revision), "sent again");
+    let caller_with_other_content =
+        Caller { idempotency_key: Some(IdempotencyKey { id, hash: "another".to_owned() }), ..caller_with_key(id) };
+    assert_eq!(registry.write(&caller_with_other_content, decide_no_change).await.unwrap_err().kind, ErrorType::RequestReused);
+    let dry_run_caller = Caller { dry_run: true, ..caller_with_key(Uuid::from_u128(2)) };
+    registry.write(&dry_run_caller, decide_no_change).await.unwrap();
+    registry.write(&Caller { idempotency_key: None, ..dry_run_caller }, decide_no_change).await.unwrap();
     let snapshot = store.snapshot().await.unwrap();
-    assert_eq!(snapshot.revision(), made, "nothing else is written");
+    assert_eq!(snapshot.revision(), revision, "nothing else is written");
     assert_eq!(snapshot.list(&ListQuery::prefix(key::AUDIT)).await.unwrap().entries.len(), 0, "no object changed");
 }
 
@@ -91,16 +99,16 @@ async fn write_returns_prior_answer_when_same_request_committed_concurrently() {
     let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
     let caller = caller_with_key(Uuid::from_u128(1));
     // Commits between the decision and its commit, as the same request on another connection would.
-    let make = || {
+    let commit_same_request = || {
         let answer = StoredAnswer::json(201, json!({"made": "first"}));
         let record = RequestRecord { at: Timestamp(3_600_000), hash: "the same".to_owned(), answer, asked_by: None };
-        let at = key::request(&caller.requester.name, Uuid::from_u128(1));
-        commit_concurrently(store.as_ref(), Transaction::new().put(at, codec::encode(&record)));
+        let request_key = key::request(&caller.requester.name, Uuid::from_u128(1));
+        commit_concurrently(store.as_ref(), Transaction::new().put(request_key, codec::encode(&record)));
     };
-    let decided = std::sync::atomic::AtomicUsize::new(0);
+    let decision_count = std::sync::atomic::AtomicUsize::new(0);
     let decide = |_: &Context<'_>| {
-        if decided.fetch_add(1, Ordering::SeqCst) == 0 {
-            make();
+        if decision_count.fetch_add(1, Ordering::SeqCst) == 0 {
+            commit_same_request();
         }
         let mut draft = Draft::default();
         draft.add_op(Op::Put { key: "test/1".into(), value: "{}".into() });
@@ -108,7 +116,7 @@ async fn write_returns_prior_answer_when_same_request_committed_concurrently() {
     };
     let (answer, _) = registry.write_at(&caller, decide).await.unwrap();
     assert_eq!((answer.status, &answer.body["made"]), (201, &json!("first")));
-    assert_eq!(decided.into_inner(), 1, "it is not decided again");
+    assert_eq!(decision_count.into_inner(), 1, "the write is not decided again");
     assert!(store.snapshot().await.unwrap().get(b"test/1").await.unwrap().is_none(), "nothing was written");
 }
 
@@ -118,11 +126,11 @@ async fn prune_requests_drops_all_pages() {
     let (store, cache) = store_and_cache(&directory).await;
     let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(25 * 3600)));
     let record = |hour: u64| {
-        let (at, hash) = (Timestamp(hour * 3_600_000), String::new());
-        codec::encode(&RequestRecord { at, hash, answer: StoredAnswer::empty(200), asked_by: None })
+        let (time, hash) = (Timestamp(hour * 3_600_000), String::new());
+        codec::encode(&RequestRecord { at: time, hash, answer: StoredAnswer::empty(200), asked_by: None })
     };
-    let all = (0..2500_u64).map(|n| (key::request("admin/test", Uuid::from_u128(n.into())), record(n % 2 * 2)));
-    let put = all.fold(Transaction::new(), |transaction, (at, record)| transaction.put(at, record));
+    let entries = (0..2500_u64).map(|n| (key::request("admin/test", Uuid::from_u128(n.into())), record(n % 2 * 2)));
+    let put = entries.fold(Transaction::new(), |transaction, (request_key, record)| transaction.put(request_key, record));
     store.commit(put).await.unwrap();
     assert_eq!(registry.prune_requests().await.unwrap(), 1250);
     assert_eq!(registry.prune_requests().await.unwrap(), 0);
@@ -133,7 +141,7 @@ async fn read_audit_ends_page_by_bytes_without_repeating_entries() {
     let directory = tempfile::tempdir().unwrap();
     let (store, cache) = store_and_cache(&directory).await;
     let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
-    // Many small entries, some large ones, and one that is larger than a page.
+    // The sizes of the reasons, in bytes: many small entries, some large ones, and one that is larger than a page.
     let sizes = [vec![10; 100], vec![1 << 20; 30], vec![10; 30], vec![6 << 20], vec![10; 2]].concat();
     for (number, size) in sizes.iter().enumerate() {
         let event = caller_with_key(Uuid::nil()).audit_event(Timestamp(number as u64), None, Vec::new());
@@ -141,22 +149,22 @@ async fn read_audit_ends_page_by_bytes_without_repeating_entries() {
         store.commit(Transaction::new().put_at_revision(key::AUDIT, codec::encode(&record))).await.unwrap();
     }
     for order in [crate::store::SortOrder::Ascending, crate::store::SortOrder::Descending] {
-        let (mut found, mut marker, mut pages) = (Vec::new(), None, 0);
+        let (mut revisions, mut marker, mut pages) = (Vec::new(), None, 0);
         loop {
             let page = audit::AuditPage { limit: 1_000, marker, order };
-            let audited = registry.read_audit(page, |_| true).await.unwrap();
-            let bytes: usize = audited.entries.iter().map(|(_, record)| codec::encode(record).len()).sum();
-            assert!(bytes <= 6 << 20 || audited.entries.len() == 1, "{bytes} bytes in a page");
-            found.extend(audited.entries.iter().map(|(revision, _)| revision.get()));
-            (marker, pages) = (audited.next, pages + 1);
+            let page_content = registry.read_audit(page, |_| true).await.unwrap();
+            let bytes: usize = page_content.entries.iter().map(|(_, record)| codec::encode(record).len()).sum();
+            assert!(bytes <= 6 << 20 || page_content.entries.len() == 1, "{bytes} bytes in a page");
+            revisions.extend(page_content.entries.iter().map(|(revision, _)| revision.get()));
+            (marker, pages) = (page_content.next, pages + 1);
             if marker.is_none() {
                 break;
             }
         }
         if order == crate::store::SortOrder::Descending {
-            found.reverse();
+            revisions.reverse();
         }
-        assert_eq!(found, (1..=sizes.len() as u64).collect::<Vec<_>>());
+        assert_eq!(revisions, (1..=sizes.len() as u64).collect::<Vec<_>>());
         assert!((8..=12).contains(&pages), "{pages} pages of 36 MiB");
     }
 }
@@ -165,17 +173,17 @@ async fn read_audit_ends_page_by_bytes_without_repeating_entries() {
 async fn idempotency_key_is_free_when_a_day_has_passed() {
     let directory = tempfile::tempdir().unwrap();
     let (store, cache) = store_and_cache(&directory).await;
-    let at = |hour: u64| Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(hour * 3600)));
+    let registry_at = |hour: u64| Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(hour * 3600)));
 
     let id = Uuid::from_u128(1);
-    let first = request(&at(100), id).await;
-    assert_eq!(request(&at(123), id).await, first, "sent again within a day");
-    let second = request(&at(124), id).await;
-    assert!(second > first, "made anew after it");
-    assert_eq!(request(&at(147), id).await, second, "and answered again for a day");
-    assert_eq!(at(147).prune_requests().await.unwrap(), 0);
-    assert_eq!(at(148).prune_requests().await.unwrap(), 1);
-    assert!(request(&at(148), id).await > second, "made anew after the sweep");
+    let first_revision = request(&registry_at(100), id).await;
+    assert_eq!(request(&registry_at(123), id).await, first_revision, "sent again within a day");
+    let second_revision = request(&registry_at(124), id).await;
+    assert!(second_revision > first_revision, "a day later, the request is a new write");
+    assert_eq!(request(&registry_at(147), id).await, second_revision, "the new response is repeated for a day");
+    assert_eq!(registry_at(147).prune_requests().await.unwrap(), 0);
+    assert_eq!(registry_at(148).prune_requests().await.unwrap(), 1);
+    assert!(request(&registry_at(148), id).await > second_revision, "after the sweep, the request is a new write");
 }
 
 /// A clock that a test sets, in hours, while no monotonic time passes.
@@ -196,13 +204,13 @@ impl Clock for ManualClock {
 async fn x04_f12_write_is_not_repeated_when_clock_jumps() {
     let directory = tempfile::tempdir().unwrap();
     let (store, cache) = store_and_cache(&directory).await;
-    let dial = Arc::new(ManualClock(AtomicU64::new(100)));
-    let registry = Registry::new(store, cache, Arc::clone(&dial) as _);
+    let clock = Arc::new(ManualClock(AtomicU64::new(100)));
+    let registry = Registry::new(store, cache, Arc::clone(&clock) as _);
     let id = Uuid::from_u128(1);
-    let first = request(&registry, id).await;
+    let first_revision = request(&registry, id).await;
     for hour in [500, 100, 10_000, 50] {
-        dial.0.store(hour, Ordering::Relaxed);
-        assert_eq!(request(&registry, id).await, first, "at hour {hour}");
+        clock.0.store(hour, Ordering::Relaxed);
+        assert_eq!(request(&registry, id).await, first_revision, "at hour {hour}");
         assert_eq!(registry.prune_requests().await.unwrap(), 0, "at hour {hour}");
     }
 }
@@ -212,12 +220,12 @@ async fn operator(registry: &Registry) -> Caller {
     let (issued_at, ends_at) = (Timestamp(0), Timestamp(u64::MAX));
     let token = BearerToken { id: "t".to_owned(), secret_sha256: String::new(), issued_at, ends_at, made_by: None };
     let spec = PrincipalSpec { role: PrincipalRole::Operator, tokens: vec![token], ..PrincipalSpec::default() };
-    let create = |context: &Context<'_>| {
+    let create_principal = |context: &Context<'_>| {
         let mut work = PendingWrite::new(context);
         work.create(Uuid::from_u128(7), ObjectName::new("otto").unwrap(), spec.clone())?;
         work.finish(StoredAnswer::empty(201))
     };
-    registry.write(&Caller { idempotency_key: None, ..caller_with_key(Uuid::nil()) }, create).await.unwrap();
+    registry.write(&Caller { idempotency_key: None, ..caller_with_key(Uuid::nil()) }, create_principal).await.unwrap();
     let (uuid, credential) = (Some(Uuid::from_u128(7)), Credential::Token("t".to_owned()));
     let requester = Requester { name: "otto".to_owned(), uuid, rights: rights(&spec), credential };
     Caller { requester, idempotency_key: None, ..caller_with_key(Uuid::nil()) }
@@ -233,12 +241,12 @@ async fn write_fails_when_rights_are_removed_before_commit() {
     let demote = || {
         let mut otto = cache.model().principals.get_by_name(None, "otto").unwrap().as_ref().clone();
         otto.spec.role = PrincipalRole::Viewer;
-        let demoted = Transaction::new().put(key::object(Kind::Principal, otto.meta.uuid), codec::encode(&otto));
-        commit_concurrently(store.as_ref(), demoted);
+        let transaction = Transaction::new().put(key::object(Kind::Principal, otto.meta.uuid), codec::encode(&otto));
+        commit_concurrently(store.as_ref(), transaction);
     };
-    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let decision_count = std::sync::atomic::AtomicUsize::new(0);
     let decide = |_: &Context<'_>| {
-        if asked.fetch_add(1, Ordering::SeqCst) == 0 {
+        if decision_count.fetch_add(1, Ordering::SeqCst) == 0 {
             demote();
         }
         let mut draft = Draft::default();
@@ -246,6 +254,6 @@ async fn write_fails_when_rights_are_removed_before_commit() {
         Ok(Decision { draft, answer: StoredAnswer::empty(204) })
     };
     assert_eq!(registry.write(&caller, decide).await.unwrap_err().kind, ErrorType::AuthForbidden);
-    assert_eq!(asked.into_inner(), 1, "it is not decided again");
+    assert_eq!(decision_count.into_inner(), 1, "the write is not decided again");
     assert!(store.snapshot().await.unwrap().get(b"test/1").await.unwrap().is_none(), "nothing was written");
 }

@@ -1,5 +1,5 @@
-//! The side for operators: creates the API, serves it on root's socket, and closes the connections of callers whose
-//! access was revoked.
+//! The side of the controller for operators. It creates the API, serves the API on root's socket, and closes the
+//! connections of callers whose access was revoked.
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -17,43 +17,44 @@ use crate::enrol::{AttemptLimits, TokenAttempts};
 use crate::init::first_admin;
 use crate::registry::{Credential, Registry, Requester, certificate_holder};
 
-/// Creates the API for operators, as it is served on the admin listener.
+/// Creates the API for operators, as the admin listener serves it.
 pub(super) fn new_api(
-    parts: &Arc<Components>,
+    components: &Arc<Components>,
     config: &Config,
-    limits: AttemptLimits,
+    attempt_limits: AttemptLimits,
     traits: TraitNames,
-    agents: AgentEndpoint,
+    agent_endpoint: AgentEndpoint,
 ) -> Arc<Api> {
     let listener_auth = match config.admin {
         AdminListen::Tls(_) => ListenerAuth::Certificates,
         AdminListen::Plain(_) => ListenerAuth::Loopback,
     };
     Arc::new(Api {
-        registry: Arc::clone(&parts.registry),
-        blobs: Arc::clone(&parts.blobs),
-        desired: Some(Arc::clone(&parts.desired)),
-        reconciler: Some(Arc::clone(&parts.reconciler)),
-        metrics: Some(Arc::clone(&parts.metrics)),
-        rejections: Arc::clone(&parts.rejected),
+        registry: Arc::clone(&components.registry),
+        blobs: Arc::clone(&components.blobs),
+        desired: Some(Arc::clone(&components.desired)),
+        reconciler: Some(Arc::clone(&components.reconciler)),
+        metrics: Some(Arc::clone(&components.metrics)),
+        rejections: Arc::clone(&components.rejected),
         traits,
         stream_limiter: StreamLimiter::default(),
         write_limiter: WriteLimiter::default(),
         streams: EventStreams::default(),
         budgets: Budgets::default(),
-        agent_endpoint: agents,
+        agent_endpoint,
         listener_auth,
-        authority: Some(Arc::clone(&parts.authority)),
-        token_attempts: Arc::new(TokenAttempts::new(limits)),
-        first_admin: Some(Arc::new(first_admin::first_admin(&parts.layout))),
+        authority: Some(Arc::clone(&components.authority)),
+        token_attempts: Arc::new(TokenAttempts::new(attempt_limits)),
+        first_admin: Some(Arc::new(first_admin::first_admin(&components.layout))),
         visible_cluster: None,
         is_stale: false,
-        identities: Some(Arc::clone(&parts.identities)),
-        layout: Some(parts.layout.clone()),
+        identities: Some(Arc::clone(&components.identities)),
+        layout: Some(components.layout.clone()),
     })
 }
 
-/// Returns the source that finds the principal of a connection from its certificate.
+/// Returns the function that finds the principal of a connection from the client's certificate. The server limits
+/// connections by principal.
 pub(super) fn holder_source(registry: &Arc<Registry>) -> HolderSource {
     let registry = Arc::clone(registry);
     Arc::new(move |identity: &Identity| {
@@ -65,20 +66,20 @@ pub(super) fn holder_source(registry: &Arc<Registry>) -> HolderSource {
     })
 }
 
-/// Serves root on a socket in the data directory, for as long as the future is polled. Through this socket, root
-/// regains control of a fleet whose last admin lost their credentials. If the socket cannot be bound, a warning is
-/// logged and everything else is served.
+/// Serves the API to root on a socket in the data directory, for as long as the future is polled. Root can use this
+/// socket to regain control of a fleet whose last admin lost their credentials. If the socket cannot be bound, a
+/// warning is logged and the future waits forever. So the other listeners are served nevertheless.
 pub(super) fn serve_root_socket(
-    parts: &Arc<Components>,
+    components: &Arc<Components>,
     api: &Arc<Api>,
-    inherited: Option<UnixListener>,
+    inherited_socket: Option<UnixListener>,
     limits: ListenerLimits,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> impl Future<Output = String> + Send + 'static {
-    let (path, rejected) = (parts.layout.socket(), Arc::clone(&parts.rejected));
+    let (path, rejected) = (components.layout.socket(), Arc::clone(&components.rejected));
     let counter = Arc::clone(&rejected);
     let refuse = move |_| counter.record("socket_not_root", None);
-    let socket = match inherited {
+    let socket = match inherited_socket {
         Some(socket) => UnixAcceptor::from_socket(socket, refuse),
         None => UnixAcceptor::bind(&path, refuse),
     };
@@ -86,7 +87,7 @@ pub(super) fn serve_root_socket(
         log::warn!(path:% = path.display(), error:% = error; "root's socket could not be opened");
     });
     let api = Arc::new(Api { listener_auth: ListenerAuth::Root, ..Api::clone(api) });
-    let clock = Arc::clone(&parts.clock);
+    let clock = Arc::clone(&components.clock);
     async move {
         if let Ok(socket) = socket {
             Server::new(socket, None, limits, clock, rejected).run(handler(api), stop).await;
@@ -95,14 +96,15 @@ pub(super) fn serve_root_socket(
     }
 }
 
-/// Closes connections at once when their certificate is revoked or their principal is deleted.
+/// Closes connections as soon as their certificate is revoked or their principal is deleted. Checks all connections
+/// after each change of a principal.
 pub(super) async fn close_revoked(api: Arc<Api>, connections: OpenConnections) -> String {
-    let mut principals = Vec::new();
+    let mut checked_versions = Vec::new();
     loop {
         let model = api.cache().model();
-        let current: Vec<_> = model.principals.iter().map(|one| (one.meta.uuid, one.meta.resource_version)).collect();
-        if current != principals {
-            principals = current;
+        let versions: Vec<_> = model.principals.iter().map(|object| (object.meta.uuid, object.meta.resource_version)).collect();
+        if versions != checked_versions {
+            checked_versions = versions;
             connections.close_where(|peer| peer.identity.as_ref().is_some_and(|identity| api.is_revoked(identity)));
         }
         api.cache().wait_for(model.revision.next()).await;

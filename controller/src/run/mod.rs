@@ -1,4 +1,5 @@
-//! The life of a controller: what it opens, in which order, on which threads, and how it stops.
+//! The life of a controller: the order in which it opens its parts, the threads on which they run, and the order in
+//! which they stop.
 //!
 //! ```text
 //!   main thread                       thread `agents`                 thread `reconcile`
@@ -7,8 +8,8 @@
 //!   renewals, housekeeping            waiting check-ins, silences     signing
 //! ```
 //!
-//! Agents are served by a thread and runtime of their own. So operators get responses even while ten thousand agents
-//! reconnect at once, and a request of an operator never delays the check-in of an agent.
+//! Agents are served by a separate thread and runtime. So operators get responses even if ten thousand agents reconnect
+//! at the same time, and a request of an operator never delays the check-in of an agent.
 
 mod admin;
 mod keys;
@@ -46,19 +47,19 @@ use crate::store::{OpenError, StoreError};
 
 pub use start::{Options, Publishing, start, start_on_sockets};
 
-/// The reasons why a controller does not start. Each message says what to do.
+/// The reason why a controller does not start. Each message contains advice.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The authority exists, but the store does not.
+    /// The authority (the keys of the fleet's issuers) exists, but the store does not.
     #[error(
         "the store {} is missing, although the fleet's authority exists: restore a backup (docs/backup.md), or put back a copy of {} that was made \
          while the controller was stopped",
         path.display(), directory.display()
     )]
-    StoreGone {
+    StoreMissing {
         /// The path of the missing store.
         path: PathBuf,
         /// The data directory.
@@ -67,7 +68,7 @@ pub enum StartError {
     /// The content of the store cannot be read.
     #[error("the store cannot be read")]
     Store(#[from] StoreError),
-    /// The store does not contain the record of the fleet that `init` writes.
+    /// The store does not contain the record of the fleet that `stemma-controller init` writes.
     #[error("{}: it contains no record of a fleet: it was not created by `stemma-controller init`", path.display())]
     NoFleet {
         /// The path of the store.
@@ -76,13 +77,13 @@ pub enum StartError {
     /// The keys or certificates of the fleet cannot be used.
     #[error(transparent)]
     Ca(#[from] CaError),
-    /// A file cannot be used.
+    /// A file in the data directory cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A name in the record of the fleet is invalid.
+    /// A server name in the record of the fleet is invalid.
     #[error("the names that were given to `init` are invalid")]
     Names(#[from] crate::ca::BadServerName),
-    /// A configured name is not a valid name of a standard trait.
+    /// An entry of `extra_standard_traits` in the configuration is not a valid trait name.
     #[error(
         "extra_standard_traits[{index}]: {name:?} is not a valid trait name: write a capital letter, then capitals, digits and '_', at \
          most 255 characters in all"
@@ -90,17 +91,17 @@ pub enum StartError {
     ExtraTrait {
         /// The index of the entry, from 0.
         index: usize,
-        /// The name, cut at 64 characters.
+        /// The invalid name, cut to 64 characters.
         name: String,
     },
-    /// A listener's address cannot be bound.
+    /// The address of a listener cannot be bound.
     #[error("{field} {address}: {}; {advice}", os_error_text(source))]
     Bind {
         /// The configuration field of the listener.
         field: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What to do.
+        /// The advice to the user.
         advice: &'static str,
         /// The error of the operating system.
         #[source]
@@ -109,12 +110,12 @@ pub enum StartError {
     /// TLS rejected the controller's own certificates.
     #[error("the certificates of the data directory cannot be used")]
     Tls(#[from] rustls::Error),
-    /// The thread or runtime for agents cannot be started.
+    /// The thread or the runtime that serves agents cannot be started.
     #[error("the thread for agents cannot be started")]
     Thread(#[source] std::io::Error),
 }
 
-/// Describes an error of the operating system without the address, which the message contains already.
+/// Describes an error of the operating system without the address, because the message already contains the address.
 fn os_error_text(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => "the port is in use by another program".to_owned(),
@@ -124,33 +125,33 @@ fn os_error_text(error: &std::io::Error) -> String {
     }
 }
 
-/// The components of a controller, which its listeners and background tasks share.
+/// The components of a controller. Its listeners and background tasks share them.
 pub struct Components {
     /// The paths in the data directory.
     pub layout: Layout,
     /// The fleet's name.
     pub fleet: FleetName,
-    /// Reads and writes objects.
+    /// The registry, which reads and writes objects.
     pub registry: Arc<Registry>,
-    /// Decides the desired state of the nodes.
+    /// The reconciler, which computes and releases the desired states of nodes.
     pub reconciler: Arc<Reconciler>,
-    /// The desired state of each node.
+    /// The table of the desired state of each node.
     pub desired: Arc<DesiredTable>,
-    /// The valid certificates of agents.
+    /// The certificates of agents that are valid now.
     pub identities: Arc<Identities>,
-    /// Stores what hosts report.
+    /// The intake, which stores the reports of hosts.
     pub intake: Arc<HostIntake>,
-    /// The file bodies.
+    /// The store of blobs: files that tasks copy to hosts.
     pub blobs: Arc<BlobStore>,
-    /// Enrols agents and renews their certificates.
+    /// The enrolment, which enrols agents and renews their certificates.
     pub enrolment: Arc<Enrolment>,
-    /// The fleet's authority.
+    /// The fleet's authority, which issues certificates.
     pub authority: Arc<Authority>,
-    /// The metrics.
+    /// The metrics of the controller.
     pub metrics: Arc<Metrics>,
-    /// Counts refused requests.
+    /// The counts of refused requests and connections, by reason.
     pub rejected: Arc<RejectionCounter>,
-    /// The clock.
+    /// The clock that all components use.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -167,19 +168,20 @@ pub struct Controller {
     tasks: tasks::BackgroundTasks,
 }
 
-/// The content of the line that is printed when the controller is ready: how clients reach it.
+/// The content of the JSON line that is printed when the controller is ready. It contains the URLs at which clients
+/// reach the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Announcement {
-    /// The admin listener's URL.
+    /// The URL of the admin listener.
     pub admin: String,
-    /// The agents' listener's URL.
+    /// The URL of the agents' listener.
     pub agents: String,
-    /// The file with the fleet root.
+    /// The path of the file with the fleet's root certificate.
     pub ca: PathBuf,
 }
 
 impl Controller {
-    /// Returns the components.
+    /// Returns the components that the listeners and background tasks share.
     pub fn components(&self) -> &Arc<Components> {
         &self.components
     }
@@ -194,7 +196,7 @@ impl Controller {
         self.agents
     }
 
-    /// Returns the bound listeners, as `run` prints them.
+    /// Returns the content of the line that `run` prints when the controller is ready.
     pub fn announcement(&self) -> Announcement {
         let layout = &self.components.layout;
         let directory = std::path::absolute(layout.directory()).unwrap_or_else(|_| layout.directory().to_owned());
@@ -205,14 +207,14 @@ impl Controller {
         }
     }
 
-    /// Waits until a background task fails without which the controller must not continue, for example the one that
-    /// follows the store. Returns the reason.
+    /// Waits until a necessary background task fails, for example the task that follows the store. Returns the reason.
+    /// The controller must not continue after that.
     pub async fn wait_for_failure(&mut self) -> String {
         self.tasks.wait_for_failure().await
     }
 
-    /// Stops the controller: refuses new connections, answers waiting check-ins, finishes running requests, then ends
-    /// everything else.
+    /// Stops the controller in this order: answers waiting check-ins, closes event streams, refuses new connections,
+    /// finishes running requests, and ends the threads and background tasks.
     pub async fn stop(self) {
         self.components.desired.stop();
         self.streams.close();
@@ -223,16 +225,18 @@ impl Controller {
         for thread in self.threads {
             thread.join().await;
         }
-        self.tasks.end().await;
+        self.tasks.abort_all().await;
     }
 }
 
-/// Runs `stemma-controller run`: starts, announces the listeners, and serves until a signal.
+/// Runs `stemma-controller run`: starts the controller, announces the listeners, and serves until a signal arrives or a
+/// necessary background task fails.
 ///
 /// # Errors
-/// The reason why the controller did not start or could not continue.
+/// Fails with the reason why the controller did not start or could not continue.
 pub async fn run(config: Config, sockets: ActivatedSockets) -> anyhow::Result<()> {
-    // The handlers are installed first, so that a signal during the start also stops the controller in order.
+    // The signal handlers are installed first, so that a signal during the start also stops the controller in the right
+    // order.
     let signal = wait_for_signal()?;
     let mut controller = start_on_sockets(config, Options::default(), sockets).await?;
     announce(&controller.announcement())?;
@@ -243,7 +247,8 @@ pub async fn run(config: Config, sockets: ActivatedSockets) -> anyhow::Result<()
         }
         failure = controller.wait_for_failure() => Some(failure),
     };
-    // systemd is told at once that the controller stops. Otherwise it would still expect watchdog pings.
+    // systemd is notified at once that the controller stops. Otherwise systemd would still expect watchdog
+    // notifications.
     let _not_under_systemd = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     controller.stop().await;
     match failure {
@@ -252,7 +257,8 @@ pub async fn run(config: Config, sockets: ActivatedSockets) -> anyhow::Result<()
     }
 }
 
-/// Prints one JSON line on standard output for programs, and sends the same line to systemd as the status.
+/// Prints the announcement as one JSON line on standard output, for programs. Notifies systemd that the controller is
+/// ready, with the same line as the status.
 fn announce(announcement: &Announcement) -> anyhow::Result<()> {
     let line = serde_json::to_string(announcement)?;
     let mut out = std::io::stdout().lock();
@@ -263,7 +269,7 @@ fn announce(announcement: &Announcement) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs the signal handlers. The future returns the name of the signal that ends the program.
+/// Installs the signal handlers. Returns a future that waits for SIGTERM or SIGINT, and returns the name of the signal.
 fn wait_for_signal() -> anyhow::Result<impl Future<Output = &'static str>> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -1,4 +1,4 @@
-//! Opens everything a controller needs. The steps that can fail without having changed anything come first.
+//! Opens everything that a controller needs. Steps that can fail before anything is changed are done first.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -44,25 +44,25 @@ use crate::registry::{ByteRate, Registry, certificate_holder, refusals};
 use crate::socket_activation::ActivatedSockets;
 use crate::store::{OpenError, RedbOptions, RedbStore, Snapshot, Store};
 
-/// Maximum time to wait for another controller to release the store.
+/// Maximum time to wait for another process to release the lock of the store.
 const STORE_LOCK_TIMEOUT: Duration = Duration::from_secs(3);
-/// The time between two attempts to open the store.
+/// Interval between two attempts to open a locked store.
 const STORE_LOCK_RETRY: Duration = Duration::from_millis(100);
 
-/// The options that are not configurable, but that a test or bench may change.
+/// The options that only a test or benchmark changes. They cannot be configured.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The clock.
+    /// The clock that the controller uses.
     pub clock: Arc<dyn Clock>,
     /// The limits of the agents' listener.
     pub agent_limits: ListenerLimits,
     /// The limits of the admin listener.
     pub admin_limits: ListenerLimits,
-    /// How many wrong tokens a client may present.
+    /// The limits on wrong tokens that a client may present.
     pub attempt_limits: AttemptLimits,
-    /// The party that decides the desired state of the nodes.
+    /// The source of the desired states of nodes.
     pub publishing: Publishing,
-    /// The newest wire version that is used with agents.
+    /// The newest wire version (version of the encoding) that is used with agents.
     pub newest_wire: WireVersion,
     /// The options of the store.
     pub store: RedbOptions,
@@ -70,13 +70,13 @@ pub struct Options {
     pub write_rate: ByteRate,
 }
 
-/// Who decides the desired state of the nodes: the reconciler, or a test.
+/// The source of the desired states of nodes: the reconciler, or a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Publishing {
-    /// The reconciler, from the stored objects.
+    /// The reconciler computes desired states from the stored objects.
     #[default]
     Reconciler,
-    /// A test or bench that uses the listener alone.
+    /// A test or benchmark publishes desired states itself.
     Manual,
 }
 
@@ -85,10 +85,10 @@ impl Default for Options {
         Self {
             clock: Arc::new(SystemClock),
             agent_limits: ListenerLimits::default(),
-            // Half of the connections are for the maximum number of event streams, and half are for requests. One
-            // address, or one IPv6 /64 network, gets at most three quarters of them, and a twentieth for those without
-            // a certificate. One principal gets a quarter, which is more than the streams that it may have. A twentieth
-            // is reserved for admins of the fleet.
+            // Half of the connections are for the maximum number of event streams, the other half are for requests. One
+            // address or IPv6 /64 network gets at most three quarters of all connections. Connections without a
+            // certificate from one address get at most a twentieth. One principal gets at most a quarter, which is more
+            // than its maximum number of streams. A twentieth is reserved for admins of the fleet.
             admin_limits: ListenerLimits {
                 max_connections: 2000,
                 max_connections_per_address: 1500,
@@ -108,29 +108,29 @@ impl Default for Options {
     }
 }
 
-/// Opens a fleet's data directory and serves it.
+/// Opens the data directory of a fleet and starts a controller for it.
 ///
 /// # Errors
-/// [`StartError`]. Nothing is left running.
+/// Fails with a [`StartError`]. No thread or task is then left running.
 pub async fn start(config: Config, options: Options) -> Result<Controller, StartError> {
     start_on_sockets(config, options, ActivatedSockets::default()).await
 }
 
-/// Opens a fleet's data directory and serves it on the sockets that the service manager passed. A listener without such
-/// a socket is bound here.
+/// Opens the data directory of a fleet and starts a controller for it. The listeners use the sockets that the service
+/// manager passed. A listener without such a socket is bound here.
 ///
 /// # Errors
-/// [`StartError`]. Nothing is left running.
+/// Fails with a [`StartError`]. No thread or task is then left running.
 pub async fn start_on_sockets(config: Config, options: Options, sockets: ActivatedSockets) -> Result<Controller, StartError> {
     let traits = trait_names(&config)?;
     let layout = Layout::new(&config.data_dir);
-    // If the directory does not exist, the error comes from opening the store.
+    // If the directory does not exist, opening the store below fails with a better error.
     if layout.directory().exists() {
         files::check_directory(layout.directory())?;
     }
     layout.check()?;
     if !layout.store().exists() && layout.authority()?.is_some() {
-        return Err(StartError::StoreGone { path: layout.store(), directory: config.data_dir });
+        return Err(StartError::StoreMissing { path: layout.store(), directory: config.data_dir });
     }
     let store = open_store(&layout, &options.store).await?;
     sweep_at_start(layout.directory());
@@ -147,34 +147,35 @@ pub async fn start_on_sockets(config: Config, options: Options, sockets: Activat
     };
     let tls = Arc::new(keys.tls_configs()?);
     let admin = bind("admin_listen", config.admin.address(), sockets.admin).await?;
-    let (parts, snapshot) = build(layout, Arc::new(store), authority, &keys, &traits, (&config, &options)).await?;
-    let serving = ServeContext { config, options, traits, components: parts, tls, keys, snapshot };
-    serving.begin(admin, sockets.agents, sockets.root).await
+    let (components, snapshot) = build(layout, Arc::new(store), authority, &keys, &traits, (&config, &options)).await?;
+    let serve_context = ServeContext { config, options, traits, components, tls, keys, snapshot };
+    serve_context.begin(admin, sockets.agents, sockets.root).await
 }
 
-/// Opens the store, and retries for a moment if it is locked: a controller that was just killed, or is about to end,
-/// may still hold it.
+/// Opens the store. If the store is locked, tries again for up to [`STORE_LOCK_TIMEOUT`], because a controller that is
+/// ending or was just killed may still hold the lock.
 async fn open_store(layout: &Layout, options: &RedbOptions) -> Result<RedbStore, StartError> {
     let deadline = Instant::now() + STORE_LOCK_TIMEOUT;
     loop {
         match RedbStore::open(&layout.store(), options.clone()) {
             Err(OpenError::Locked { .. }) if Instant::now() < deadline => sleep(STORE_LOCK_RETRY).await,
-            opened => return Ok(opened?),
+            result => return Ok(result?),
         }
     }
 }
 
-/// Returns the names that count as standard traits.
+/// Returns the names of standard traits: those of the program, and those in `extra_standard_traits` of the
+/// configuration.
 fn trait_names(config: &Config) -> Result<TraitNames, StartError> {
-    let extra = &config.extra_standard_traits;
-    TraitNames::with_extra(extra).map_err(|error| {
-        let index = extra.iter().position(|name| Trait::new(name).is_err()).unwrap_or_default();
+    let extra_names = &config.extra_standard_traits;
+    TraitNames::with_extra(extra_names).map_err(|error| {
+        let index = extra_names.iter().position(|name| Trait::new(name).is_err()).unwrap_or_default();
         StartError::ExtraTrait { index, name: error.name }
     })
 }
 
-/// Returns all names by which this controller is reached: those of `init`, of the configuration, of this machine, and
-/// its listen addresses.
+/// Returns all names by which clients reach this controller: those given to `init`, those of the configuration, those
+/// of this machine, and its listen addresses. The server certificate is issued for these names.
 fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
     let mut names = init_names(record)?;
     names.extend(config.names.iter().cloned());
@@ -182,7 +183,7 @@ fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>
     for address in [config.admin.address(), config.agents] {
         let ip = address.ip().to_canonical();
         if !ip.is_unspecified() {
-            // Clients can use an address that is bound in its IPv4-mapped form in either form.
+            // Clients can use an IPv4-mapped address in either form.
             names.extend([ip, address.ip()].map(ServerName::Ip));
         }
     }
@@ -191,17 +192,17 @@ fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>
     Ok(names)
 }
 
-/// Returns the names that were given to `init`. Fails if one of them is invalid.
+/// Returns the server names that were given to `stemma-controller init`. Fails if one of them is invalid.
 fn init_names(record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
     Ok(record.names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?)
 }
 
-/// Binds a listener, or takes the inherited socket. Returns the socket and the address that it is bound to. `field` is
-/// the configuration field that an error names.
+/// Binds a listener's address, or uses the socket that the service manager passed. Returns the socket and its actual
+/// address. `field` is the configuration field that an error names.
 async fn bind(
     field: &'static str,
     address: SocketAddr,
-    inherited: Option<TcpListener>,
+    inherited_socket: Option<TcpListener>,
 ) -> Result<(TcpAcceptor, SocketAddr), StartError> {
     let advice = match field {
         "admin_listen" => {
@@ -209,18 +210,18 @@ async fn bind(
         }
         _ => "set another address with --agent-listen HOST:PORT, or stop the program that listens there (ss -ltnp shows it)",
     };
-    let failed = |source| StartError::Bind { field, address, advice, source };
-    let socket = match inherited {
+    let to_bind_error = |source| StartError::Bind { field, address, advice, source };
+    let socket = match inherited_socket {
         Some(socket) => TcpAcceptor::from_socket(socket),
         None => TcpAcceptor::bind(address).await,
     };
-    let socket = socket.map_err(failed)?;
-    let bound = socket.local_addr().map_err(|source| StartError::Bind { field, address, advice, source })?;
-    Ok((socket, bound))
+    let socket = socket.map_err(to_bind_error)?;
+    let bound_address = socket.local_addr().map_err(|source| StartError::Bind { field, address, advice, source })?;
+    Ok((socket, bound_address))
 }
 
 /// Loads the state of the fleet from the store, and creates all components of the controller. Also returns a snapshot
-/// of the store from before the first write.
+/// of the store from before the first write of this process.
 async fn build(
     layout: Layout,
     store: Arc<dyn Store>,
@@ -230,7 +231,7 @@ async fn build(
     (config, options): (&Config, &Options),
 ) -> Result<(Arc<Components>, Box<dyn Snapshot>), StartError> {
     let clock = Arc::clone(&options.clock);
-    // The snapshot is taken before anything is written, because a later task counts in it the sizes of the entries that
+    // The snapshot must not contain writes of this process. A later task computes from it the sizes of the entries that
     // existed when the store was opened.
     let snapshot = store.snapshot().await?;
     let watched_clock = Arc::new(WatchedClock::from_store(store.as_ref(), Arc::clone(&clock)).await?);
@@ -241,9 +242,9 @@ async fn build(
         .with_byte_rate(options.write_rate)
         .with_max_nodes(config.max_nodes);
     let registry = Arc::new(registry.with_extensions(Arc::new(Extensions::new(config.extensions.clone()))));
-    let initial = EpochHistory::new(Uuid::from_bytes(*store.identity().epoch.as_bytes()));
-    let history = cache.model().epoch_line.as_ref().map_or(initial, |line| line.record.clone());
-    let desired = Arc::new(DesiredTable::new(history, keys.new_signer()?));
+    let initial_history = EpochHistory::new(Uuid::from_bytes(*store.identity().epoch.as_bytes()));
+    let epoch_history = cache.model().epoch_history.as_ref().map_or(initial_history, |epoch_line| epoch_line.record.clone());
+    let desired = Arc::new(DesiredTable::new(epoch_history, keys.new_signer()?));
     let (rejected, counters) = (Arc::new(RejectionCounter::default()), Arc::new(Counters::default()));
     let blobs =
         BlobStore::new(&layout.blobs()).with_damaged_counter(counters.damaged_blobs.clone()).with_gauges(counters.blobs.clone());
@@ -254,7 +255,7 @@ async fn build(
     let (store_and_file, rejections) = ((store, layout.store()), Arc::clone(&rejected));
     let table = Arc::clone(&desired);
     let metrics = Metrics::new(store_and_file, rejections, table, cache, counters, watched_clock, Arc::clone(&identities));
-    let parts = Components {
+    let components = Components {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
         intake: Arc::new(intake),
@@ -269,7 +270,7 @@ async fn build(
         rejected,
         clock,
     };
-    Ok((Arc::new(parts), snapshot))
+    Ok((Arc::new(components), snapshot))
 }
 
 /// Creates the component that enrols agents and renews their certificates.
@@ -291,7 +292,7 @@ fn new_enrolment(
     )
 }
 
-/// Everything that is needed to begin serving.
+/// The data from which the controller begins to serve.
 struct ServeContext {
     config: Config,
     options: Options,
@@ -299,76 +300,76 @@ struct ServeContext {
     components: Arc<Components>,
     tls: Arc<TlsConfigs>,
     keys: ControllerKeys,
-    /// The store as it was when it was opened.
+    /// The content of the store when it was opened.
     snapshot: Box<dyn Snapshot>,
 }
 
 impl ServeContext {
-    /// Starts the threads, listeners and background tasks of the controller.
+    /// Starts the threads, listeners and background tasks, and returns the running controller.
     async fn begin(
         self,
         (admin_socket, admin): (TcpAcceptor, SocketAddr),
         agents_socket: Option<TcpListener>,
         root_socket: Option<UnixListener>,
     ) -> Result<Controller, StartError> {
-        let Self { config, options, traits, components: parts, tls: tls_configs, keys, snapshot } = self;
-        // The slots must exist before anyone reads the states of nodes.
-        create_slots(&parts.desired, &parts.identities, parts.intake.as_ref());
-        let (stop, stopped) = watch::channel(false);
+        let Self { config, options, traits, components, tls: tls_configs, keys, snapshot } = self;
+        // The table must have a slot for each agent before anyone reads the states of nodes.
+        create_slots(&components.desired, &components.identities, components.intake.as_ref());
+        let (stop, stop_signal) = watch::channel(false);
         let agents_server = AgentsThread {
             address: config.agents,
             inherited: agents_socket,
             tls: Arc::clone(&tls_configs),
             limits: options.agent_limits.clone(),
-            components: Arc::clone(&parts),
-            stopped: stopped.clone(),
+            components: Arc::clone(&components),
+            stop_signal: stop_signal.clone(),
             wire: options.newest_wire,
         };
-        let (agents_thread, agents_ended, bound) = agents_server.start().await?;
-        let BoundListener { address: agents, connections: agent_connections } = bound;
-        write_context(&parts.layout, &config.admin.url(admin).to_string())?;
+        let (agents_thread, agents_end, listener) = agents_server.start().await?;
+        let BoundListener { address: agents, connections: agent_connections } = listener;
+        write_context(&components.layout, &config.admin.url(admin).to_string())?;
         let tls = admin_tls(config.admin, admin, &tls_configs);
-        let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
+        let (clock, rejected) = (Arc::clone(&components.clock), Arc::clone(&components.rejected));
         let server = Server::new(admin_socket, tls, options.admin_limits.clone(), clock, rejected);
-        let server = server.with_holders(admin::holder_source(&parts.registry));
+        let server = server.with_holders(admin::holder_source(&components.registry));
         let admin_connections = server.connections();
-        parts.metrics.watch_connections(agent_connections, admin_connections.clone());
+        components.metrics.watch_connections(agent_connections, admin_connections.clone());
         let endpoint = AgentEndpoint { port: agents.port(), name: keys.own_name.clone() };
-        let api = admin::new_api(&parts, &config, options.attempt_limits, traits, endpoint);
+        let api = admin::new_api(&components, &config, options.attempt_limits, traits, endpoint);
         let streams = api.streams.clone();
         let root_server =
-            admin::serve_root_socket(&parts, &api, root_socket, options.admin_limits, wait_for_stop(stopped.clone()));
-        let admin_task = tokio::spawn(server.run(crate::api::handler(Arc::clone(&api)), wait_for_stop(stopped.clone())));
+            admin::serve_root_socket(&components, &api, root_socket, options.admin_limits, wait_for_stop(stop_signal.clone()));
+        let admin_task = tokio::spawn(server.run(crate::api::handler(Arc::clone(&api)), wait_for_stop(stop_signal.clone())));
         let limits = RetentionLimits { history: config.history_keep, audit: config.audit_keep };
-        let mut tasks = BackgroundTasks::begin(&parts, keys, tls_configs, (snapshot, limits));
-        audit_refusals(&parts, &mut tasks);
-        tasks.spawn(agents_ended.wait());
+        let mut tasks = BackgroundTasks::begin(&components, keys, tls_configs, (snapshot, limits));
+        audit_refusals(&components, &mut tasks);
+        tasks.spawn(agents_end.wait());
         tasks.spawn(admin::close_revoked(api, admin_connections));
         tasks.spawn(root_server);
         let mut threads = vec![agents_thread];
         if options.publishing == Publishing::Reconciler {
-            let (thread, ended) = start_reconciler(&parts, stopped).map_err(StartError::Thread)?;
+            let (thread, reconciler_end) = start_reconciler(&components, stop_signal).map_err(StartError::Thread)?;
             threads.push(thread);
-            tasks.spawn(ended.wait());
+            tasks.spawn(reconciler_end.wait());
         }
         tasks.spawn(watchdog::feed_watchdog(threads.iter().map(Worker::runtime).collect()));
-        Ok(Controller { components: parts, config, admin, agents, stop, streams, threads, admin_task, tasks })
+        Ok(Controller { components, config, admin, agents, stop, streams, threads, admin_task, tasks })
     }
 }
 
-/// Starts writing refusals into the audit.
-fn audit_refusals(parts: &Components, tasks: &mut BackgroundTasks) {
-    let cache = Arc::clone(parts.registry.cache());
-    let holder = move |identity: &Identity| certificate_holder(&cache.model(), identity);
-    let refusals = refusals::channel(&parts.rejected, Arc::clone(parts.registry.clock()), holder);
-    let store = Arc::clone(parts.registry.store());
+/// Starts the background task that writes refusals into the audit.
+fn audit_refusals(components: &Components, tasks: &mut BackgroundTasks) {
+    let cache = Arc::clone(components.registry.cache());
+    let find_principal = move |identity: &Identity| certificate_holder(&cache.model(), identity);
+    let refusal_writer = refusals::channel(&components.rejected, Arc::clone(components.registry.clock()), find_principal);
+    let store = Arc::clone(components.registry.store());
     tasks.spawn(async move {
-        refusals.run(store).await;
+        refusal_writer.run(store).await;
         "the writer of refusals ended".to_owned()
     });
 }
 
-/// Returns the TLS configuration of the admin listener, or `None` for plain HTTP.
+/// Returns the source of the admin listener's TLS configuration, or `None` for plain HTTP.
 fn admin_tls(listen: AdminListen, address: SocketAddr, configs: &Arc<TlsConfigs>) -> Option<TlsSource> {
     match listen {
         AdminListen::Tls(_) => Some(configs.admin_tls_source()),
@@ -379,38 +380,42 @@ fn admin_tls(listen: AdminListen, address: SocketAddr, configs: &Arc<TlsConfigs>
     }
 }
 
-/// The agents' listener after it was bound.
+/// The address and the connections of the agents' listener after it was bound.
 struct BoundListener {
     address: SocketAddr,
     connections: OpenConnections,
 }
 
-/// The thread of the agents' listener.
+/// The data with which the thread of the agents' listener starts.
 struct AgentsThread {
     address: SocketAddr,
     inherited: Option<TcpListener>,
     tls: Arc<TlsConfigs>,
     limits: ListenerLimits,
     components: Arc<Components>,
-    stopped: watch::Receiver<bool>,
+    stop_signal: watch::Receiver<bool>,
     wire: WireVersion,
 }
 
 impl AgentsThread {
+    /// Starts the thread, and waits until its listener is bound. Returns the thread, a future for its end, and the
+    /// listener.
     async fn start(self) -> Result<(Worker, ThreadEnd, BoundListener), StartError> {
         let (sender, receiver) = oneshot::channel();
-        let (thread, ended) = thread::start("agents", move || self.serve(sender)).map_err(StartError::Thread)?;
-        let bound = receiver.await.map_err(|_| StartError::Thread(std::io::ErrorKind::BrokenPipe.into()))??;
-        Ok((thread, ended, bound))
+        let (thread, thread_end) = thread::start("agents", move || self.serve(sender)).map_err(StartError::Thread)?;
+        let listener = receiver.await.map_err(|_| StartError::Thread(std::io::ErrorKind::BrokenPipe.into()))??;
+        Ok((thread, thread_end, listener))
     }
 
     /// Binds the agents' listener and serves it until the controller stops. The socket is bound on this thread, so that
-    /// it wakes this thread and no other. The address or the error is sent to the thread that starts the controller.
+    /// connections wake this thread and no other. Sends the bound listener or the error to the thread that starts the
+    /// controller.
     async fn serve(mut self, sender: oneshot::Sender<Result<BoundListener, StartError>>) {
         let (socket, address) = match bind("agent_listen", self.address, self.inherited.take()).await {
-            Ok(bound) => bound,
+            Ok(bound_socket) => bound_socket,
             Err(error) => {
-                // The store is released before the error is sent, because the receiver may start again at once.
+                // The store is released before the error is sent, because the receiver may start a controller again at
+                // once.
                 drop(self);
                 let _result = sender.send(Err(error));
                 return;
@@ -444,26 +449,26 @@ impl AgentsThread {
                 clock.unix_seconds()
             });
         tokio::select! {
-            () = server.run(handler, wait_for_stop(self.stopped)) => {}
+            () = server.run(handler, wait_for_stop(self.stop_signal)) => {}
             () = silences => {}
         }
         store_confirmations(&parts.desired, &*parts.intake).await;
     }
 }
 
-/// Starts the reconciler on a thread of its own. Resolving a whole fleet takes a second, in which operators and agents
-/// must still be served.
-fn start_reconciler(parts: &Components, stopped: watch::Receiver<bool>) -> std::io::Result<(Worker, ThreadEnd)> {
-    let reconciler = Arc::clone(&parts.reconciler);
+/// Starts the reconciler on a separate thread. Computing the desired states of a whole fleet takes a second, and
+/// operators and agents must be served during this time.
+fn start_reconciler(components: &Components, stop_signal: watch::Receiver<bool>) -> std::io::Result<(Worker, ThreadEnd)> {
+    let reconciler = Arc::clone(&components.reconciler);
     thread::start("reconcile", move || async move {
         tokio::select! {
             never = reconciler.run() => match never {},
-            () = wait_for_stop(stopped) => {}
+            () = wait_for_stop(stop_signal) => {}
         }
     })
 }
 
 /// Waits until the controller is stopped or dropped.
-async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
-    let _result = stopped.wait_for(|stopped| *stopped).await;
+async fn wait_for_stop(mut stop_signal: watch::Receiver<bool>) {
+    let _result = stop_signal.wait_for(|stop_signal| *stop_signal).await;
 }

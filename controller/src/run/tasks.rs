@@ -12,47 +12,53 @@ use uuid::Uuid;
 
 use super::Components;
 use super::keys::{ControllerKeys, TlsConfigs};
-use crate::enrol::{decode, prune};
+use crate::enrol::{decode_record, prune};
 use crate::records::enrolled as record;
 use crate::registry::retention::{RetentionLimits, RetentionSweeper};
 use crate::status::StatusTable;
 use crate::store::{EventKind, Health, ListQuery, Revision, Snapshot, Store, StoreError, WatchError};
 
-/// How often the age of the controller's own certificates is checked. It is short because a certificate that was issued
-/// while the clock was ahead must be replaced soon after the clock is corrected: until then nobody accepts it.
+/// The interval at which the age of the controller's own certificates is checked. The interval is short because of
+/// wrong clocks. A certificate that was issued while the clock was ahead is not valid yet when the clock is corrected.
+/// Clients and agents refuse the certificate until it is replaced.
 const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// How far the clock may go back before an existing certificate counts as issued in the future. Certificates are
-/// backdated by more than this.
+/// The time, in seconds, by which the clock may be set back without a new certificate. Certificates are backdated by
+/// more than this time, so they are still valid then. After a larger step back they are replaced.
 const MAX_SET_BACK_S: u64 = 60;
-/// The age at which a signer's certificate is replaced. A third of its 30 days is left for agents whose clocks lag.
+/// The age, in seconds, at which the certificate of the signer is replaced. The signer signs what agents receive. The
+/// certificate is valid for 30 days, so 10 days remain for agents whose clocks lag.
 const MAX_SIGNER_AGE_S: u64 = 20 * 24 * 3600;
-/// The age at which the server certificate, of 90 days, is replaced.
+/// The age, in seconds, at which the server certificate is replaced. It is valid for 90 days.
 const MAX_SERVER_AGE_S: u64 = 60 * 24 * 3600;
-/// How long a file body that no release and no task set names is retained after it was last sent.
+/// The time for which a blob (the content of a file) is retained after it was last sent, although no release and no
+/// task set refers to the blob any more.
 const BLOB_RETENTION: Duration = Duration::from_hours(24);
-/// How often expired records are deleted.
+/// The interval at which expired records are deleted.
 const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
-/// How often the clock is checked for jumps, to report them. Code that deletes expired records checks the clock itself.
+/// The interval at which the clock is checked for jumps, to log each jump. Code that deletes expired records does not
+/// rely on this check. It checks the clock itself.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// How long hosts that are ahead of the store are collected before their number is logged: after a start many arrive at
-/// once.
+/// The time between a change of the hosts that are ahead of the store and the log of their number. After a start, many
+/// such hosts check in at once, and one log then counts all of them.
 const AHEAD_DELAY: Duration = Duration::from_secs(5);
-/// The minimum time between two logs about hosts that are ahead of the store, if no new host is among them. Some hosts
-/// may alternate between being ahead and not, and must not fill the log.
+/// The minimum time between two logs about hosts that are ahead of the store. It does not apply if a new host is among
+/// them. Without this minimum, a host that alternates between "ahead" and "not ahead" would fill the log.
 const AHEAD_INTERVAL: Duration = Duration::from_mins(1);
-/// How often the sizes of history, audit and stored requests are compared with their limits.
+/// The interval at which the sizes of history, audit log and stored requests are compared with their limits.
 const RETENTION_CHECK_INTERVAL: Duration = Duration::from_mins(1);
-/// How often the store is checked for being read-only.
+/// The interval at which the controller checks whether its store has become read-only.
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a controller still serves after its store became read-only. `/readyz` and every refused write give the
-/// reason in the meantime.
+/// The time for which a controller still serves after its store became read-only. During this time, `/readyz` and every
+/// refused write report the reason.
 const READ_ONLY_GRACE: Duration = Duration::from_secs(5);
 
-/// The background tasks of a controller. They run until it stops. A task that ends by itself has failed.
+/// The background tasks of a controller. They run until the controller stops. A task that ends earlier has failed, and
+/// returns the reason as a `String`.
 pub(super) struct BackgroundTasks(JoinSet<String>);
 
 impl BackgroundTasks {
-    /// Starts the tasks that every controller has. The snapshot shows the store as it was opened, before any write.
+    /// Starts the tasks that every controller has. `snapshot` shows the store before the first write of this
+    /// controller. `limits` bound the sizes of history, audit log and stored requests.
     pub(super) fn begin(
         parts: &Arc<Components>,
         keys: ControllerKeys,
@@ -60,31 +66,34 @@ impl BackgroundTasks {
         (snapshot, limits): (Box<dyn Snapshot>, RetentionLimits),
     ) -> Self {
         let mut tasks = Self(JoinSet::new());
-        let from = snapshot.revision();
+        let start = snapshot.revision();
         let task_parts = Arc::clone(parts);
         tasks.spawn(async move {
-            let followed = task_parts.registry.cache().follow(task_parts.registry.store().as_ref()).await;
-            end_message("the cache", followed)
+            let result = task_parts.registry.cache().follow(task_parts.registry.store().as_ref()).await;
+            end_message("the cache", result)
         });
         let task_parts = Arc::clone(parts);
-        tasks.spawn(async move { end_message("the list of certificates", follow_identities(&task_parts, from).await) });
+        tasks.spawn(async move { end_message("the list of certificates", follow_identities(&task_parts, start).await) });
         tasks.spawn(renew_keys(Arc::clone(parts), keys, tls));
         tasks.spawn(prune_expired(Arc::clone(parts)));
         tasks.spawn(enforce_retention(Arc::clone(parts), snapshot, limits));
         tasks.spawn(watch_clock(Arc::clone(parts)));
         tasks.spawn(watch_store(Arc::clone(parts.registry.store())));
-        tasks.spawn(report_ahead(Arc::clone(parts)));
+        tasks.spawn(report_hosts_ahead(Arc::clone(parts)));
         let rejected = Arc::clone(&parts.rejected);
+        // `log_counts` never returns. The empty match gives this task the result type of the others.
         tasks.spawn(async move { match rejected.log_counts().await {} });
         tasks
     }
 
-    /// Adds a task.
+    /// Starts a further background task. `task` must run until the controller stops, and returns the reason if it
+    /// fails.
     pub(super) fn spawn(&mut self, task: impl Future<Output = String> + Send + 'static) {
         self.0.spawn(task);
     }
 
-    /// Waits until a task ends, which none should. Returns the reason.
+    /// Waits until a background task ends, and returns the reason. Such an end is always a failure. Waits for ever if
+    /// there are no tasks.
     pub(super) async fn wait_for_failure(&mut self) -> String {
         match self.0.join_next().await {
             Some(Ok(reason)) => reason,
@@ -93,13 +102,13 @@ impl BackgroundTasks {
         }
     }
 
-    /// Ends all tasks.
-    pub(super) async fn end(mut self) {
+    /// Aborts all tasks, and waits until they have ended.
+    pub(super) async fn abort_all(mut self) {
         self.0.shutdown().await;
     }
 }
 
-/// What was logged about hosts that are ahead of the store.
+/// The last logs about hosts that are ahead of the store: hosts that hold a later revision than the store has.
 #[derive(Default)]
 struct AheadReport {
     /// The time of the last log.
@@ -111,36 +120,37 @@ struct AheadReport {
 }
 
 impl AheadReport {
-    /// Returns when the hosts that are ahead must be logged. That is at once if one of them is in neither of the last
-    /// two logs, otherwise a minute after the last one. Returns `None` if they are the hosts of the last log.
+    /// Returns the time at which the hosts in `ahead` must be logged, or `None` if the last log had exactly these
+    /// hosts. The time is `now` if one of the hosts is in neither of the last two logs. Otherwise it is a minute after
+    /// the last log.
     fn due_at(&self, ahead: &BTreeSet<Uuid>, now: Instant) -> Option<Instant> {
         if *ahead == self.last_nodes {
             return None;
         }
         let is_new = ahead.iter().any(|node| !self.last_nodes.contains(node) && !self.earlier_nodes.contains(node));
-        Some(self.reported_at.filter(|_| !is_new).map_or(now, |at| at + AHEAD_INTERVAL))
+        Some(self.reported_at.filter(|_| !is_new).map_or(now, |last_log| last_log + AHEAD_INTERVAL))
     }
 
-    /// Records that these hosts are logged now.
+    /// Records that the hosts in `ahead` are logged at the time `now`.
     fn record(&mut self, ahead: BTreeSet<Uuid>, now: Instant) {
         self.earlier_nodes = std::mem::replace(&mut self.last_nodes, ahead);
         self.reported_at = Some(now);
     }
 }
 
-/// Logs how many hosts are ahead of the store whenever this changes, and soon after a further host gets ahead.
-async fn report_ahead(parts: Arc<Components>) -> String {
+/// Logs the hosts that are ahead of the store whenever [`next_hosts_ahead`] returns them. Never returns.
+async fn report_hosts_ahead(parts: Arc<Components>) -> String {
     let mut report = AheadReport::default();
     loop {
-        let ahead = next_ahead(parts.desired.status(), &mut report).await;
-        log_ahead(&parts, &ahead);
+        let ahead = next_hosts_ahead(parts.desired.status(), &mut report).await;
+        log_hosts_ahead(&parts, &ahead);
     }
 }
 
-/// Waits until the hosts that are ahead of the store differ from those of the last log and are due, and returns them.
-/// They are collected for some seconds first. Changes after that belong to the next log, so the last log of a series
-/// counts all of them.
-async fn next_ahead(status: &StatusTable, report: &mut AheadReport) -> HashMap<Uuid, HostRevisions> {
+/// Waits until the hosts that are ahead of the store must be logged, and returns them with their revisions. Records the
+/// log in `report`. After each change it waits [`AHEAD_DELAY`], so that one log counts hosts that arrive together.
+/// Later changes belong to the next log.
+async fn next_hosts_ahead(status: &StatusTable, report: &mut AheadReport) -> HashMap<Uuid, HostRevisions> {
     let mut due = None;
     loop {
         match due {
@@ -152,7 +162,7 @@ async fn next_ahead(status: &StatusTable, report: &mut AheadReport) -> HashMap<U
             },
         }
         tokio::time::sleep(AHEAD_DELAY).await;
-        let (ahead, now) = (status.all_ahead(), Instant::now());
+        let (ahead, now) = (status.hosts_ahead(), Instant::now());
         let nodes: BTreeSet<_> = ahead.keys().copied().collect();
         due = report.due_at(&nodes, now);
         if due.is_some_and(|due| due <= now) {
@@ -162,22 +172,23 @@ async fn next_ahead(status: &StatusTable, report: &mut AheadReport) -> HashMap<U
     }
 }
 
-/// Logs how many hosts are ahead of the store, with epoch and revision of the host that holds the highest revision. It
-/// names one host only, because revisions of different epochs cannot be compared.
-fn log_ahead(parts: &Components, ahead: &HashMap<Uuid, HostRevisions>) {
-    let (store, epoch) = (parts.registry.store().stats().revision(), parts.desired.epoch_line().now);
-    match ahead.values().map(|host| host.held).max_by_key(|held| held.revision) {
-        None => log::info!(epoch:% = epoch, revision = store; "no host is ahead of the store now"),
-        Some(held) => log::error!(
-            nodes = ahead.len(), host_epoch:% = held.epoch, host_revision = held.revision, epoch:% = epoch, revision = store;
+/// Logs how many hosts are ahead of the store. The log has the epoch and the revision of only one of these hosts, the
+/// one with the highest revision number. A range of revisions would mean nothing if the hosts are of different epochs.
+fn log_hosts_ahead(parts: &Components, ahead: &HashMap<Uuid, HostRevisions>) {
+    let (store_revision, epoch) = (parts.registry.store().stats().revision(), parts.desired.epoch_line().now);
+    match ahead.values().map(|host| host.held).max_by_key(|position| position.revision) {
+        None => log::info!(epoch:% = epoch, revision = store_revision; "no host is ahead of the store now"),
+        Some(position) => log::error!(
+            nodes = ahead.len(), host_epoch:% = position.epoch, host_revision = position.revision, epoch:% = epoch, revision = store_revision;
             "hosts hold revisions of another copy of the store, which was restored (of one: host_epoch, host_revision); nothing is \
              sent to them until an admin runs: stemma-controller resume-fleet"
         ),
     }
 }
 
-/// Ends a few seconds after the store became read-only. Only opening the store again makes it writable, and the service
-/// manager restarts a controller that fails. A controller that continued would send the fleet the same state for ever.
+/// Waits until the store becomes read-only, then [`READ_ONLY_GRACE`] more, and returns the reason. The controller stops
+/// when this task ends, and the service manager (systemd) restarts it. Only a restart makes the store writable again. A
+/// controller that continued would send the same state to the fleet for ever.
 async fn watch_store(store: Arc<dyn Store>) -> String {
     let mut ticks = interval(STORE_CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -187,24 +198,28 @@ async fn watch_store(store: Arc<dyn Store>) -> String {
             log::error!(error = reason; "the store takes no writes; the controller ends soon, so that it is restarted");
             tokio::time::sleep(READ_ONLY_GRACE).await;
             return format!(
-                "the store takes no writes ({reason}): is there room on its disk, and is it sound? the controller must be restarted, \
-                 which the service does by itself"
+                "the store takes no writes ({reason}): check that its disk has free space and works; the controller must be restarted, \
+                 which the service manager does automatically"
             );
         }
     }
 }
 
-fn end_message(what: &str, result: Result<(), StoreError>) -> String {
+/// Returns the reason why a task that follows the changes of the store has ended. `follower` names what the task
+/// updates.
+fn end_message(follower: &str, result: Result<(), StoreError>) -> String {
     match result {
-        Ok(()) => format!("{what} can no longer follow the store, which was closed"),
-        Err(error) => format!("{what} can no longer follow the store: {}", stemma_wire::log::error_chain(&error)),
+        Ok(()) => format!("{follower} can no longer follow the store, which was closed"),
+        Err(error) => format!("{follower} can no longer follow the store: {}", stemma_wire::log::error_chain(&error)),
     }
 }
 
-/// Updates the list of certificates from the store, and ends the check-ins of deleted nodes.
-async fn follow_identities(parts: &Components, from: Revision) -> Result<(), StoreError> {
+/// Updates the list of accepted certificates with each change of the store after `opened_revision`. Ends the check-ins
+/// of deleted nodes. Reads all records of agents again if changes were compacted. Returns `Ok` when the store is
+/// closed.
+async fn follow_identities(parts: &Components, opened_revision: Revision) -> Result<(), StoreError> {
     let store = parts.registry.store();
-    let mut changes = store.watch(from.next());
+    let mut changes = store.watch(opened_revision.next());
     loop {
         match changes.next().await {
             Ok(change) => {
@@ -212,7 +227,7 @@ async fn follow_identities(parts: &Components, from: Revision) -> Result<(), Sto
                     let Some(node) = record::read_agent_key(&event.key) else { continue };
                     match &event.kind {
                         EventKind::Put { value, .. } => {
-                            apply_identity(parts, node, &decode(&event.key, value)?, change.revision);
+                            apply_identity(parts, node, &decode_record(&event.key, value)?, change.revision);
                         }
                         EventKind::Delete => parts.identities.remove(node, change.revision),
                     }
@@ -222,7 +237,7 @@ async fn follow_identities(parts: &Components, from: Revision) -> Result<(), Sto
                 let snapshot = store.snapshot().await?;
                 for entry in snapshot.list(&ListQuery::prefix(record::AGENTS)).await?.entries {
                     let Some(node) = record::read_agent_key(&entry.key) else { continue };
-                    apply_identity(parts, node, &decode(&entry.key, &entry.value)?, entry.mod_revision);
+                    apply_identity(parts, node, &decode_record(&entry.key, &entry.value)?, entry.mod_revision);
                 }
                 changes = store.watch(snapshot.revision().next());
             }
@@ -232,7 +247,8 @@ async fn follow_identities(parts: &Components, from: Revision) -> Result<(), Sto
     }
 }
 
-/// Updates the list of certificates by one record of an agent. If the node was deleted, also ends its check-in.
+/// Updates the list of accepted certificates with the stored record of a node's agent. If the node was deleted
+/// (`retired`), also ends its check-in.
 fn apply_identity(parts: &Components, node: Uuid, record: &record::AgentRecord, revision: Revision) {
     parts.identities.put(node, record, revision);
     if record.retired {
@@ -241,7 +257,8 @@ fn apply_identity(parts: &Components, node: Uuid, record: &record::AgentRecord, 
     }
 }
 
-/// Renews the controller's own certificates before they expire.
+/// Renews the controller's own certificates before they expire. The first certificates are issued at the start of the
+/// controller, so their age is counted from the start of this task. Never returns.
 async fn renew_keys(parts: Arc<Components>, keys: ControllerKeys, tls: Arc<TlsConfigs>) -> String {
     let now_s = || parts.clock.unix_seconds();
     let mut signer = OwnCertificate { name: "signer", renew_after_s: MAX_SIGNER_AGE_S, created_s: now_s() };
@@ -255,7 +272,7 @@ async fn renew_keys(parts: Arc<Components>, keys: ControllerKeys, tls: Arc<TlsCo
     }
 }
 
-/// One of the controller's own certificates, and when it was issued.
+/// The name and age of one of the controller's own certificates. `created_s` is in seconds since 1970.
 struct OwnCertificate {
     name: &'static str,
     renew_after_s: u64,
@@ -263,8 +280,8 @@ struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// Renews the certificate if it is old, or was issued by a clock that was ahead (F24). A failed renewal is tried
-    /// again at the next check.
+    /// Calls `renew` if the certificate is old, or if the clock was ahead when the certificate was issued (F24). A
+    /// failed renewal is logged, and tried again at the next check.
     fn renew_if_old<E: std::error::Error>(&mut self, now_s: u64, renew: impl FnOnce() -> Result<(), E>) {
         let is_from_future = self.created_s > now_s.saturating_add(MAX_SET_BACK_S);
         if !is_from_future && now_s.saturating_sub(self.created_s) < self.renew_after_s {
@@ -283,7 +300,8 @@ impl OwnCertificate {
     }
 }
 
-/// Logs when the clock has jumped, and records in the store when it was last trusted.
+/// Checks the clock for jumps every ten seconds. Records in the store whether the clock is trusted, and when it last
+/// was. Never returns.
 async fn watch_clock(parts: Arc<Components>) -> String {
     let mut ticks = interval_at(Instant::now() + CLOCK_CHECK_INTERVAL, CLOCK_CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -295,53 +313,57 @@ async fn watch_clock(parts: Arc<Components>) -> String {
     }
 }
 
-/// Deletes expired records: requests after a day, tokens a day after they expired, and the certificates of a deleted
-/// node when the last of them has expired. While the clock is suspect, nothing counts as expired.
+/// Deletes expired records every hour: stored requests after a day, tokens a day after their expiry, and the
+/// certificates of a deleted node after the last of them expired. Also deletes blobs that are no longer used. Deletes
+/// nothing while the clock is not trusted, because it has jumped. Never returns.
 async fn prune_expired(parts: Arc<Components>) -> String {
     let mut ticks = interval(PRUNE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let Some(now) = parts.registry.clock().trusted_now() else { continue };
-        let pruned = async {
+        let deletion = async {
             parts.registry.prune_requests().await?;
             prune::prune(parts.registry.store().as_ref(), &parts.identities, now).await
         };
-        if let Err(error) = pruned.await {
+        if let Err(error) = deletion.await {
             log::warn!(error = stemma_wire::log::error_chain(&error); "expired records could not be deleted");
         }
         prune_blobs(&parts).await;
     }
 }
 
-/// Keeps history, audit and stored requests within their limits. It starts when their sizes have been counted.
+/// Deletes history, audit events and stored requests beyond their limits, once a minute. First counts the size of the
+/// entries that existed when the store was opened, from `snapshot`. Never returns.
 async fn enforce_retention(parts: Arc<Components>, snapshot: Box<dyn Snapshot>, limits: RetentionLimits) -> String {
     let registry = &parts.registry;
     if let Err(error) = registry.store().stats().count_sizes(snapshot.as_ref()).await {
         log::warn!(error = stemma_wire::log::error_chain(&error); "the sizes of the store could not be counted");
     }
     drop(snapshot);
-    let mut keeper = RetentionSweeper::new(limits);
+    let mut sweeper = RetentionSweeper::new(limits);
     let mut ticks = interval(RETENTION_CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if let Err(error) = keeper.sweep(registry, Instant::now()).await {
+        if let Err(error) = sweeper.sweep(registry, Instant::now()).await {
             log::warn!(error = stemma_wire::log::error_chain(&error); "history, audit or requests beyond their limits could not be deleted");
         }
     }
 }
 
-/// Deletes file bodies that no stored release and no released task set names, a day after they were last sent. The time
-/// of sending comes from the file system, so none is deleted until the clock has been trusted for a day.
+/// Deletes blobs (contents of files) that no stored release and no released task set refers to, a day after they were
+/// last sent. The time of sending is the time stamp of the blob's file. A wrong clock may have set it, so nothing is
+/// deleted until the clock has been trusted for a day.
 async fn prune_blobs(parts: &Arc<Components>) {
     if parts.registry.clock().trusted_for(BLOB_RETENTION.as_secs() * 1000).is_none() {
         return;
     }
-    let named = parts.registry.cache().model().named_blobs();
+    let referenced_blobs = parts.registry.cache().model().named_blobs();
     let (blobs, cutoff) = (Arc::clone(&parts.blobs), SystemTime::now() - BLOB_RETENTION);
-    let dropped = tokio::task::spawn_blocking(move || blobs.drop_unnamed(&named, cutoff)).await;
-    match dropped {
+    let result = tokio::task::spawn_blocking(move || blobs.delete_unnamed(&referenced_blobs, cutoff)).await;
+    match result {
+        // An `Err(_)` means that the deletion panicked. The next hour tries again.
         Ok(Ok(0)) | Err(_) => {}
         Ok(Ok(count)) => log::info!(count; "unreferenced file bodies were deleted"),
         Ok(Err(error)) => log::warn!(error:err = error; "unreferenced file bodies could not be deleted"),
@@ -357,58 +379,60 @@ mod tests {
     use crate::store::faulty::{FaultyStore, InjectedFault};
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Transaction};
 
-    /// The last log counts all hosts that are ahead, a few seconds after the last of them arrived.
+    /// A few seconds after the last host became ahead of the store, one log counts all hosts that are ahead.
     #[tokio::test(start_paused = true)]
     async fn x02_ahead_report_is_due_soon_after_each_change() {
-        let (table, mut told) = (StatusTable::default(), AheadReport::default());
-        let held = HeldRevision { epoch: Uuid::from_u128(7), revision: 100 };
-        let host = Some(HostRevisions { held, sent: None });
+        let (table, mut report) = (StatusTable::default(), AheadReport::default());
+        let host_revision = HeldRevision { epoch: Uuid::from_u128(7), revision: 100 };
+        let host = Some(HostRevisions { held: host_revision, sent: None });
         // Each host arrives ten seconds after the one before, and then many arrive at once.
         for (nodes, count) in [(1..2, 1), (2..3, 2), (3..4, 3), (4..41, 40)] {
-            let came = Instant::now();
+            let start = Instant::now();
             nodes.for_each(|node| table.set_ahead(Uuid::from_u128(node), host));
-            assert_eq!(next_ahead(&table, &mut told).await.len(), count);
-            assert!(came.elapsed() < Duration::from_secs(6), "{:?}", came.elapsed());
-            tokio::time::sleep_until(came + Duration::from_secs(10)).await;
+            assert_eq!(next_hosts_ahead(&table, &mut report).await.len(), count);
+            assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+            tokio::time::sleep_until(start + Duration::from_secs(10)).await;
         }
-        let again = tokio::time::timeout(Duration::from_hours(1), next_ahead(&table, &mut told)).await;
-        assert!(again.is_err(), "it is said once");
+        let second_log = tokio::time::timeout(Duration::from_hours(1), next_hosts_ahead(&table, &mut report)).await;
+        assert!(second_log.is_err(), "it is reported only once");
     }
 
+    /// A host that is alternately ahead of the store and not is logged at most once a minute. A new host is logged at
+    /// once.
     #[tokio::test(start_paused = true)]
     async fn x02_ahead_report_is_due_each_minute_when_host_flaps() {
-        let (table, mut told) = (StatusTable::default(), AheadReport::default());
-        let [restless, new] = [1, 2].map(Uuid::from_u128);
-        let held = HeldRevision { epoch: Uuid::from_u128(7), revision: 100 };
-        let host = Some(HostRevisions { held, sent: None });
-        let mut said = Vec::new();
-        let turns = async {
-            for turn in 0..100 {
-                table.set_ahead(restless, host.filter(|_| turn % 2 == 0));
+        let (table, mut report) = (StatusTable::default(), AheadReport::default());
+        let [flapping_node, new_node] = [1, 2].map(Uuid::from_u128);
+        let host_revision = HeldRevision { epoch: Uuid::from_u128(7), revision: 100 };
+        let host = Some(HostRevisions { held: host_revision, sent: None });
+        let mut log_times = Vec::new();
+        let flapping = async {
+            for round in 0..100 {
+                table.set_ahead(flapping_node, host.filter(|_| round % 2 == 0));
                 tokio::time::sleep(Duration::from_secs(6)).await;
             }
         };
-        let saying = async {
-            while said.len() < 100 {
-                next_ahead(&table, &mut told).await;
-                said.push(Instant::now());
+        let logging = async {
+            while log_times.len() < 100 {
+                next_hosts_ahead(&table, &mut report).await;
+                log_times.push(Instant::now());
             }
         };
         tokio::select! {
-            () = turns => {}
-            () = saying => {}
+            () = flapping => {}
+            () = logging => {}
         }
-        assert!((7..=10).contains(&said.len()), "in ten minutes: {}", said.len());
-        assert!(said.windows(2).all(|two| two[1] - two[0] >= Duration::from_mins(1)), "{said:?}");
+        assert!((7..=10).contains(&log_times.len()), "in ten minutes: {}", log_times.len());
+        assert!(log_times.windows(2).all(|pair| pair[1] - pair[0] >= Duration::from_mins(1)), "{log_times:?}");
 
-        let came = Instant::now();
-        table.set_ahead(new, host);
-        assert!(next_ahead(&table, &mut told).await.contains_key(&new));
-        assert!(came.elapsed() < Duration::from_secs(6), "{:?}", came.elapsed());
-        table.set_ahead(restless, None);
-        table.set_ahead(new, None);
-        assert!(next_ahead(&table, &mut told).await.is_empty(), "the newest is said, though later");
-        assert!(came.elapsed() < Duration::from_secs(80), "{:?}", came.elapsed());
+        let start = Instant::now();
+        table.set_ahead(new_node, host);
+        assert!(next_hosts_ahead(&table, &mut report).await.contains_key(&new_node));
+        assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+        table.set_ahead(flapping_node, None);
+        table.set_ahead(new_node, None);
+        assert!(next_hosts_ahead(&table, &mut report).await.is_empty(), "the newest change is logged, though later");
+        assert!(start.elapsed() < Duration::from_secs(80), "{:?}", start.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
@@ -417,14 +441,14 @@ mod tests {
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
         let inner = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap();
         let store = Arc::new(FaultyStore::new(Arc::new(inner)));
-        let mut end = tokio::spawn(watch_store(Arc::clone(&store) as _));
+        let mut watcher = tokio::spawn(watch_store(Arc::clone(&store) as _));
         let hour = Duration::from_hours(1);
-        assert!(tokio::time::timeout(hour, &mut end).await.is_err(), "it goes on while writes are taken");
+        assert!(tokio::time::timeout(hour, &mut watcher).await.is_err(), "the task continues while the store accepts writes");
         store.inject_faults([Some(InjectedFault::BecomesReadOnly)]);
         store.commit(Transaction::new().put("a", "b")).await.unwrap_err();
-        let since = Instant::now();
-        let reason = end.await.unwrap();
+        let start = Instant::now();
+        let reason = watcher.await.unwrap();
         assert!(reason.starts_with("the store takes no writes ("), "{reason}");
-        assert!(since.elapsed() >= READ_ONLY_GRACE && since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+        assert!(start.elapsed() >= READ_ONLY_GRACE && start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     }
 }

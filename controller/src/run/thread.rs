@@ -8,31 +8,31 @@ use std::thread::{Builder, JoinHandle};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// A thread that runs until it is stopped.
+/// A thread with its own asynchronous runtime. It runs until the future that it was started with ends.
 pub(super) struct Worker {
     name: &'static str,
     thread: JoinHandle<()>,
     runtime: Handle,
 }
 
-/// Waits for the end of a worker's thread, also by a panic.
+/// A value with which a task waits for the end of a worker's thread. The thread may also end by a panic.
 pub(super) struct ThreadEnd {
     name: &'static str,
     receiver: oneshot::Receiver<Infallible>,
 }
 
-/// Starts a thread with a runtime of its own, which runs the future that `body` returns. Returns the thread, and a
-/// value that waits for its end.
+/// Starts a thread with its own runtime, and runs the future that `body` returns on this thread. Returns the thread,
+/// and a value that waits for the end of the thread. Fails if the system cannot create the thread or the runtime.
 pub(super) fn start<F: Future<Output = ()>>(
     name: &'static str,
     body: impl FnOnce() -> F + Send + 'static,
 ) -> io::Result<(Worker, ThreadEnd)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
-    let (alive, receiver) = oneshot::channel();
+    let (end_sender, receiver) = oneshot::channel();
     let thread = Builder::new().name(name.to_owned()).spawn(move || {
         // The sender is dropped with this closure, however the closure ends.
-        let _alive: oneshot::Sender<Infallible> = alive;
+        let _dropped_at_end: oneshot::Sender<Infallible> = end_sender;
         runtime.block_on(body());
     })?;
     Ok((Worker { name, thread, runtime: handle }, ThreadEnd { name, receiver }))
@@ -44,11 +44,12 @@ impl Worker {
         self.runtime.clone()
     }
 
-    /// Waits for the thread to end. The caller must have stopped it.
+    /// Waits for the thread to end, and logs an error if it panicked. The caller must first make the thread's future
+    /// end.
     pub(super) async fn join(self) {
-        let joined = tokio::task::spawn_blocking(move || self.thread.join()).await;
-        if !matches!(joined, Ok(Ok(()))) {
-            log::error!(name = self.name; "a thread did not end by itself");
+        let result = tokio::task::spawn_blocking(move || self.thread.join()).await;
+        if !matches!(result, Ok(Ok(()))) {
+            log::error!(name = self.name; "a thread ended by a panic");
         }
     }
 }

@@ -10,10 +10,11 @@ use sd_notify::NotifyState;
 use tokio::runtime::Handle;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Pings the watchdog for as long as every thread makes progress. Never returns if the unit does not set a watchdog.
+/// Pings the watchdog of the service manager (systemd) for as long as every thread makes progress. Pings four times
+/// within the timeout of the watchdog. Waits for ever if the unit sets no watchdog.
 pub(super) async fn feed_watchdog(threads: Vec<Handle>) -> String {
-    let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
-    ping_threads(&threads, limit / 4, || {
+    let Some(watchdog_timeout) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
+    ping_threads(&threads, watchdog_timeout / 4, || {
         if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {
             log::warn!(error:% = error; "the service manager could not be notified");
         }
@@ -21,15 +22,16 @@ pub(super) async fn feed_watchdog(threads: Vec<Handle>) -> String {
     .await
 }
 
-/// Calls `ping` in each period, after every thread has run an empty task.
+/// Calls `ping` once in each period, after every thread has run an empty task. While a thread hangs, `ping` is not
+/// called. Never returns.
 async fn ping_threads(threads: &[Handle], period: Duration, ping: impl Fn()) -> String {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        for thread in threads {
+        for runtime in threads {
             // A thread that has ended is reported by its `ThreadEnd`.
-            let _done_or_ended = thread.spawn(async {}).await;
+            let _done_or_ended = runtime.spawn(async {}).await;
         }
         ping();
     }
@@ -46,22 +48,22 @@ mod tests {
 
     #[tokio::test]
     async fn watchdog_expires_when_thread_is_stuck() {
-        let (release, held) = mpsc::channel::<()>();
+        let (release, receiver) = mpsc::channel::<()>();
         let (worker, _ended) = thread::start("still", move || async move {
-            let _released_or_dropped = held.recv();
+            let _released_or_dropped = receiver.recv();
         })
         .unwrap();
-        let (told, threads) = (Notify::new(), [worker.runtime()]);
-        let feeding = ping_threads(&threads, Duration::from_millis(1), || told.notify_one());
-        let looking = async {
-            let early = tokio::time::timeout(Duration::from_millis(200), told.notified()).await;
-            assert!(early.is_err(), "nobody came round");
+        let (ping_notify, threads) = (Notify::new(), [worker.runtime()]);
+        let pinging = ping_threads(&threads, Duration::from_millis(1), || ping_notify.notify_one());
+        let checks = async {
+            let early_ping = tokio::time::timeout(Duration::from_millis(200), ping_notify.notified()).await;
+            assert!(early_ping.is_err(), "the watchdog was pinged although a thread hangs");
             release.send(()).unwrap();
-            told.notified().await;
+            ping_notify.notified().await;
         };
         tokio::select! {
-            ended = feeding => panic!("{ended}"),
-            () = looking => {}
+            end_message = pinging => panic!("{end_message}"),
+            () = checks => {}
         }
         worker.join().await;
     }

@@ -1,4 +1,5 @@
-//! A wrapper around an engine that delays each answer, by 5 ms for reads, as an engine across a network does.
+//! A wrapper around an engine that delays each answer as an engine across a network does. Answers to reads are delayed
+//! by 5 ms.
 //!
 //! The operation is done at once and its answer arrives later. This finds callers that treat an answer as current.
 
@@ -13,27 +14,31 @@ use super::{
 /// The delay of every answer except those to commits.
 pub(crate) const READ_DELAY: Duration = Duration::from_millis(5);
 
-/// An engine whose answers are delayed. The delay of commits is set separately.
+/// An engine whose answers are delayed: answers to reads by [`READ_DELAY`], answers to commits by the given duration.
 pub(crate) struct DelayedStore(Arc<dyn Store>, Duration);
 
+/// A snapshot whose reads are delayed.
 struct DelayedSnapshot(Box<dyn Snapshot>);
 
+/// The changes of a delayed engine. The weak reference does not prevent the engine from being closed.
 struct DelayedChanges(Weak<dyn Store>);
 
 impl DelayedStore {
-    pub(crate) fn new(inner: Arc<dyn Store>, commits: Duration) -> Self {
-        Self(inner, commits)
+    pub(crate) fn new(inner: Arc<dyn Store>, commit_delay: Duration) -> Self {
+        Self(inner, commit_delay)
     }
 }
 
-fn delayed<'a, T: Send + 'a>(answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
-    delayed_by(READ_DELAY, answer)
+/// Performs a read at once, and returns its answer after [`READ_DELAY`].
+fn delay_read<'a, T: Send + 'a>(answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
+    delay_answer(READ_DELAY, answer)
 }
 
-fn delayed_by<'a, T: Send + 'a>(by: Duration, answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
+/// Performs an operation at once, and returns its answer after the delay.
+fn delay_answer<'a, T: Send + 'a>(delay: Duration, answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
     Box::pin(async move {
         let answer = answer.await;
-        tokio::time::sleep(by).await;
+        tokio::time::sleep(delay).await;
         answer
     })
 }
@@ -44,15 +49,15 @@ impl Store for DelayedStore {
     }
 
     fn head(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        delayed(self.0.head())
+        delay_read(self.0.head())
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        delayed_by(self.1, self.0.commit(transaction))
+        delay_answer(self.1, self.0.commit(transaction))
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>> {
-        let inner = delayed(self.0.snapshot());
+        let inner = delay_read(self.0.snapshot());
         Box::pin(async move { Ok(Box::new(DelayedSnapshot(inner.await?)) as Box<dyn Snapshot>) })
     }
 
@@ -75,18 +80,19 @@ impl Snapshot for DelayedSnapshot {
     }
 
     fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
-        delayed(self.0.get(key))
+        delay_read(self.0.get(key))
     }
 
     fn list<'a>(&'a self, query: &'a ListQuery) -> BoxFuture<'a, Result<EntryList, StoreError>> {
-        delayed(self.0.list(query))
+        delay_read(self.0.list(query))
     }
 }
 
 impl ChangeSource for DelayedChanges {
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>> {
-        delayed(Box::pin(async move {
-            // The store is referenced only until the read has begun, because a watcher must not keep it open.
+        delay_read(Box::pin(async move {
+            // The strong reference to the store ends when the read has begun, because a watch must not prevent its
+            // closing.
             let mut watch = self.0.upgrade().ok_or(StoreError::Closed)?.watch(revision);
             watch.next().await
         }))

@@ -26,21 +26,23 @@ impl Revision {
         Self(self.0.saturating_add(1))
     }
 
-    /// Returns eight bytes that sort in the order of revisions. Keys of the history and of audit events end in them.
+    /// Returns eight bytes that sort in the order of revisions. Keys of the history and of audit events end in these
+    /// bytes.
     pub const fn to_key(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
 }
 
-/// The identity of one sequence of revisions: 128 bits, which the creator of a store supplies.
+/// The identity of one sequence of revisions: 128 random bits, which the creator of a store supplies. A restored store
+/// gets another epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::Display)]
 #[display("{:032x}", u128::from_be_bytes(*_0))]
 pub struct Epoch([u8; 16]);
 
 impl Epoch {
     /// Creates an epoch from 16 bytes. The bytes must be random, because two fleets must never share an epoch.
-    pub const fn new(bits: [u8; 16]) -> Self {
-        Self(bits)
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
     }
 
     /// Returns the bytes of the epoch, in the form in which signatures include them.
@@ -49,18 +51,18 @@ impl Epoch {
     }
 }
 
-/// A key, its value and the revisions that wrote the value (etcd's `create_revision`, `mod_revision` and `version`).
+/// A key, its value, and the revisions of its writes (etcd's `create_revision`, `mod_revision` and `version`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The key.
     pub key: Bytes,
     /// The value that was last put.
     pub value: Bytes,
-    /// The revision that created the entry. It is a later one if the entry was deleted and created again.
+    /// The revision that created the entry. If the entry was deleted and created again, this is the last creation.
     pub create_revision: Revision,
     /// The revision that last wrote the entry.
     pub mod_revision: Revision,
-    /// Number of writes of the entry since it was created, that one included.
+    /// Number of writes of the entry since its creation. The creation is the first write.
     pub version: u64,
 }
 
@@ -88,9 +90,11 @@ impl KeyRange {
         Self { start, end }
     }
 
-    /// Returns the part of this range after `key`, which is the next page of a list.
+    /// Returns the part of this range after `key`. If `key` is the last key of a page, this is the range of the next
+    /// page. The result never begins before this range.
     #[must_use]
     pub fn after(mut self, key: &[u8]) -> Self {
+        // The smallest key that is greater than `key` has one zero byte more.
         let start = [key, &[0]].concat();
         if start.as_slice() > self.start.as_ref() {
             self.start = start.into();
@@ -98,7 +102,8 @@ impl KeyRange {
         self
     }
 
-    /// Returns the part of this range before `key`, which is the next page of a descending list.
+    /// Returns the part of this range before `key`. If `key` is the last key of a descending page, this is the range of
+    /// the next page. The result never ends after this range.
     #[must_use]
     pub fn before(mut self, key: &[u8]) -> Self {
         if self.end.as_ref().is_none_or(|end| key < end.as_ref()) {
@@ -113,11 +118,12 @@ impl KeyRange {
     }
 }
 
-/// Returns the first key after all that begin with `prefix`, or `None` if `prefix` is empty or has only bytes of 255.
+/// Returns the first key after all keys that begin with `prefix`. Returns `None` if no such key exists, because
+/// `prefix` is empty or all of its bytes are 255.
 fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
-    let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
+    let last_index = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
+    let mut end = prefix[..=last_index].to_vec();
+    end[last_index] += 1;
     Some(end.into())
 }
 
@@ -127,50 +133,51 @@ pub enum SortOrder {
     /// From the first key to the last.
     #[default]
     Ascending,
-    /// From the last key to the first: the newest entries of a history first.
+    /// From the last key to the first. In a history, this lists the newest entries first.
     Descending,
 }
 
-/// The selection of a list.
+/// The query of a list: the range of keys, the limits and the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListQuery {
     /// The range of keys.
     pub range: KeyRange,
     /// Maximum number of entries, or `None` for no limit.
     pub limit: Option<usize>,
-    /// Maximum size of keys and values together, in bytes, or `None` for no limit. The first entry is returned even if
-    /// it alone is larger.
+    /// Maximum size of all returned keys and values together, in bytes, or `None` for no limit. The first entry is
+    /// returned even if its size exceeds this limit.
     pub max_bytes: Option<usize>,
     /// The direction in which the keys are listed.
     pub order: SortOrder,
 }
 
 impl ListQuery {
-    /// Selects all entries of a range, ascending.
+    /// Creates a query for all entries of a range, in ascending order.
     pub const fn range(range: KeyRange) -> Self {
         Self { range, limit: None, max_bytes: None, order: SortOrder::Ascending }
     }
 
-    /// Selects all entries whose keys begin with `prefix`, ascending.
+    /// Creates a query for all entries whose keys begin with `prefix`, in ascending order.
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         Self::range(KeyRange::prefix(prefix))
     }
 
-    /// Limits the number of entries.
+    /// Limits the number of entries that the query returns.
     #[must_use]
     pub const fn with_limit(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// Limits the size of keys and values, in bytes. The first entry is returned even if it alone is larger.
+    /// Limits the size of all returned keys and values together, in bytes. The first entry is returned even if its size
+    /// exceeds this limit.
     #[must_use]
     pub const fn with_max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self
     }
 
-    /// Lists from the last key to the first.
+    /// Makes the query list its entries from the last key to the first.
     #[must_use]
     pub const fn descending(mut self) -> Self {
         self.order = SortOrder::Descending;
@@ -185,8 +192,8 @@ pub struct EntryList {
     pub entries: Vec<Entry>,
     /// The revision at which the entries were read.
     pub revision: Revision,
-    /// True if a limit cut the list. The next page is the range [`KeyRange::after`] the last key, or for a descending
-    /// list the range [`KeyRange::before`] the last key.
+    /// True if a limit cut the list, so that more entries exist. The range of the next page comes from
+    /// [`KeyRange::after`] with the last returned key. For a descending list it comes from [`KeyRange::before`].
     pub has_more: bool,
 }
 
@@ -206,12 +213,12 @@ mod tests {
     #[test]
     fn key_range_only_narrows_when_paging() {
         let range = KeyRange::prefix("b/");
-        let is_in = |range: KeyRange, key: &[u8]| key >= &*range.start && range.end.is_none_or(|end| key < &*end);
-        assert!(is_in(range.clone().after(b"a"), b"b/"));
-        assert!(!is_in(range.clone().after(b"b/1"), b"b/1"));
-        assert!(is_in(range.clone().after(b"b/1"), b"b/1\0"));
-        assert!(!is_in(range.clone().before(b"b/1"), b"b/1"));
-        assert!(!is_in(range.clone().before(b"z"), b"c"));
+        let contains = |range: KeyRange, key: &[u8]| key >= &*range.start && range.end.is_none_or(|end| key < &*end);
+        assert!(contains(range.clone().after(b"a"), b"b/"));
+        assert!(!contains(range.clone().after(b"b/1"), b"b/1"));
+        assert!(contains(range.clone().after(b"b/1"), b"b/1\0"));
+        assert!(!contains(range.clone().before(b"b/1"), b"b/1"));
+        assert!(!contains(range.clone().before(b"z"), b"c"));
         assert!(range.after(b"c").is_empty());
     }
 

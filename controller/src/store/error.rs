@@ -1,4 +1,4 @@
-//! The errors of a store. Each tells the caller whether something was written.
+//! The errors of a store. From each error, the caller knows whether something was written.
 
 use std::error::Error as StdError;
 use std::io;
@@ -19,42 +19,42 @@ pub enum StoreError {
     /// The transaction is malformed or exceeds a limit. Nothing was written.
     #[error("transaction refused")]
     Refused(#[from] Refusal),
-    /// A precondition does not hold. Nothing was written.
+    /// A precondition of the transaction does not hold. Nothing was written.
     #[error("{0}")]
     PreconditionFailed(UnmetPrecondition),
-    /// The engine failed while it made the transaction durable. After reopening, the transaction may be in the store or
-    /// not.
+    /// The engine failed while it made the transaction durable. Only a read after the store was reopened shows whether
+    /// the transaction was written.
     #[error("outcome unknown: the store failed during the write, which may have taken effect or not")]
     OutcomeUnknown {
-        /// The failure.
+        /// The error of the engine.
         #[source]
         cause: EngineError,
     },
     /// A write failed earlier, or this write failed before it was committed. Nothing of this transaction was written,
-    /// nor will be.
+    /// and nothing of it will be written later.
     #[error("the store is read-only since a write failed; nothing was written; remove the cause, then restart the controller")]
     ReadOnly {
-        /// The first failure.
+        /// The error of the first write that failed.
         #[source]
         cause: EngineError,
     },
     /// A read failed.
     #[error("the store could not be read")]
     Read {
-        /// The failure.
+        /// The error of the engine.
         #[source]
         cause: EngineError,
     },
     /// A newer program wrote the record that was read.
     #[error("the store cannot be read by this program: {what}")]
     Newer {
-        /// What cannot be read, and what to do.
+        /// A text for people that names the record and the remedy.
         what: String,
     },
     /// The record that was read is not one that this program could have written.
     #[error("the store is damaged: {what}")]
     Corrupt {
-        /// What is wrong.
+        /// A text for people that describes the damage.
         what: String,
     },
     /// The store was closed.
@@ -63,7 +63,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Creates the error for a record that cannot be read, because a newer program wrote it or because it is damaged.
+    /// Creates the error for a record that cannot be read. `is_newer` is true if a newer program wrote the record, and
+    /// false if the record is damaged.
     pub fn unreadable(what: String, is_newer: bool) -> Self {
         if is_newer { Self::Newer { what } } else { Self::Corrupt { what } }
     }
@@ -72,15 +73,16 @@ impl StoreError {
 /// The reason why a watch ended.
 #[derive(Debug, Clone, Error)]
 pub enum WatchError {
-    /// The requested changes are no longer kept. The caller must list again, and watch from the revision of that list.
+    /// The requested changes were compacted, so the store does not have them any more. The caller must list again, and
+    /// watch from the revision after that of the list.
     #[error("revision {from} was compacted, the oldest that can be watched from is {oldest}")]
     Compacted {
-        /// The revision that the watch needs next.
+        /// The revision of the change that the watch needs next.
         from: Revision,
         /// The oldest revision that a watch can start from.
         oldest: Revision,
     },
-    /// The kept changes could not be read.
+    /// The engine could not read a stored change, or the store was closed.
     #[error("changes could not be read")]
     Store(#[from] StoreError),
 }
@@ -97,7 +99,8 @@ pub enum OpenError {
         /// The path that was opened.
         path: PathBuf,
     },
-    /// The file has no bytes: a store was there, or its creation was interrupted. It is not treated as a new store.
+    /// The file has 0 bytes. A store lost its content, or the creation of a store was interrupted. The file is not
+    /// treated as a new store.
     #[error("the store {} is empty (0 bytes), and no new store was created in its place: {}", path.display(), restore_advice(path))]
     Empty {
         /// The path of the file.
@@ -127,9 +130,9 @@ pub enum OpenError {
     Newer {
         /// The path of the file.
         path: PathBuf,
-        /// Its schema version.
+        /// The schema version of the file.
         found: u32,
-        /// The program that wrote it, if it is recorded.
+        /// The name and version of the program that last wrote the file, or `None` if none is recorded.
         program: Option<String>,
         /// The newest schema version that this program supports.
         supported: u32,
@@ -139,7 +142,7 @@ pub enum OpenError {
     Damaged {
         /// The path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error that shows the damage.
         #[source]
         cause: EngineError,
     },
@@ -154,6 +157,7 @@ pub enum OpenError {
     },
 }
 
+/// Returns the part of a message that names the program that wrote a file, or an empty text if none is recorded.
 fn written_by(program: Option<&str>) -> String {
     program.map_or_else(String::new, |program| format!(" (written by {program})"))
 }
@@ -162,6 +166,7 @@ fn parent_directory(path: &Path) -> String {
     path.parent().unwrap_or(Path::new(".")).display().to_string()
 }
 
+/// Returns the end of a message about a lost or damaged store: how to restore the store at `path`.
 fn restore_advice(path: &Path) -> String {
     format!(
         "restore a backup (docs/backup.md) or copy back {} from a copy that was made while the controller was stopped",

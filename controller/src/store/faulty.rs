@@ -16,25 +16,25 @@ use super::{
 /// A fault of one commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InjectedFault {
-    /// The commit is made, and its caller gets `OutcomeUnknown`.
+    /// The commit is written, but its caller gets the error `OutcomeUnknown`.
     AnswerLost,
-    /// The commit is not made, and its caller gets `OutcomeUnknown`.
+    /// The commit is not written, and its caller gets the error `OutcomeUnknown`.
     CommitLost,
-    /// The store becomes read-only. Neither this commit nor a later one is made.
+    /// The store becomes read-only. Neither this commit nor a later commit is written.
     BecomesReadOnly,
 }
 
 /// An engine whose commits and reads can be made to fail.
 pub(crate) struct FaultyStore {
     inner: Arc<dyn Store>,
-    commits: Mutex<VecDeque<Option<InjectedFault>>>,
+    commit_faults: Mutex<VecDeque<Option<InjectedFault>>>,
     read_only: AtomicBool,
     unreadable: AtomicBool,
     refused_key: Mutex<Option<Vec<u8>>>,
     damaged_key: Mutex<Option<Vec<u8>>>,
 }
 
-/// A snapshot in which one entry cannot be read.
+/// A snapshot in which reads of one key fail, as if its entry was damaged.
 struct DamagedSnapshot {
     inner: Box<dyn Snapshot>,
     damaged: Vec<u8>,
@@ -44,35 +44,39 @@ impl FaultyStore {
     pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
         let (read_only, unreadable) = (AtomicBool::new(false), AtomicBool::new(false));
         let (refused_key, damaged_key) = (Mutex::default(), Mutex::default());
-        Self { inner, commits: Mutex::default(), read_only, unreadable, refused_key, damaged_key }
+        Self { inner, commit_faults: Mutex::default(), read_only, unreadable, refused_key, damaged_key }
     }
 
-    /// Sets the faults of the next commits, in order. `None` is no fault. Later commits succeed.
+    /// Sets the faults of the next commits, one for each commit, in order. `None` means a commit without a fault. All
+    /// commits after these have no fault.
     pub(crate) fn inject_faults(&self, faults: impl IntoIterator<Item = Option<InjectedFault>>) {
-        self.commits.lock().unwrap().extend(faults);
+        self.commit_faults.lock().unwrap().extend(faults);
     }
 
-    /// Sets whether snapshots fail from now on.
+    /// Sets whether requests for a snapshot fail from now on.
     pub(crate) fn set_unreadable(&self, unreadable: bool) {
         self.unreadable.store(unreadable, Ordering::SeqCst);
     }
 
-    /// Sets a key that no commit may write from now on, or `None`. A commit that writes it is refused as too large.
+    /// Makes the store refuse every later commit that puts this key, with the error `TooLarge`. `None` ends this.
     pub(crate) fn refuse_key(&self, key: Option<String>) {
         *self.refused_key.lock().unwrap() = key.map(String::into_bytes);
     }
 
-    /// Sets an entry that is damaged in later snapshots, or `None`.
+    /// Makes reads of this key fail in later snapshots, as if its entry was damaged. `None` ends this.
     pub(crate) fn damage_key(&self, key: Option<String>) {
         *self.damaged_key.lock().unwrap() = key.map(String::into_bytes);
     }
 
+    /// Returns whether a transaction puts the key that [`Self::refuse_key`] set.
     fn is_refused(&self, transaction: &Transaction) -> bool {
-        let refused = self.refused_key.lock().unwrap();
-        let writes = |op: &Op| matches!(op, Op::Put { key, .. } if Some(&key[..]) == refused.as_deref());
-        transaction.ops.iter().any(writes)
+        let refused_key = self.refused_key.lock().unwrap();
+        let writes_refused_key = |op: &Op| matches!(op, Op::Put { key, .. } if Some(&key[..]) == refused_key.as_deref());
+        transaction.ops.iter().any(writes_refused_key)
     }
 
+    /// Commits a transaction, or performs the fault that is injected for this commit. A read-only store refuses every
+    /// commit.
     async fn commit_with(&self, fault: Option<InjectedFault>, transaction: Transaction) -> Result<Revision, StoreError> {
         match fault {
             _ if self.read_only.load(Ordering::SeqCst) => Err(StoreError::ReadOnly { cause: injected_error() }),
@@ -107,7 +111,7 @@ impl Store for FaultyStore {
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        let fault = self.commits.lock().unwrap().pop_front().flatten();
+        let fault = self.commit_faults.lock().unwrap().pop_front().flatten();
         Box::pin(self.commit_with(fault, transaction))
     }
 
@@ -115,11 +119,11 @@ impl Store for FaultyStore {
         if self.unreadable.load(Ordering::SeqCst) {
             return Box::pin(async { Err(StoreError::Read { cause: injected_error() }) });
         }
-        let damaged = self.damaged_key.lock().unwrap().clone();
+        let damaged_key = self.damaged_key.lock().unwrap().clone();
         Box::pin(async move {
             let inner = self.inner.snapshot().await?;
-            Ok(match damaged {
-                Some(damaged) => Box::new(DamagedSnapshot { inner, damaged }) as Box<dyn Snapshot>,
+            Ok(match damaged_key {
+                Some(damaged_key) => Box::new(DamagedSnapshot { inner, damaged: damaged_key }) as Box<dyn Snapshot>,
                 None => inner,
             })
         })

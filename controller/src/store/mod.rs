@@ -44,7 +44,7 @@ use bytes::Bytes;
 /// without changing it.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// The name and version of this program, which a store records when it is written.
+/// The name and version of this program. A store records the program that last wrote to it.
 pub const PROGRAM_VERSION: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
 
 /// A future that a trait object can return.
@@ -52,7 +52,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A storage engine.
 ///
-/// A store is shared as `Arc<dyn Store>`. The module `conformance` tests for every engine what each method promises.
+/// A store is shared as `Arc<dyn Store>`. The tests in the module `conformance` check the rules below for every engine.
 pub trait Store: Send + Sync + 'static {
     /// Returns the identity of this store.
     fn identity(&self) -> &StoreIdentity;
@@ -65,33 +65,34 @@ pub trait Store: Send + Sync + 'static {
 
     /// Commits a transaction, all of it or nothing. Returns its revision when it is durable.
     ///
-    /// Transactions are ordered. Each is checked against the result of those before it. A transaction that changes
-    /// nothing (it has no operations, or only deletes absent keys) gets no revision of its own, and returns the one at
-    /// which it was checked. Dropping the future does not cancel a transaction.
+    /// Transactions are ordered. The preconditions of a transaction are checked against the result of all transactions
+    /// before it. A transaction that changes nothing (it has no operations, or only deletes absent keys) creates no
+    /// revision, and returns the revision at which it was checked. Dropping the future does not cancel a transaction.
     ///
     /// # Errors
     /// [`StoreError::Refused`] or [`StoreError::PreconditionFailed`]: nothing was written.
-    /// [`StoreError::OutcomeUnknown`]: the engine failed during the write, and only a read after reopening shows the
-    /// outcome. [`StoreError::ReadOnly`]: nothing was written, nor will be until the store is reopened.
+    /// [`StoreError::OutcomeUnknown`]: the engine failed during the write. Only a read after the store was reopened
+    /// shows the outcome. [`StoreError::ReadOnly`]: nothing was written. The store accepts no writes until it is
+    /// reopened.
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Revision, StoreError>>;
 
     /// Returns a consistent view of the whole store at one revision. Later commits do not change it.
     ///
-    /// A caller keeps a snapshot for one request at most, because an engine retains everything that a snapshot can
-    /// read.
+    /// A caller must drop a snapshot after one request at the latest. Until then, the engine retains all old data that
+    /// the snapshot can read.
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Closed`].
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>>;
 
-    /// Watches every change from `from` on, that revision included. `from` may be in the future. After a list at
-    /// revision r, watch from `r.next()`.
+    /// Returns a watch of every change from the revision `from` on, with the change of `from` itself. `from` may be in
+    /// the future. To continue after a list, watch from the revision after that of the list.
     fn watch(&self, from: Revision) -> Watch;
 
-    /// Returns the counters since this store was opened.
+    /// Returns the statistics of this store: its last revision, sizes, and counters since it was opened.
     fn stats(&self) -> &Stats;
 
-    /// Returns whether commits can succeed, as `/readyz` reports it.
+    /// Returns whether the store accepts commits. `/readyz` reports the result.
     fn health(&self) -> Health;
 }
 
@@ -106,8 +107,7 @@ pub trait Snapshot: Send + Sync {
     /// [`StoreError::Read`] or [`StoreError::Corrupt`].
     fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
 
-    /// Returns the entries of a range in the order of their keys, up to the limits of the query, and whether there are
-    /// more.
+    /// Returns the entries that a query selects, in its order and up to its limits, and whether more entries exist.
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Corrupt`].
@@ -117,20 +117,22 @@ pub trait Snapshot: Send + Sync {
 /// The properties of a store that identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreIdentity {
-    /// The identity of its sequence of revisions. Agents refuse another epoch without a signed change of epoch.
+    /// The identity of the store's sequence of revisions. An agent accepts another epoch only with a signed change of
+    /// epoch.
     pub epoch: Epoch,
-    /// The revision above which its revisions start. It is zero unless the store continues another store's revisions.
+    /// The revision after which the revisions of the store start. It is zero unless the store continues the revisions
+    /// of another store.
     pub base: Revision,
     /// The schema version of the store, see [`SCHEMA_VERSION`].
     pub schema: u32,
     /// The name and version of the program that last wrote to the store before it was opened, or `None` if none is
     /// recorded.
     pub written_by: Option<String>,
-    /// A record of the fleet, written by the creator. The store itself does not read this record.
+    /// A record about the fleet that the creator of the store wrote. The store itself does not read this record.
     pub fleet: Bytes,
 }
 
-/// Whether a store accepts commits.
+/// The ability of a store to accept commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// Commits are accepted.

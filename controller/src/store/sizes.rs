@@ -9,13 +9,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{KeyRange, ListQuery, Snapshot, StoreError};
 
-/// Maximum size of the entries in one read, in bytes.
+/// Maximum size of the entries that are read at once, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// The change in size for each first segment, in bytes.
+/// Changes in the total size of entries, in bytes, by the first segment of their keys (`history/` of `history/node/a`).
 pub(super) type SizeChanges = BTreeMap<Vec<u8>, i64>;
 
-/// The size of all entries for each first segment. Commits change the sums while [`count_sizes`] may still run.
+/// The total size of all entries, by the first segment of their keys. Commits change the sums, also while
+/// [`count_sizes`] still counts the entries that existed before.
 #[derive(Debug, Default)]
 pub(super) struct EntrySizes(Mutex<Sums>);
 
@@ -27,22 +28,23 @@ struct Sums {
 }
 
 impl EntrySizes {
-    /// Adds the changes in size by commits.
+    /// Adds the changes in size that commits made.
     pub(super) fn add(&self, changes: SizeChanges) {
         self.lock().add(changes);
     }
 
     /// Adds the sizes of the entries that existed when the store was opened. From now on, [`Self::get`] returns sums.
-    pub(super) fn complete(&self, counted: SizeChanges) {
+    pub(super) fn complete(&self, existing_sizes: SizeChanges) {
         let mut sums = self.lock();
-        sums.add(counted);
+        sums.add(existing_sizes);
         sums.is_complete = true;
     }
 
-    /// Returns the size of the entries below a segment, in bytes, or `None` until [`Self::complete`] was called.
-    pub(super) fn get(&self, part: &str) -> Option<u64> {
+    /// Returns the total size of the entries whose keys begin with a segment such as `history/`, in bytes. Returns
+    /// `None` until [`Self::complete`] was called.
+    pub(super) fn get(&self, segment: &str) -> Option<u64> {
         let sums = self.lock();
-        let sum = || u64::try_from(sums.by_prefix.get(part.as_bytes()).copied().unwrap_or_default()).unwrap_or_default();
+        let sum = || u64::try_from(sums.by_prefix.get(segment.as_bytes()).copied().unwrap_or_default()).unwrap_or_default();
         sums.is_complete.then(sum)
     }
 
@@ -52,14 +54,15 @@ impl EntrySizes {
 }
 
 impl Sums {
+    /// Adds changes in size to the sums of their segments.
     fn add(&mut self, changes: SizeChanges) {
-        for (part, bytes) in changes {
-            *self.by_prefix.entry(part).or_default() += bytes;
+        for (segment, bytes) in changes {
+            *self.by_prefix.entry(segment).or_default() += bytes;
         }
     }
 }
 
-/// Sums the sizes of all entries of a snapshot by their first segment, in bytes.
+/// Returns the total size of all entries of a snapshot, in bytes, by the first segment of their keys.
 ///
 /// # Errors
 /// Fails if the store cannot be read.
@@ -71,20 +74,20 @@ pub(super) async fn count_sizes(snapshot: &dyn Snapshot) -> Result<SizeChanges, 
         for entry in &page.entries {
             add_size(&mut sizes, &entry.key, to_signed(entry.size_bytes()));
         }
-        let Some(last) = page.entries.last().filter(|_| page.has_more) else { return Ok(sizes) };
-        range = range.after(&last.key);
+        let Some(last_entry) = page.entries.last().filter(|_| page.has_more) else { return Ok(sizes) };
+        range = range.after(&last_entry.key);
         // An embedded engine returns at once. Without the yield, other tasks of this thread would wait for all pages.
         tokio::task::yield_now().await;
     }
 }
 
-/// Adds a change in size, in bytes, of the entry at a key.
+/// Adds a change in the size of the entry at `key`, in bytes, to the first segment of the key.
 pub(super) fn add_size(changes: &mut SizeChanges, key: &[u8], bytes: i64) {
-    let part = first_segment(key);
-    match changes.get_mut(part) {
+    let segment = first_segment(key);
+    match changes.get_mut(segment) {
         Some(sum) => *sum += bytes,
         None => {
-            changes.insert(part.to_vec(), bytes);
+            changes.insert(segment.to_vec(), bytes);
         }
     }
 }

@@ -7,8 +7,8 @@ use prometheus_client::metrics::counter::Counter;
 use super::sizes::{self, EntrySizes, SizeChanges};
 use super::{Revision, Snapshot, StoreError};
 
-/// The last durable revision, the size of entries, and counters since the store was opened, which only grow. A commit
-/// between two reads can change a value, so values that are read one after the other may be of different revisions.
+/// The last durable revision, the size of entries, and counters that start at zero when the store is opened. A commit
+/// can change values between two reads. So values that are read one after the other may be of different revisions.
 #[derive(Debug, Default)]
 pub struct Stats {
     revision: AtomicU64,
@@ -19,7 +19,8 @@ pub struct Stats {
     pub puts: Counter,
     /// Entries deleted.
     pub deletes: Counter,
-    /// Engine transactions made durable. The number of commits divided by this is the average batch.
+    /// Engine transactions that became durable. Each contains one batch of commits, so `commits` divided by `syncs` is
+    /// the average size of a batch.
     pub syncs: Counter,
     /// Transactions whose preconditions did not hold.
     pub conflicts: Counter,
@@ -36,26 +37,26 @@ impl Stats {
         self.revision.load(Ordering::Relaxed)
     }
 
-    /// Counts the entries that existed when the store was opened, for [`Stats::prefix_bytes`]. The snapshot must be
-    /// from after the opening and before the first commit.
+    /// Counts the entries that existed when the store was opened, so that [`Stats::prefix_bytes`] returns sizes. The
+    /// snapshot must have been obtained after the opening and before the first commit.
     ///
     /// # Errors
     /// Fails if the store cannot be read.
-    pub async fn count_sizes(&self, first: &dyn Snapshot) -> Result<(), StoreError> {
-        self.sizes.complete(sizes::count_sizes(first).await?);
+    pub async fn count_sizes(&self, snapshot: &dyn Snapshot) -> Result<(), StoreError> {
+        self.sizes.complete(sizes::count_sizes(snapshot).await?);
         Ok(())
     }
 
-    /// Returns the size of the entries below a first segment such as `history/`, in bytes. Returns `None` until the
-    /// entries that existed when the store was opened are counted.
-    pub fn prefix_bytes(&self, part: &str) -> Option<u64> {
-        self.sizes.get(part)
+    /// Returns the total size of the entries whose keys begin with a segment such as `history/`, in bytes. Returns
+    /// `None` until the entries that existed when the store was opened are counted.
+    pub fn prefix_bytes(&self, segment: &str) -> Option<u64> {
+        self.sizes.get(segment)
     }
 
-    /// Counts the commits, puts and deletes of one batch that became durable. `last` is the revision of its last
-    /// commit.
-    pub(super) fn count_synced(&self, last: Revision, commits: u64, puts: u64, deletes: u64, sizes: SizeChanges) {
-        self.revision.store(last.get(), Ordering::Relaxed);
+    /// Counts the commits, puts and deletes of one batch that became durable. `last_revision` is the revision of its
+    /// last commit. `sizes` are the changes in the size of entries.
+    pub(super) fn count_batch(&self, last_revision: Revision, commits: u64, puts: u64, deletes: u64, sizes: SizeChanges) {
+        self.revision.store(last_revision.get(), Ordering::Relaxed);
         self.sizes.add(sizes);
         self.syncs.inc();
         self.commits.inc_by(commits);

@@ -5,13 +5,14 @@
 
 use super::{Entry, KeyRange, ListQuery, Op, Precondition, Store, StoreError, Transaction};
 
-/// Maximum number of entries in one read, and their maximum size in bytes.
+/// Maximum number of entries that are read at once.
 const PAGE_ENTRIES: usize = 1000;
+/// Maximum size of the entries that are read at once, in bytes.
 const PAGE_BYTES: usize = 4 << 20;
 /// Maximum number of expired entries that one commit deletes.
 const MAX_DROPS_PER_COMMIT: usize = 50;
 
-/// An expired entry, and other operations that the commit of its deletion contains.
+/// An expired entry, and further operations that are committed together with its deletion.
 pub struct ExpiredEntry {
     /// The entry.
     pub entry: Entry,
@@ -19,7 +20,7 @@ pub struct ExpiredEntry {
     pub ops: Vec<Op>,
 }
 
-/// Deletes the expired entries below a prefix. Returns their number.
+/// Deletes the entries below a prefix for which `is_expired` returns true. Returns the number of deleted entries.
 ///
 /// # Errors
 /// Fails if the store fails, or if `is_expired` cannot read an entry.
@@ -36,8 +37,8 @@ pub async fn sweep(
             .await?
             .list(&ListQuery::range(range.clone()).with_limit(PAGE_ENTRIES).with_max_bytes(PAGE_BYTES))
             .await?;
-        let Some(last) = page.entries.last() else { return Ok(deleted_count) };
-        range = range.after(&last.key);
+        let Some(last_entry) = page.entries.last() else { return Ok(deleted_count) };
+        range = range.after(&last_entry.key);
         let mut expired = Vec::new();
         for entry in page.entries {
             if is_expired(&entry)? {
@@ -51,7 +52,9 @@ pub async fn sweep(
     }
 }
 
-/// Deletes the entries that are unchanged since they were read. Returns their number.
+/// Deletes expired entries that have not changed since they were read, in commits of up to 50 entries. If one of these
+/// entries has changed, its whole commit fails, and the next sweep deletes the others. Returns the number of deleted
+/// entries.
 ///
 /// # Errors
 /// Fails if the store fails.
@@ -68,7 +71,7 @@ pub async fn drop_if_unchanged(store: &dyn Store, expired: Vec<ExpiredEntry>) ->
         }
         match store.commit(transaction).await {
             Ok(_) => total += count,
-            // One of the entries was just written. The next sweep deletes the others.
+            // One of the entries has changed, so none of this commit is deleted. The next sweep deletes the others.
             Err(StoreError::PreconditionFailed(_)) => {}
             Err(error) => return Err(error),
         }

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::entry::Revision;
 
-/// Operations on entries, and preconditions for them. Either all operations are done, or none.
+/// Operations on entries, and preconditions for the operations. Either all operations are done, or none.
 ///
 /// One write of the API is one transaction: the object, its after-image, an audit event and the record of the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,13 +54,14 @@ impl Transaction {
         self
     }
 
-    /// Returns the operations in the order in which they are done. Deletes come first, so that none removes what the
-    /// same commit writes.
+    /// Returns the operations in the order in which they are done. Deletes are first, so that no delete removes an
+    /// entry that the same commit writes.
     pub(super) fn ordered_ops(&self) -> impl Iterator<Item = &Op> {
         self.ops.iter().filter(|op| op.is_delete()).chain(self.ops.iter().filter(|op| !op.is_delete()))
     }
 
-    /// Returns the size that the limits count, in bytes: keys and values, including the keys of preconditions.
+    /// Returns the size that [`TransactionLimits::max_bytes`] limits, in bytes: all keys and values, and the keys of
+    /// the preconditions.
     pub fn size_bytes(&self) -> usize {
         let preconditions: usize = self.preconditions.iter().map(|p| p.key().len()).sum();
         preconditions + self.ops.iter().map(Op::size_bytes).sum::<usize>()
@@ -69,7 +70,7 @@ impl Transaction {
     /// Checks, before anything is written, that an engine can commit this transaction.
     ///
     /// # Errors
-    /// [`Refusal`] with the limit or the key.
+    /// [`Refusal`] that names the exceeded limit or the invalid key.
     pub fn check(&self, limits: &TransactionLimits) -> Result<(), Refusal> {
         let ops = self.ops.len() + self.preconditions.len();
         if ops > limits.max_ops {
@@ -97,8 +98,8 @@ impl Transaction {
             if key.len() > max_bytes {
                 return Err(Refusal::LongKey { bytes: key.len(), max: max_bytes, key: KeyDisplay(key.clone()) });
             }
-            let seen = if matches!(op, Op::PutAtRevision { .. }) { &mut prefixes } else { &mut keys };
-            if !seen.insert(key.as_ref()) {
+            let known_keys = if matches!(op, Op::PutAtRevision { .. }) { &mut prefixes } else { &mut keys };
+            if !known_keys.insert(key.as_ref()) {
                 return Err(Refusal::DuplicateKey { key: KeyDisplay(key.clone()) });
             }
         }
@@ -106,18 +107,19 @@ impl Transaction {
         // refused if its key is such a prefix with any revision after it. Otherwise it would depend on chance whether
         // the two write one key. A delete of such a key is allowed: it is done before the puts, and finds only entries
         // of earlier revisions.
-        let clash = |key: &&[u8]| key.len() > REVISION_BYTES && prefixes.contains(&key[..key.len() - REVISION_BYTES]);
+        let is_clash = |key: &&[u8]| key.len() > REVISION_BYTES && prefixes.contains(&key[..key.len() - REVISION_BYTES]);
         let mut puts = self.ops.iter().filter_map(|op| match op {
             Op::Put { key, .. } => Some(key.as_ref()),
             Op::PutAtRevision { .. } | Op::Delete { .. } => None,
         });
-        match puts.find(clash) {
+        match puts.find(is_clash) {
             Some(key) => Err(Refusal::DuplicateKey { key: KeyDisplay(Bytes::copy_from_slice(key)) }),
             None => Ok(()),
         }
     }
 }
 
+/// Length of a revision at the end of a key, in bytes.
 const REVISION_BYTES: usize = size_of::<Revision>();
 
 /// An operation on one entry.
@@ -163,24 +165,24 @@ impl Op {
     }
 }
 
-/// A condition on one entry, without which a transaction is not committed.
+/// A condition on one entry. A transaction is committed only if all of its conditions hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
     /// The entry does not exist.
     Absent {
-        /// Its key.
+        /// The key of the entry.
         key: Bytes,
     },
     /// The entry exists, with any value.
     Present {
-        /// Its key.
+        /// The key of the entry.
         key: Bytes,
     },
-    /// The entry exists and was last written at this revision, so it is what the caller read.
+    /// The entry exists and was last written at this revision, so it has not changed since the caller read it.
     Unchanged {
-        /// Its key.
+        /// The key of the entry.
         key: Bytes,
-        /// Its `mod_revision`.
+        /// The revision of the last write that the caller read (`mod_revision`).
         mod_revision: Revision,
     },
 }
@@ -201,10 +203,10 @@ impl Precondition {
         Self::Unchanged { key: key.into(), mod_revision }
     }
 
-    /// Requires that an entry is as it was read: [`Precondition::unchanged`] since the revision that wrote it, or still
-    /// absent.
-    pub fn unchanged_since(key: impl Into<Bytes>, written: Option<Revision>) -> Self {
-        match written {
+    /// Creates the precondition that an entry has not changed since the caller read it. `read_revision` is its
+    /// `mod_revision` at that time, or `None` if the entry did not exist. It must then still not exist.
+    pub fn unchanged_since(key: impl Into<Bytes>, read_revision: Option<Revision>) -> Self {
+        match read_revision {
             Some(revision) => Self::unchanged(key, revision),
             None => Self::absent(key),
         }
@@ -238,8 +240,8 @@ pub struct UnmetPrecondition {
     pub precondition: Precondition,
     /// The `mod_revision` of the existing entry, or `None` if there is none.
     pub found: Option<Revision>,
-    /// The revision at which the precondition was checked. A read at this revision or a later one also sees what
-    /// `found` tells.
+    /// The revision of the store at which the precondition was checked. A read at this revision returns the entry that
+    /// `found` describes.
     pub at: Revision,
 }
 
@@ -260,7 +262,7 @@ pub struct TransactionLimits {
     pub max_ops: usize,
     /// Maximum size of keys and values together, in bytes.
     pub max_bytes: usize,
-    /// Maximum length of one key with the revision that it may end in, in bytes.
+    /// Maximum length of one key, in bytes. It includes the revision at the end of a key that has one.
     pub max_key_bytes: usize,
     /// The flag that raises `max_ops`, if the limit is that of another program (etcd: `--max-txn-ops`).
     pub ops_raised_by: Option<&'static str>,
@@ -271,24 +273,24 @@ pub struct TransactionLimits {
 /// The reason why a transaction is refused without a read of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// It has more operations than [`TransactionLimits::max_ops`].
+    /// The transaction has more operations and preconditions than [`TransactionLimits::max_ops`].
     #[error("{ops} operations in one transaction, the limit max_ops is {max}{}", raise_advice(*raised_by))]
     TooManyOps {
         /// Number of operations and preconditions.
         ops: usize,
         /// The limit.
         max: usize,
-        /// The flag that raises it.
+        /// The flag that raises the limit.
         raised_by: Option<&'static str>,
     },
-    /// It is larger than [`TransactionLimits::max_bytes`].
+    /// The transaction is larger than [`TransactionLimits::max_bytes`].
     #[error("{bytes} bytes in one transaction, the limit max_bytes is {max}{}", raise_advice(*raised_by))]
     TooLarge {
-        /// Its size, in bytes.
+        /// Size of the transaction, in bytes.
         bytes: usize,
-        /// The limit.
+        /// The limit, in bytes.
         max: usize,
-        /// The flag that raises it.
+        /// The flag that raises the limit.
         raised_by: Option<&'static str>,
     },
     /// A key is longer than [`TransactionLimits::max_key_bytes`].
@@ -296,7 +298,7 @@ pub enum Refusal {
     LongKey {
         /// Length of the key, in bytes.
         bytes: usize,
-        /// The limit.
+        /// The limit, in bytes.
         max: usize,
         /// The key.
         key: KeyDisplay,
@@ -312,11 +314,12 @@ pub enum Refusal {
     },
 }
 
-fn raise_advice(by: Option<&'static str>) -> String {
-    by.map_or_else(String::new, |flag| format!(" (raised by {flag})"))
+/// Returns the end of a message that names the flag that raises a limit, or an empty text if there is no flag.
+fn raise_advice(raised_by: Option<&'static str>) -> String {
+    raised_by.map_or_else(String::new, |flag| format!(" (raised by {flag})"))
 }
 
-/// A key as messages show it: printable text, with other bytes escaped, truncated to 64 characters.
+/// A key in the form for messages: in quotes, with unprintable bytes escaped, cut to 64 characters.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyDisplay(pub Bytes);
 

@@ -1,7 +1,7 @@
 //! Changes in the order of revisions, pulled by the watcher.
 //!
 //! A watcher has a position, not a queue. Recent changes are in memory once, for all watchers. Older ones are read from
-//! what the engine keeps. So a slow watcher costs nothing, and one that needs changes that are no longer kept gets an
+//! what the engine keeps. So a slow watcher costs nothing, and one that needs changes that were dropped gets an
 //! error.
 
 use std::collections::VecDeque;
@@ -27,11 +27,11 @@ pub struct Change {
 pub struct Event {
     /// The key.
     pub key: Bytes,
-    /// What happened to the key.
+    /// The kind of the change.
     pub kind: EventKind,
 }
 
-/// What happened to a key.
+/// The kind of a change of one key: a put or a delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
     /// An entry was written at the key.
@@ -40,7 +40,7 @@ pub enum EventKind {
         value: Bytes,
         /// The revision that created the entry. It is this revision if the entry is new.
         create_revision: Revision,
-        /// Number of writes of the entry since it was created, that one included.
+        /// Number of writes of the entry since its creation. The creation is the first write.
         version: u64,
     },
     /// The entry at the key existed and was deleted.
@@ -95,15 +95,16 @@ impl RecentBuffer {
     /// change follows from the revision of the oldest one.
     pub(super) fn get(&self, revision: Revision) -> Option<Arc<Change>> {
         let recent = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = recent.changes.front()?.revision.get();
-        let index = usize::try_from(revision.get().checked_sub(first)?).ok()?;
+        let oldest_revision = recent.changes.front()?.revision.get();
+        let index = usize::try_from(revision.get().checked_sub(oldest_revision)?).ok()?;
         recent.changes.get(index).cloned()
     }
 }
 
 /// The source of a watch's changes, implemented by an engine.
 pub trait ChangeSource: Send + Sync {
-    /// Waits until a revision is durable, and returns its change. A caller can drop the future and ask again.
+    /// Waits until a revision is durable, and returns its change. A caller can drop the future and request the change
+    /// again.
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>>;
 }
 
@@ -120,12 +121,12 @@ impl Watch {
         Self { source, next: from.max(Revision::ZERO.next()) }
     }
 
-    /// Waits until the next change is durable, and returns it. No revision is skipped, also if the future is dropped
-    /// before it is ready.
+    /// Waits until the next change is durable, and returns it. If the future is dropped before it is ready, the next
+    /// call returns the same change.
     ///
     /// # Errors
-    /// [`WatchError::Compacted`] if the change is no longer kept. [`StoreError::Closed`](super::StoreError::Closed) if
-    /// the store is closed. The position does not change.
+    /// [`WatchError::Compacted`] if the change was compacted. [`StoreError::Closed`](super::StoreError::Closed) if the
+    /// store is closed. After an error, the next call tries to read the same change.
     pub async fn next(&mut self) -> Result<Arc<Change>, WatchError> {
         let change = self.source.change(self.next).await?;
         self.next = self.next.next();

@@ -10,20 +10,21 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::fleet::{Fleet, TIMEOUT, error_response};
 
-/// Sends a request of an operator with these headers. Returns the status and the text of the response.
-async fn send(fleet: &Fleet, method: Method, headers: &[(&str, &str)]) -> (u16, String) {
+/// Sends the admin's request for `/v1/join-tokens` with these headers. Returns the status, and the type of the error or
+/// an empty text.
+async fn send_join_token_request(fleet: &Fleet, method: Method, headers: &[(&str, &str)]) -> (u16, String) {
     let request = Request::builder().method(method.clone()).uri("/v1/join-tokens");
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let body = if method == Method::POST { Bytes::from_static(b"{}") } else { Bytes::new() };
-    let answer = fleet.admin_client().send(request.body(body).unwrap()).await.unwrap();
-    let status = answer.status().as_u16();
-    (status, if status < 400 { String::new() } else { error_response(&answer).kind })
+    let response = fleet.admin_client().send(request.body(body).unwrap()).await.unwrap();
+    let status = response.status().as_u16();
+    (status, if status < 400 { String::new() } else { error_response(&response).kind })
 }
 
 #[tokio::test]
 async fn w10_08_admin_listener_rejects_write_from_other_site() {
     let fleet = Fleet::start().await;
-    let own = format!("https://{}", fleet.controller.admin_address());
+    let own_origin = format!("https://{}", fleet.controller.admin_address());
     let json = ("content-type", "application/json");
     let revision = fleet.last_revision().await;
     for headers in [
@@ -32,20 +33,28 @@ async fn w10_08_admin_listener_rejects_write_from_other_site() {
         [json, ("sec-fetch-site", "cross-site")],
         [json, ("sec-fetch-site", "same-site")],
     ] {
-        assert_eq!(send(&fleet, Method::POST, &headers).await, (403, "request.origin".to_owned()), "{headers:?}");
-        assert_eq!(send(&fleet, Method::GET, &headers).await.0, 200, "{headers:?}: a read tells its page nothing");
+        assert_eq!(
+            send_join_token_request(&fleet, Method::POST, &headers).await,
+            (403, "request.origin".to_owned()),
+            "{headers:?}"
+        );
+        assert_eq!(
+            send_join_token_request(&fleet, Method::GET, &headers).await.0,
+            200,
+            "{headers:?}: the page cannot see the response to a read"
+        );
     }
     fleet.wait_until_audited("admin", "request.origin", 4).await;
-    let refused = fleet.read("/v1/audit?refused=true&principal=admin").await;
-    assert_eq!(refused["audit"][0]["refused"], "request.origin", "{refused}");
+    let audit = fleet.read("/v1/audit?refused=true&principal=admin").await;
+    assert_eq!(audit["audit"][0]["refused"], "request.origin", "{audit}");
     for kind in ["text/plain", "Text/Plain;charset=UTF-8", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
     {
-        let got = send(&fleet, Method::POST, &[("content-type", kind)]).await;
-        assert_eq!(got, (415, "request.media_type".to_owned()), "{kind}");
+        let result = send_join_token_request(&fleet, Method::POST, &[("content-type", kind)]).await;
+        assert_eq!(result, (415, "request.media_type".to_owned()), "{kind}");
     }
     assert_eq!(fleet.last_revision().await, revision, "nothing is written");
-    for headers in [vec![], vec![json], vec![json, ("origin", &own), ("sec-fetch-site", "same-origin")]] {
-        assert_eq!(send(&fleet, Method::POST, &headers).await.0, 201, "{headers:?}");
+    for headers in [vec![], vec![json], vec![json, ("origin", &own_origin), ("sec-fetch-site", "same-origin")]] {
+        assert_eq!(send_join_token_request(&fleet, Method::POST, &headers).await.0, 201, "{headers:?}");
     }
 }
 
@@ -55,31 +64,32 @@ async fn s57_admin_listener_sends_no_cors_headers() {
     for method in [Method::GET, Method::OPTIONS] {
         let request = Request::builder().method(method.clone()).uri("/v1/nodes");
         let request = request.header("origin", "https://evil.example").header("access-control-request-method", "PUT");
-        let answer = fleet.admin_client().send(request.body(Bytes::new()).unwrap()).await.unwrap();
-        let allows = answer.headers().keys().find(|name| name.as_str().starts_with("access-control-"));
-        assert_eq!(allows, None, "{method}");
+        let response = fleet.admin_client().send(request.body(Bytes::new()).unwrap()).await.unwrap();
+        let cors_header = response.headers().keys().find(|name| name.as_str().starts_with("access-control-"));
+        assert_eq!(cors_header, None, "{method}");
     }
 }
 
-/// Opens a connection from an address of this machine, and sends nothing.
-async fn open_silent(from: [u8; 4], to: SocketAddr) -> TcpStream {
+/// Opens a connection from a loopback address, and sends nothing.
+async fn open_silent(source: [u8; 4], target: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
-    socket.bind(SocketAddr::new(IpAddr::from(from), 0)).unwrap();
-    tokio::time::timeout(TIMEOUT, socket.connect(to)).await.unwrap().unwrap()
+    socket.bind(SocketAddr::new(IpAddr::from(source), 0)).unwrap();
+    tokio::time::timeout(TIMEOUT, socket.connect(target)).await.unwrap().unwrap()
 }
 
 #[tokio::test]
 async fn w10_09_admin_listener_serves_others_when_one_address_is_silent() {
     let fleet = Fleet::start().await;
-    let mut held = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..1100 {
-        held.push(open_silent([127, 0, 0, 2], fleet.controller.admin_address()).await);
+        connections.push(open_silent([127, 0, 0, 2], fleet.controller.admin_address()).await);
     }
     for _ in 0..30 {
-        held.push(open_silent([127, 0, 0, 2], fleet.controller.admin_address()).await);
-        assert_eq!(send(&fleet, Method::GET, &[]).await.0, 200);
+        connections.push(open_silent([127, 0, 0, 2], fleet.controller.admin_address()).await);
+        assert_eq!(send_join_token_request(&fleet, Method::GET, &[]).await.0, 200);
     }
-    // A connection that was held long enough is closed, so on a busy machine more of them get a place.
+    // The controller closes a connection that is silent for too long. So on a slow machine, later connections are
+    // accepted in its place, and fewer are refused.
     assert!(fleet.refused_count("too_many_handshakes_of_one_address") >= 500);
-    drop(held);
+    drop(connections);
 }

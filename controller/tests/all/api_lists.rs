@@ -1,27 +1,27 @@
-//! Lists: every filter finds the right rows, with and without the index. Paging continues while others write. Unknown
-//! filters are refused.
+//! Tests of lists: every filter finds the right objects, with and without the index of nodes. Paging continues while
+//! others write. Unknown filters are refused.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stemma_wire::endpoint::{Endpoint, Method, PAGE, SocketKind};
+use stemma_wire::endpoint::{Endpoint, Method, PAGING_PARAMETERS, SocketKind};
 
 use crate::served::TestApi;
 
-/// More nodes than a few blocks of the index hold.
+/// Number of nodes. They fill more than a few blocks of the index.
 const NODES: usize = 1_300;
 
-/// Builds a node of the fleet from its number. Every field that a filter reads differs between some of the nodes.
-fn node(n: usize) -> Value {
+/// Returns the node of the fleet with this number. Every field that a filter reads differs between some of the nodes.
+fn node(number: usize) -> Value {
     let mut node = json!({
-        "kind": "Node", "name": format!("n{n:04}"), "labels": {"rack": format!("r{}", n % 7)},
-        "properties": {"memory_mb": 1024 * (n % 16), "cpus": format!("{}", n % 5)},
+        "kind": "Node", "name": format!("n{number:04}"), "labels": {"rack": format!("r{}", number % 7)},
+        "properties": {"memory_mb": 1024 * (number % 16), "cpus": format!("{}", number % 5)},
     });
     let body = node.as_object_mut().expect("an object");
-    if !n.is_multiple_of(11) {
-        body.insert("nodegroup".into(), format!("prod/g{}", n % 3).into());
+    if !number.is_multiple_of(11) {
+        body.insert("nodegroup".into(), format!("prod/g{}", number % 3).into());
     }
-    match n % 13 {
+    match number % 13 {
         0 => drop(body.insert("merge_labels".into(), false.into())),
         1 => body["labels"]["tier"] = "silver".into(),
         2 => body["labels"]["tier"] = Value::Null,
@@ -35,14 +35,15 @@ fn node(n: usize) -> Value {
     node
 }
 
-async fn create_fleet(served: &TestApi) {
+/// Creates a release, two clusters, three groups, `NODES` nodes of [`node`], and one node without a name.
+async fn create_fleet(api: &TestApi) {
     let release = json!({
         "kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}, "db": {"tags": ["db"]}},
         "tags": {"web": {}, "db": {}}, "tasks": [],
     });
-    let group = |name: &str, more: Value| {
+    let group = |name: &str, fields: Value| {
         let mut group = json!({"kind": "NodeGroup", "cluster": "prod", "name": name, "roles": ["web"]});
-        group.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        group.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
         group
     };
     let mut objects = vec![
@@ -53,44 +54,45 @@ async fn create_fleet(served: &TestApi) {
         group("g1", json!({"labels": {"tier": "bronze", "level": "3"}})),
         group("g2", json!({"roles": []})),
     ];
-    // Not in the order of their names.
-    objects.extend((0..NODES).map(|n| node(n * 7 % NODES)));
-    for some in objects.chunks(500) {
-        served.expect("POST", "/v1/apply?manager=test", &json!({"objects": some}), 200).await;
+    // The nodes are not created in the order of their names.
+    objects.extend((0..NODES).map(|number| node(number * 7 % NODES)));
+    for batch in objects.chunks(500) {
+        api.expect("POST", "/v1/apply?manager=test", &json!({"objects": batch}), 200).await;
     }
-    served.expect("POST", "/v1/nodes", &json!({"driver": "fake"}), 201).await;
+    api.expect("POST", "/v1/nodes", &json!({"driver": "fake"}), 201).await;
 }
 
-/// Returns the rows of all pages of a list.
-async fn rows(served: &TestApi, mut path: String) -> Vec<Value> {
-    let mut rows = Vec::new();
+/// Returns the nodes on all pages of a list of nodes.
+async fn nodes_on_all_pages(api: &TestApi, mut path: String) -> Vec<Value> {
+    let mut nodes = Vec::new();
     loop {
-        let page = served.get(&path).await;
-        rows.extend(page["nodes"].as_array().into_iter().flatten().cloned());
-        let Some(next) = page["next"].as_str().and_then(|next| next.strip_prefix("http://localhost")) else {
-            return rows;
+        let page = api.get(&path).await;
+        nodes.extend(page["nodes"].as_array().into_iter().flatten().cloned());
+        let Some(next_path) = page["next"].as_str().and_then(|next_path| next_path.strip_prefix("http://localhost")) else {
+            return nodes;
         };
-        next.clone_into(&mut path);
+        next_path.clone_into(&mut path);
     }
 }
 
-fn row_name(row: &Value) -> String {
-    row["name"].as_str().unwrap_or_default().to_owned()
+fn object_name(object: &Value) -> String {
+    object["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns the names of all pages of a list.
-async fn names(served: &TestApi, query: &str) -> Vec<String> {
-    rows(served, format!("/v1/nodes?{query}&fields=name&limit=97")).await.iter().map(row_name).collect()
+/// Returns the names of the nodes that match a query, in the order of the list. Reads all pages.
+async fn matching_names(api: &TestApi, query: &str) -> Vec<String> {
+    nodes_on_all_pages(api, format!("/v1/nodes?{query}&fields=name&limit=97")).await.iter().map(object_name).collect()
 }
 
-fn text_values<'a>(row: &'a Value, field: &str) -> Vec<&'a str> {
-    row[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+/// Returns the texts in a list field of a node.
+fn text_values<'a>(node: &'a Value, field: &str) -> Vec<&'a str> {
+    node[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// A filter, and a function that returns whether a detailed row matches it.
-type Case = (&'static str, fn(&Value) -> bool);
+/// A filter of the node list, and a function that returns whether a node with all its fields matches the filter.
+type FilterCase = (&'static str, fn(&Value) -> bool);
 
-const CASES: &[Case] = &[
+const FILTER_CASES: &[FilterCase] = &[
     ("traits=CUSTOM_A", |row| text_values(row, "traits").contains(&"CUSTOM_A")),
     ("traits=CUSTOM_A,CUSTOM_B", |row| text_values(row, "traits").len() == 2),
     ("traits-any=CUSTOM_A,CUSTOM_B", |row| !text_values(row, "traits").is_empty()),
@@ -139,28 +141,28 @@ const CASES: &[Case] = &[
 
 #[tokio::test]
 async fn list_filters_return_matches_in_every_order() {
-    let served = TestApi::start().await;
-    create_fleet(&served).await;
-    let all = rows(&served, "/v1/nodes/detail".to_owned()).await;
-    assert_eq!(all.len(), NODES + 1);
-    for (query, means) in CASES {
-        let mut expected: Vec<String> = all.iter().filter(|row| means(row)).map(row_name).collect();
-        assert_eq!(names(&served, query).await, expected, "{query}");
+    let api = TestApi::start().await;
+    create_fleet(&api).await;
+    let nodes = nodes_on_all_pages(&api, "/v1/nodes/detail".to_owned()).await;
+    assert_eq!(nodes.len(), NODES + 1);
+    for (query, matches) in FILTER_CASES {
+        let mut expected: Vec<String> = nodes.iter().filter(|node| matches(node)).map(object_name).collect();
+        assert_eq!(matching_names(&api, query).await, expected, "{query}");
         expected.reverse();
-        assert_eq!(names(&served, &format!("{query}&sort_dir=desc")).await, expected, "{query}");
+        assert_eq!(matching_names(&api, &format!("{query}&sort_dir=desc")).await, expected, "{query}");
         expected.sort();
-        assert_eq!(names(&served, &format!("{query}&sort_key=name")).await, expected, "{query} by name");
-        assert_eq!(names(&served, &format!("{query}&sort_key=uuid")).await.len(), expected.len(), "{query} by uuid");
+        assert_eq!(matching_names(&api, &format!("{query}&sort_key=name")).await, expected, "{query} by name");
+        assert_eq!(matching_names(&api, &format!("{query}&sort_key=uuid")).await.len(), expected.len(), "{query} by uuid");
         expected.reverse();
-        let by_name = names(&served, &format!("{query}&sort_key=name&sort_dir=desc")).await;
+        let by_name = matching_names(&api, &format!("{query}&sort_key=name&sort_dir=desc")).await;
         assert_eq!(by_name, expected, "{query} by name, the last first");
     }
 }
 
 #[tokio::test]
 async fn list_changes_after_write() {
-    let served = TestApi::start().await;
-    create_fleet(&served).await;
+    let api = TestApi::start().await;
+    create_fleet(&api).await;
     let edits = [
         ("PATCH", "/v1/nodes/n0005/labels", json!({"labels": {"tier": "tin"}}), "selector=tier%3Dtin", &["n0005"][..]),
         ("PATCH", "/v1/nodes/n0005/labels", json!({"labels": {"tier": null}}), "selector=tier%3Dtin", &[]),
@@ -177,52 +179,66 @@ async fn list_changes_after_write() {
         ("PATCH", "/v1/clusters/prod/labels", json!({"labels": {"site": "ber1"}}), "selector=site%3Dfra1", &[]),
     ];
     for (method, path, body, query, expected) in edits {
-        let told = served.send(method, path, &[], Some(&body)).await;
-        assert!(told.status < 300, "{method} {path}: {}", told.body);
-        let page = served.get(&format!("/v1/nodes?{query}&sort_key=name")).await;
-        let rows: Vec<&str> = page["nodes"].as_array().unwrap().iter().filter_map(|row| row["name"].as_str()).collect();
-        assert_eq!(rows, expected, "{query} after {method} {path}");
+        let response = api.send(method, path, &[], Some(&body)).await;
+        assert!(response.status < 300, "{method} {path}: {}", response.body);
+        let page = api.get(&format!("/v1/nodes?{query}&sort_key=name")).await;
+        let listed_names: Vec<&str> = page["nodes"].as_array().unwrap().iter().filter_map(|node| node["name"].as_str()).collect();
+        assert_eq!(listed_names, expected, "{query} after {method} {path}");
     }
-    assert_eq!(names(&served, "selector=site%3Dber1").await.len(), names(&served, "cluster=prod").await.len() - 90);
+    // 90 nodes of the cluster do not inherit the label, because their merge_labels is false.
+    assert_eq!(matching_names(&api, "selector=site%3Dber1").await.len(), matching_names(&api, "cluster=prod").await.len() - 90);
 }
 
 #[tokio::test]
 async fn list_pages_continue_when_objects_are_added_and_deleted() {
-    let served = TestApi::start().await;
-    let some: Vec<Value> = (0..20).map(|n| json!({"kind": "Node", "name": format!("n{n:02}"), "labels": {"a": "b"}})).collect();
-    served.expect("POST", "/v1/apply?manager=test", &json!({"objects": some}), 200).await;
+    let api = TestApi::start().await;
+    let nodes: Vec<Value> = (0..20).map(|n| json!({"kind": "Node", "name": format!("n{n:02}"), "labels": {"a": "b"}})).collect();
+    api.expect("POST", "/v1/apply?manager=test", &json!({"objects": nodes}), 200).await;
     for order in ["", "&sort_key=name", "&sort_dir=desc", "&sort_key=name&sort_dir=desc", "&sort_key=uuid"] {
-        let first = served.get(&format!("/v1/nodes?selector=a%3Db&limit=5{order}")).await;
-        let next = first["next"].as_str().unwrap().strip_prefix("http://localhost").unwrap().to_owned();
-        let row = |page: &Value, at: usize| page["nodes"][at]["name"].as_str().unwrap().to_owned();
-        let rows = |page: &Value| (0..page["nodes"].as_array().unwrap().len()).map(|at| row(page, at)).collect::<BTreeSet<_>>();
-        let second = served.get(&next).await;
-        assert!(rows(&first).is_disjoint(&rows(&second)), "{order}");
-        // A row of the first page and one of the second are deleted, and the marker no longer matches. The rest of the
-        // second page stays the same.
-        let (gone, ahead, marker) = (row(&first, 0), row(&second, 0), row(&first, 4));
-        for name in [&gone, &ahead] {
-            assert_eq!(served.send("DELETE", &format!("/v1/nodes/{name}"), &[], None).await.status, 204);
+        let first_page = api.get(&format!("/v1/nodes?selector=a%3Db&limit=5{order}")).await;
+        let next_path = first_page["next"].as_str().unwrap().strip_prefix("http://localhost").unwrap().to_owned();
+        let name_at = |page: &Value, index: usize| page["nodes"][index]["name"].as_str().unwrap().to_owned();
+        let names_on = |page: &Value| {
+            (0..page["nodes"].as_array().unwrap().len()).map(|index| name_at(page, index)).collect::<BTreeSet<_>>()
+        };
+        let second_page = api.get(&next_path).await;
+        assert!(names_on(&first_page).is_disjoint(&names_on(&second_page)), "{order}");
+        // A node of the first page and a node of the second page are deleted. The marker, which is the last node of the
+        // first page, loses its label, so it no longer matches. The rest of the second page remains the same.
+        let (first_page_node, second_page_node, marker) =
+            (name_at(&first_page, 0), name_at(&second_page, 0), name_at(&first_page, 4));
+        for name in [&first_page_node, &second_page_node] {
+            assert_eq!(api.send("DELETE", &format!("/v1/nodes/{name}"), &[], None).await.status, 204);
         }
-        served.expect("PATCH", &format!("/v1/nodes/{marker}/labels"), &json!({"labels": {"a": null}}), 200).await;
-        let again = served.get(&next).await;
-        assert!(rows(&second).difference(&rows(&again)).eq([&ahead]), "{order}: {:?}, {:?}", rows(&second), rows(&again));
-        // The marker is deleted, so it has no position any more.
-        assert_eq!(served.send("DELETE", &format!("/v1/nodes/{marker}"), &[], None).await.status, 204);
-        let told = served.send("GET", &next, &[], None).await;
-        assert_eq!((told.status, told.body["error"]["field"].as_str()), (404, Some("marker")), "{order}: {}", told.body);
-        for name in [gone, ahead, marker] {
+        api.expect("PATCH", &format!("/v1/nodes/{marker}/labels"), &json!({"labels": {"a": null}}), 200).await;
+        let second_page_again = api.get(&next_path).await;
+        assert!(
+            names_on(&second_page).difference(&names_on(&second_page_again)).eq([&second_page_node]),
+            "{order}: {:?}, {:?}",
+            names_on(&second_page),
+            names_on(&second_page_again)
+        );
+        // When the marker is deleted, it has no position in the order, so the next page is not found.
+        assert_eq!(api.send("DELETE", &format!("/v1/nodes/{marker}"), &[], None).await.status, 204);
+        let response = api.send("GET", &next_path, &[], None).await;
+        assert_eq!(
+            (response.status, response.body["error"]["field"].as_str()),
+            (404, Some("marker")),
+            "{order}: {}",
+            response.body
+        );
+        for name in [first_page_node, second_page_node, marker] {
             let body = json!({"objects": [{"kind": "Node", "name": name, "labels": {"a": "b"}}]});
-            served.expect("POST", "/v1/apply?manager=test", &body, 200).await;
+            api.expect("POST", "/v1/apply?manager=test", &body, 200).await;
         }
     }
 }
 
-/// Filters of Ironic's nodes that compare texts.
+/// Names of the filters of Ironic's node list that compare texts.
 const IRONIC_TEXT_FILTERS: [&str; 7] =
     ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
-/// Lists of Ironic that accept a choice of fields.
+/// Paths of the lists of Ironic that accept the parameter `fields`.
 const IRONIC_LISTS: [&str; 3] = ["/v1/nodes", "/v1/allocations", "/v1/inspection_rules"];
 
 /// The version header of Ironic's clients.
@@ -230,31 +246,36 @@ const IRONIC_HEADER: (&str, &str) = ("x-openstack-ironic-api-version", "latest")
 
 /// Tests every list in the endpoint table, on an empty fleet with one cluster.
 #[tokio::test]
-async fn list_rejects_unknown_filter_when_empty() {
-    let served = TestApi::start().await;
-    served.expect("POST", "/v1/clusters", &json!({"name": "c1"}), 202).await;
-    let is_list = |row: &&Endpoint| {
-        let route = row.route();
-        let pages = route.query.parameter_names().any(|name| name == PAGE[0]) && !route.path.starts_with("/v2/");
+async fn list_rejects_invalid_filter_and_empty_value() {
+    let api = TestApi::start().await;
+    api.expect("POST", "/v1/clusters", &json!({"name": "c1"}), 202).await;
+    let is_list = |endpoint: &&Endpoint| {
+        let route = endpoint.route();
+        let pages = route.query.parameter_names().any(|name| name == PAGING_PARAMETERS[0]) && !route.path.starts_with("/v2/");
         route.listener == SocketKind::Admin && route.method == Method::Get && pages
     };
-    for row in Endpoint::ALL.iter().filter(is_list) {
-        let path = row.route().path.replace("{cluster}", "c1");
+    for endpoint in Endpoint::ALL.iter().filter(is_list) {
+        let path = endpoint.route().path.replace("{cluster}", "c1");
         for query in ["bogus=1", "limit=0", "limit=x", "limit=", "sort_dir=up", "sort_key=bogus", "marker=x", "marker="] {
-            let told = served.send("GET", &format!("{path}?{query}"), &[], None).await;
-            let is_gone = query == "marker=x" && told.status == 404;
-            assert!(told.status == 400 || is_gone, "{path}?{query}: {} {}", told.status, told.body);
+            let response = api.send("GET", &format!("{path}?{query}"), &[], None).await;
+            let is_missing_marker = query == "marker=x" && response.status == 404;
+            assert!(response.status == 400 || is_missing_marker, "{path}?{query}: {} {}", response.status, response.body);
         }
-        let filters = row.route().query.parameter_names().filter(|name| !PAGE.contains(name));
+        let filters = endpoint.route().query.parameter_names().filter(|name| !PAGING_PARAMETERS.contains(name));
         for (name, value) in filters.flat_map(|name| ["", "%20", "+%09"].map(|value| (name, value))) {
             let address = format!("{path}?{name}={value}");
-            let told = served.send("GET", &address, &[], None).await;
-            assert_eq!(told.status, 400, "{address}: {}", told.body);
-            // For its own clients Ironic compares any text, and treats an empty list of fields as no choice.
+            let response = api.send("GET", &address, &[], None).await;
+            assert_eq!(response.status, 400, "{address}: {}", response.body);
+            // As in Ironic, its clients may send an empty text for a text filter, and an empty list of fields.
             let is_ironics = path.starts_with("/v1/nodes") && IRONIC_TEXT_FILTERS.contains(&name)
                 || name == "fields" && IRONIC_LISTS.contains(&&*path);
-            let told = served.send("GET", &address, &[IRONIC_HEADER], None).await;
-            assert_eq!(told.status, if is_ironics { 200 } else { 400 }, "{address}, to Ironic: {}", told.body);
+            let response = api.send("GET", &address, &[IRONIC_HEADER], None).await;
+            assert_eq!(
+                response.status,
+                if is_ironics { 200 } else { 400 },
+                "{address}, from a client of Ironic: {}",
+                response.body
+            );
         }
     }
     for (query, status) in [
@@ -272,15 +293,15 @@ async fn list_rejects_unknown_filter_when_empty() {
         ("cluster=nowhere", 404),
         ("nodegroup=c1/default-worker&cluster=c1", 200),
     ] {
-        let told = served.send("GET", &format!("/v1/nodes?{query}"), &[], None).await;
-        assert_eq!(told.status, status, "{query}: {}", told.body);
+        let response = api.send("GET", &format!("/v1/nodes?{query}"), &[], None).await;
+        assert_eq!(response.status, status, "{query}: {}", response.body);
     }
 }
 
 /// Tests every read in the endpoint table that accepts a choice of fields, with an existing object.
 #[tokio::test]
 async fn list_rejects_unknown_field_selection() {
-    let served = TestApi::start().await;
+    let api = TestApi::start().await;
     let objects = json!([
         {"kind": "Release", "name": "site", "version": "1", "tasks": [{"id": "x", "type": "stage"}]},
         {"kind": "ClusterTemplate", "name": "base", "labels": {"a": "b"}},
@@ -289,11 +310,11 @@ async fn list_rejects_unknown_field_selection() {
         {"kind": "Node", "name": "n1", "nodegroup": "c1/g1", "resource_class": "small"},
         {"kind": "InspectionRule", "name": "epyc", "actions": [{"op": "add-trait", "args": {"name": "CUSTOM_EPYC"}}]},
     ]);
-    served.expect("POST", "/v1/apply?manager=test", &json!({"objects": objects}), 200).await;
-    served.expect("POST", "/v1/allocations", &json!({"name": "a1", "resource_class": "small"}), 201).await;
-    served.expect("POST", "/v1/principals", &json!({"name": "anna", "role": "viewer"}), 201).await;
-    let token = served.expect("POST", "/v1/join-tokens", &json!({}), 201).await;
-    let named = [
+    api.expect("POST", "/v1/apply?manager=test", &json!({"objects": objects}), 200).await;
+    api.expect("POST", "/v1/allocations", &json!({"name": "a1", "resource_class": "small"}), 201).await;
+    api.expect("POST", "/v1/principals", &json!({"name": "anna", "role": "viewer"}), 201).await;
+    let token = api.expect("POST", "/v1/join-tokens", &json!({}), 201).await;
+    let path_values = [
         ("{node}", "n1"),
         ("{template}", "base"),
         ("{cluster}", "c1"),
@@ -304,53 +325,53 @@ async fn list_rejects_unknown_field_selection() {
         ("{token}", token["id"].as_str().unwrap()),
         ("{rule}", "epyc"),
     ];
-    let mut rows = 0;
-    for row in Endpoint::ALL {
-        let Some(fields) = row.selectable_fields() else { continue };
-        let path = named.iter().fold(row.route().path.to_owned(), |path, (part, name)| path.replace(part, name));
+    let mut tested_count = 0;
+    for endpoint in Endpoint::ALL {
+        let Some(fields) = endpoint.selectable_fields() else { continue };
+        let path = path_values.iter().fold(endpoint.route().path.to_owned(), |path, (part, name)| path.replace(part, name));
         for query in ["fields=bogus", "fields=links", "fields=uuid&fields=bogus"] {
-            let told = served.send("GET", &format!("{path}?{query}"), &[], None).await;
-            assert_eq!((told.status, told.body["error"]["field"].as_str()), (400, Some("fields")), "{path}?{query}");
-            assert!(told.message().contains("the fields here are "), "{}", told.message());
+            let response = api.send("GET", &format!("{path}?{query}"), &[], None).await;
+            assert_eq!((response.status, response.body["error"]["field"].as_str()), (400, Some("fields")), "{path}?{query}");
+            assert!(response.message().contains("the fields here are "), "{}", response.message());
         }
-        if row.route().path.ends_with("/detail") && row.route().path.contains("nodes") {
+        if endpoint.route().path.ends_with("/detail") && endpoint.route().path.contains("nodes") {
             continue;
         }
-        let shown = |body: &Value| match &fields.list_name {
+        let first_object = |body: &Value| match &fields.list_name {
             Some(list) => body[list].get(0).cloned().unwrap_or(json!({})),
             None => body.clone(),
         };
-        let whole = shown(&served.get(&path).await);
-        for name in whole.as_object().unwrap().keys().filter(|name| *name != "links") {
-            assert!(fields.names.contains(name), "{path}: the description has no {name}");
+        let all_fields = first_object(&api.get(&path).await);
+        for name in all_fields.as_object().unwrap().keys().filter(|name| *name != "links") {
+            assert!(fields.names.contains(name), "{path}: selectable_fields lacks {name}");
         }
         for name in &fields.names {
-            let body = shown(&served.get(&format!("{path}?fields={name}")).await);
-            let others = body.as_object().unwrap().keys().filter(|key| *key != name && *key != "links").count();
-            assert_eq!(others, 0, "{path}?fields={name}: {body}");
-            assert_eq!(body.get(name), whole.get(name).or_else(|| body.get(name)), "{path}?fields={name}");
+            let body = first_object(&api.get(&format!("{path}?fields={name}")).await);
+            let other_count = body.as_object().unwrap().keys().filter(|key| *key != name && *key != "links").count();
+            assert_eq!(other_count, 0, "{path}?fields={name}: {body}");
+            assert_eq!(body.get(name), all_fields.get(name).or_else(|| body.get(name)), "{path}?fields={name}");
         }
-        rows += 1;
+        tested_count += 1;
     }
-    assert!(rows > 15, "{rows}");
+    assert!(tested_count > 15, "{tested_count}");
 }
 
 #[tokio::test]
 async fn non_object_lists_are_paged() {
-    let served = TestApi::start().await;
-    served.expect("POST", "/v1/clusters", &json!({"name": "c1"}), 202).await;
+    let api = TestApi::start().await;
+    api.expect("POST", "/v1/clusters", &json!({"name": "c1"}), 202).await;
     for name in ["bea", "anna", "carl"] {
-        served.expect("POST", "/v1/principals", &json!({"name": name, "role": "viewer", "cluster": "c1"}), 201).await;
+        api.expect("POST", "/v1/principals", &json!({"name": name, "role": "viewer", "cluster": "c1"}), 201).await;
     }
-    served.expect("POST", "/v1/principals", &json!({"name": "otto", "role": "admin"}), 201).await;
+    api.expect("POST", "/v1/principals", &json!({"name": "otto", "role": "admin"}), 201).await;
     let mut path = "/v1/principals?role=viewer&cluster=c1&sort_key=name&limit=2&fields=name".to_owned();
     let mut names = Vec::new();
     loop {
-        let page = served.get(&path).await;
-        names.extend(page["principals"].as_array().unwrap().iter().map(row_name));
-        let Some(next) = page["next"].as_str() else { break };
-        assert!(next.contains("role=viewer&cluster=c1&fields=name"), "{next}");
-        path = next.strip_prefix("http://localhost").unwrap().to_owned();
+        let page = api.get(&path).await;
+        names.extend(page["principals"].as_array().unwrap().iter().map(object_name));
+        let Some(next_url) = page["next"].as_str() else { break };
+        assert!(next_url.contains("role=viewer&cluster=c1&fields=name"), "{next_url}");
+        path = next_url.strip_prefix("http://localhost").unwrap().to_owned();
     }
     assert_eq!(names, ["anna", "bea", "carl"]);
     for (path, status) in [
@@ -362,6 +383,6 @@ async fn non_object_lists_are_paged() {
         ("/v1/join-tokens?nodegroup=c1/nowhere", 404),
         ("/v1/join-tokens?nodegroup=c1/default-worker", 200),
     ] {
-        assert_eq!(served.send("GET", path, &[], None).await.status, status, "{path}");
+        assert_eq!(api.send("GET", path, &[], None).await.status, status, "{path}");
     }
 }

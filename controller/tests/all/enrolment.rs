@@ -27,8 +27,8 @@ use stemma_wire::message::enroll::EnrollRequest;
 use uuid::Uuid;
 
 use crate::fleet::{
-    self, ErrorResponse, Fleet, KeyAndRequest, admin_caller, call, error_response, idle_check_in, new_request, send_request,
-    wait_until,
+    self, ErrorResponse, Fleet, KeyAndRequest, admin_caller, call, error_response, idle_check_in, new_key_and_request,
+    send_request, wait_until,
 };
 
 const DAY_S: u64 = 24 * 3600;
@@ -38,37 +38,38 @@ fn bad_token_error() -> ErrorResponse {
     ErrorResponse { status: 403, kind: "token.invalid".into(), message: BAD_TOKEN_MESSAGE.into() }
 }
 
-/// Creates a node as an operator does.
+/// Creates a node as an operator does, and returns its uuid.
 async fn create_node(fleet: &Fleet, name: &str) -> Uuid {
     let uuid = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0000_0000_0001);
     let name = NodeName::new(name).unwrap();
     let caller = admin_caller();
-    let made = fleet.parts().registry.write(&caller, |sight| {
-        let mut work = PendingWrite::new(sight);
+    let creation = fleet.components().registry.write(&caller, |context| {
+        let mut work = PendingWrite::new(context);
         work.create(uuid, Some(name.clone()), NodeSpec::default())?;
         work.finish(StoredAnswer::empty(201))
     });
-    made.await.unwrap();
+    creation.await.unwrap();
     uuid
 }
 
+/// Returns the number of joins that a join token still allows.
 fn uses_left(fleet: &Fleet, token: &str) -> Value {
     let id = token.split('.').next().unwrap();
-    token::get(&fleet.parts().registry.cache().model(), id).unwrap()["uses_left"].clone()
+    token::get(&fleet.components().registry.cache().model(), id).unwrap()["uses_left"].clone()
 }
 
 #[tokio::test]
 async fn s20_token_is_rejected_when_used_up() {
     let fleet = Fleet::start().await;
     let token = fleet.create_token(json!({})).await;
-    fleet.enrol(&token, "web-1", &new_request().csr).await.unwrap();
+    fleet.enrol(&token, "web-1", &new_key_and_request().csr).await.unwrap();
     let revision = fleet.last_revision().await;
-    assert_eq!(fleet.enrol(&token, "web-2", &new_request().csr).await.unwrap_err(), bad_token_error());
+    assert_eq!(fleet.enrol(&token, "web-2", &new_key_and_request().csr).await.unwrap_err(), bad_token_error());
     assert_eq!(fleet.last_revision().await, revision, "nothing is written");
-    let two = fleet.create_token(json!({"uses": 2})).await;
-    fleet.enrol(&two, "web-2", &new_request().csr).await.unwrap();
-    fleet.enrol(&two, "web-3", &new_request().csr).await.unwrap();
-    assert_eq!(fleet.enrol(&two, "web-4", &new_request().csr).await.unwrap_err(), bad_token_error());
+    let two_use_token = fleet.create_token(json!({"uses": 2})).await;
+    fleet.enrol(&two_use_token, "web-2", &new_key_and_request().csr).await.unwrap();
+    fleet.enrol(&two_use_token, "web-3", &new_key_and_request().csr).await.unwrap();
+    assert_eq!(fleet.enrol(&two_use_token, "web-4", &new_key_and_request().csr).await.unwrap_err(), bad_token_error());
     fleet.wait_until_counted("token.invalid", 2).await;
     fleet.join("web-4").await;
 }
@@ -77,65 +78,71 @@ async fn s20_token_is_rejected_when_used_up() {
 async fn s20_repeated_join_returns_certificate_for_same_key() {
     let fleet = Fleet::start().await;
     let token = fleet.create_token(json!({})).await;
-    let own = new_request();
-    let first = fleet.enrol(&token, "web-1", &own.csr).await.unwrap();
+    let request = new_key_and_request();
+    let first_answer = fleet.enrol(&token, "web-1", &request.csr).await.unwrap();
     for _ in 0..3 {
-        let again = fleet.enrol(&token, "web-1", &own.csr).await.unwrap();
-        assert_eq!((again.node, &again.root, &again.fleet), (first.node, &first.root, &first.fleet));
+        let repeated_answer = fleet.enrol(&token, "web-1", &request.csr).await.unwrap();
+        assert_eq!(
+            (repeated_answer.node, &repeated_answer.root, &repeated_answer.fleet),
+            (first_answer.node, &first_answer.root, &first_answer.fleet)
+        );
     }
     assert_eq!(uses_left(&fleet, &token), 0);
-    assert_eq!(fleet.parts().registry.cache().model().nodes.iter().count(), 1);
-    let other = fleet.create_token(json!({})).await;
+    assert_eq!(fleet.components().registry.cache().model().nodes.iter().count(), 1);
+    let other_token = fleet.create_token(json!({})).await;
     let revision = fleet.last_revision().await;
-    for (what, name, csr) in [("another key", "web-1", &new_request().csr), ("another name", "web-2", &own.csr)] {
-        assert_eq!(fleet.enrol(&token, name, csr).await.unwrap_err(), bad_token_error(), "{what}");
+    for (difference, name, csr) in [("another key", "web-1", &new_key_and_request().csr), ("another name", "web-2", &request.csr)]
+    {
+        assert_eq!(fleet.enrol(&token, name, csr).await.unwrap_err(), bad_token_error(), "{difference}");
     }
     // A valid token of another join is refused too.
-    let refused = fleet.enrol(&other, "web-1", &own.csr).await.unwrap_err();
-    assert!(refused.message.contains("another node"), "{refused:?}");
+    let error = fleet.enrol(&other_token, "web-1", &request.csr).await.unwrap_err();
+    assert!(error.message.contains("another node"), "{error:?}");
     fleet.clock.advance(3600);
-    assert_eq!(fleet.enrol(&token, "web-1", &own.csr).await.unwrap_err(), bad_token_error(), "its time is over");
+    assert_eq!(fleet.enrol(&token, "web-1", &request.csr).await.unwrap_err(), bad_token_error(), "the token has expired");
     assert_eq!(fleet.last_revision().await, revision, "nothing is written");
 }
 
 #[tokio::test]
-async fn s20_repeated_join_fails_when_token_or_node_is_gone() {
+async fn s20_repeated_join_fails_when_token_or_node_was_deleted() {
     let fleet = Fleet::start().await;
-    // A token that was deleted.
-    let (token, own) = (fleet.create_token(json!({})).await, new_request());
-    fleet.enrol(&token, "web-1", &own.csr).await.unwrap();
+    // The token was deleted.
+    let (token, request) = (fleet.create_token(json!({})).await, new_key_and_request());
+    fleet.enrol(&token, "web-1", &request.csr).await.unwrap();
     fleet::delete_token(&fleet, token.split('.').next().unwrap()).await.unwrap();
-    assert_eq!(fleet.enrol(&token, "web-1", &own.csr).await.unwrap_err(), bad_token_error());
+    assert_eq!(fleet.enrol(&token, "web-1", &request.csr).await.unwrap_err(), bad_token_error());
 
-    // A node that was deleted.
-    let (token, own) = (fleet.create_token(json!({})).await, new_request());
-    let joined = fleet.enrol(&token, "web-2", &own.csr).await.unwrap();
-    delete_node(&fleet, joined.node).await;
-    let refused = fleet.enrol(&token, "web-2", &own.csr).await.unwrap_err();
-    assert_eq!(refused.status, 403, "{refused:?}");
-    assert!(fleet.parts().registry.cache().model().nodes.get(joined.node).is_none());
+    // The node was deleted.
+    let (token, request) = (fleet.create_token(json!({})).await, new_key_and_request());
+    let first_answer = fleet.enrol(&token, "web-2", &request.csr).await.unwrap();
+    delete_node(&fleet, first_answer.node).await;
+    let error = fleet.enrol(&token, "web-2", &request.csr).await.unwrap_err();
+    assert_eq!(error.status, 403, "{error:?}");
+    assert!(fleet.components().registry.cache().model().nodes.get(first_answer.node).is_none());
 
     // Two concurrent requests get the same node.
-    let (token, own) = (fleet.create_token(json!({})).await, new_request());
-    let joined = fleet.enrol(&token, "web-3", &own.csr).await.unwrap();
-    let (one, other) = tokio::join!(fleet.enrol(&token, "web-3", &own.csr), fleet.enrol(&token, "web-3", &own.csr));
-    assert_eq!((one.unwrap().node, other.unwrap().node), (joined.node, joined.node));
+    let (token, request) = (fleet.create_token(json!({})).await, new_key_and_request());
+    let first_answer = fleet.enrol(&token, "web-3", &request.csr).await.unwrap();
+    let (second_answer, third_answer) =
+        tokio::join!(fleet.enrol(&token, "web-3", &request.csr), fleet.enrol(&token, "web-3", &request.csr));
+    assert_eq!((second_answer.unwrap().node, third_answer.unwrap().node), (first_answer.node, first_answer.node));
+    // Each join issues a certificate, up to the maximum of 256 per node.
     for _ in 3..256 {
-        fleet.enrol(&token, "web-3", &own.csr).await.unwrap();
+        fleet.enrol(&token, "web-3", &request.csr).await.unwrap();
     }
-    let refused = fleet.enrol(&token, "web-3", &own.csr).await.unwrap_err();
-    assert!(refused.message.contains("256 certificates that can still be used"), "{refused:?}");
+    let error = fleet.enrol(&token, "web-3", &request.csr).await.unwrap_err();
+    assert!(error.message.contains("256 certificates that can still be used"), "{error:?}");
 }
 
 #[tokio::test]
 async fn s20_repeated_join_fails_when_host_has_renewed() {
     let fleet = Fleet::start().await;
     let token = fleet.create_token(json!({})).await;
-    let own = new_request();
-    let answer = fleet.enrol(&token, "web-1", &own.csr).await.unwrap();
-    let mut host = fleet.host(answer.node, &own, answer.chain);
-    host.renew(&new_request().csr).await.unwrap();
-    assert_eq!(fleet.enrol(&token, "web-1", &own.csr).await.unwrap_err(), bad_token_error());
+    let request = new_key_and_request();
+    let answer = fleet.enrol(&token, "web-1", &request.csr).await.unwrap();
+    let mut host = fleet.host_with_certificate(answer.node, &request, answer.chain);
+    host.renew(&new_key_and_request().csr).await.unwrap();
+    assert_eq!(fleet.enrol(&token, "web-1", &request.csr).await.unwrap_err(), bad_token_error());
 }
 
 #[tokio::test]
@@ -145,25 +152,25 @@ async fn s21_single_use_token_admits_one_of_two_joins() {
         let token = fleet.create_token(json!({})).await;
         let racers = ["a", "b"].map(|racer| {
             let (fleet, token) = (Arc::clone(&fleet), token.clone());
-            let from = format!("127.0.0.1:{}", 1000 + round).parse().unwrap();
+            let source_address = format!("127.0.0.1:{}", 1000 + round).parse().unwrap();
             tokio::spawn(async move {
-                let KeyAndRequest { csr, .. } = new_request();
+                let KeyAndRequest { csr, .. } = new_key_and_request();
                 let name = format!("n{round}-{racer}");
                 let request = EnrollRequest { token, csr, seal_key: [7; 32], name };
-                fleet.parts().enrolment.enrol(from, request).await
+                fleet.components().enrolment.enrol(source_address, request).await
             })
         });
-        let mut won = 0;
+        let mut joined_count = 0;
         for racer in racers {
             match racer.await.unwrap() {
-                Ok(_) => won += 1,
+                Ok(_) => joined_count += 1,
                 Err(error) => assert_eq!(error.message, BAD_TOKEN_MESSAGE),
             }
         }
-        assert_eq!(won, 1, "round {round}");
+        assert_eq!(joined_count, 1, "round {round}");
         assert_eq!(uses_left(&fleet, &token), 0);
     }
-    assert_eq!(fleet.parts().registry.cache().model().nodes.iter().count(), 1000);
+    assert_eq!(fleet.components().registry.cache().model().nodes.iter().count(), 1000);
 }
 
 #[tokio::test]
@@ -175,38 +182,39 @@ async fn s21_single_use_token_admits_one_when_two_connections_race() {
         let start = Arc::new(Barrier::new(2));
         let racers = ["a", "b"].map(|racer| {
             let (fleet, token, start) = (Arc::clone(&fleet), token.clone(), Arc::clone(&start));
-            // Each on its own thread and its own connection.
+            // Each join runs on its own thread and its own connection.
             tokio::task::spawn_blocking(move || {
-                let KeyAndRequest { csr, .. } = new_request();
+                let KeyAndRequest { csr, .. } = new_key_and_request();
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 start.wait();
                 runtime.block_on(fleet.enrol(&token, &format!("n{round}-{racer}"), &csr))
             })
         });
-        let mut won = 0;
+        let mut joined_count = 0;
         for racer in racers {
             match racer.await.unwrap() {
-                Ok(_) => won += 1,
+                Ok(_) => joined_count += 1,
                 Err(error) => assert_eq!(error, bad_token_error()),
             }
         }
-        assert_eq!(won, 1, "round {round}");
+        assert_eq!(joined_count, 1, "round {round}");
         assert_eq!(uses_left(&fleet, &token), 0);
     }
-    assert_eq!(fleet.parts().registry.cache().model().nodes.iter().count(), rounds);
+    assert_eq!(fleet.components().registry.cache().model().nodes.iter().count(), rounds);
     fleet.wait_until_counted("token.invalid", rounds as u64).await;
 }
 
 #[tokio::test]
 async fn s22_token_is_rejected_when_expired() {
     let fleet = Fleet::start().await;
-    let (usual, short) = (fleet.create_token(json!({})).await, fleet.create_token(json!({"ttl_seconds": 60})).await);
+    let (default_token, short_lived_token) =
+        (fleet.create_token(json!({})).await, fleet.create_token(json!({"ttl_seconds": 60})).await);
     let revision = fleet.last_revision().await;
     fleet.clock.advance(61);
-    assert_eq!(fleet.enrol(&short, "web-1", &new_request().csr).await.unwrap_err(), bad_token_error());
+    assert_eq!(fleet.enrol(&short_lived_token, "web-1", &new_key_and_request().csr).await.unwrap_err(), bad_token_error());
     fleet.clock.advance(30 * 60);
-    assert_eq!(fleet.enrol(&usual, "web-1", &new_request().csr).await.unwrap_err(), bad_token_error());
-    assert_eq!(fleet.parts().registry.cache().model().nodes.iter().count(), 0);
+    assert_eq!(fleet.enrol(&default_token, "web-1", &new_key_and_request().csr).await.unwrap_err(), bad_token_error());
+    assert_eq!(fleet.components().registry.cache().model().nodes.iter().count(), 0);
     assert_eq!(fleet.last_revision().await, revision, "nothing is written");
     fleet.wait_until_counted("token.invalid", 2).await;
     fleet.join("web-1").await;
@@ -217,45 +225,45 @@ async fn s23_token_keeps_uses_when_bound_to_other_target() {
     let fleet = Fleet::start().await;
     let node = create_node(&fleet, "web-1").await;
     let token = fleet.create_token(json!({"node": "web-1"})).await;
-    let again = fleet.create_token(json!({"node": "web-1"})).await;
-    let got = fleet.enrol(&token, "web-2", &new_request().csr).await.unwrap_err();
-    assert_eq!((got.status, got.kind.as_str()), (403, "token.invalid"));
-    assert_eq!(got.message, "the token is bound to another node than 'web-2'");
+    let second_token = fleet.create_token(json!({"node": "web-1"})).await;
+    let error = fleet.enrol(&token, "web-2", &new_key_and_request().csr).await.unwrap_err();
+    assert_eq!((error.status, error.kind.as_str()), (403, "token.invalid"));
+    assert_eq!(error.message, "the token is bound to another node than 'web-2'");
     fleet.wait_until_audited(&token_principal(&token), "token.invalid", 1).await;
     assert_eq!(uses_left(&fleet, &token), 1);
     assert_eq!(
-        fleet.enrol(&token, "web-1", &new_request().csr).await.unwrap().node,
+        fleet.enrol(&token, "web-1", &new_key_and_request().csr).await.unwrap().node,
         node,
-        "it takes over the node that it is bound to"
+        "the host takes over the node of the token"
     );
-    let got = fleet.enrol(&again, "web-1", &new_request().csr).await.unwrap_err();
-    assert_eq!((got.status, got.message.as_str()), (409, &*has_host_message("web-1")));
-    assert_eq!(uses_left(&fleet, &again), 1);
+    let error = fleet.enrol(&second_token, "web-1", &new_key_and_request().csr).await.unwrap_err();
+    assert_eq!((error.status, error.message.as_str()), (409, &*has_host_message("web-1")));
+    assert_eq!(uses_left(&fleet, &second_token), 1);
 }
 
-/// Returns the error text for a node that has a host already.
+/// Returns the message of the error that a node already has a host.
 fn has_host_message(name: &str) -> String {
     format!("{name} already has a host. To replace it: `stemma delete node {name}`, then make a new token.")
 }
 
-/// Regression: such a token was created, and no host could ever join with it.
+/// Regression: a token for a node with a host was created, and no host could ever join with it.
 #[tokio::test]
 async fn y09_token_creation_fails_when_node_has_host() {
     let fleet = Fleet::start().await;
     let node = create_node(&fleet, "web-1").await;
     let token = fleet.create_token(json!({"node": "web-1"})).await;
-    fleet.enrol(&token, "web-1", &new_request().csr).await.unwrap();
-    let tokens = fleet.parts().registry.cache().model().tokens.len();
+    fleet.enrol(&token, "web-1", &new_key_and_request().csr).await.unwrap();
+    let token_count = fleet.components().registry.cache().model().tokens.len();
     for name in ["web-1".to_owned(), node.to_string()] {
-        let error = token::create(&fleet.parts().registry, &admin_caller(), &json!({"node": name})).await.unwrap_err();
+        let error = token::create(&fleet.components().registry, &admin_caller(), &json!({"node": name})).await.unwrap_err();
         assert_eq!((error.status(), error.kind.name(), error.message), (409, "object.exists", has_host_message("web-1")));
     }
-    assert_eq!(fleet.parts().registry.cache().model().tokens.len(), tokens, "no token was made");
+    assert_eq!(fleet.components().registry.cache().model().tokens.len(), token_count, "no token was created");
     // Following the advice of the message leads to a working token.
     delete_node(&fleet, node).await;
-    let again = create_node(&fleet, "web-1").await;
+    let new_node = create_node(&fleet, "web-1").await;
     let token = fleet.create_token(json!({"node": "web-1"})).await;
-    assert_eq!(fleet.enrol(&token, "web-1", &new_request().csr).await.unwrap().node, again);
+    assert_eq!(fleet.enrol(&token, "web-1", &new_key_and_request().csr).await.unwrap().node, new_node);
 }
 
 #[tokio::test]
@@ -270,19 +278,19 @@ async fn s24_enrol_lists_each_refused_field() {
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let key = KeyPair::generate().unwrap();
     let csr = params.serialize_request(&key).unwrap().der().to_vec();
-    let got = fleet.enrol(&token, "web-1", &csr).await.unwrap_err();
-    assert_eq!((got.status, got.kind.as_str()), (400, "csr.invalid"));
+    let error = fleet.enrol(&token, "web-1", &csr).await.unwrap_err();
+    assert_eq!((error.status, error.kind.as_str()), (400, "csr.invalid"));
     assert_eq!(
-        got.message,
+        error.message,
         "the certificate request is refused: only its public key is used, but it also requests: basicConstraints, extKeyUsage, \
          keyUsage, subject, subjectAltName; remove these fields"
     );
-    assert_eq!(uses_left(&fleet, &token), 1, "the token is not burnt");
+    assert_eq!(uses_left(&fleet, &token), 1, "the token is not used up");
     fleet.wait_until_audited(&token_principal(&token), "csr.invalid", 1).await;
-    fleet.enrol(&token, "web-1", &new_request().csr).await.expect("the next good request");
+    fleet.enrol(&token, "web-1", &new_key_and_request().csr).await.expect("the next good request");
 }
 
-/// Returns the name in the audit for the holder of a valid token.
+/// Returns the principal under which the audit records a host that shows this join token.
 fn token_principal(token: &str) -> String {
     format!("token/{}", token.split('.').next().unwrap())
 }
@@ -291,39 +299,40 @@ fn token_principal(token: &str) -> String {
 async fn s24_certificate_holds_only_controller_values() {
     let fleet = Fleet::start().await;
     let host = fleet.join("web-1").await;
-    let (_, leaf) = x509_parser::parse_x509_certificate(&host.chain[0]).unwrap();
-    assert_eq!(leaf.validity().not_after.timestamp() - leaf.validity().not_before.timestamp(), 86_400 + 300);
-    assert!(!leaf.is_ca());
-    let names = leaf.subject_alternative_name().unwrap().unwrap().value;
+    let (_, certificate) = x509_parser::parse_x509_certificate(&host.chain[0]).unwrap();
+    // A day, and the five minutes by which the certificate begins before its issue.
+    assert_eq!(certificate.validity().not_after.timestamp() - certificate.validity().not_before.timestamp(), 86_400 + 300);
+    assert!(!certificate.is_ca());
+    let names = certificate.subject_alternative_name().unwrap().unwrap().value;
     assert_eq!(names.general_names.len(), 1);
-    assert_eq!(leaf.subject().iter_attributes().count(), 0);
+    assert_eq!(certificate.subject().iter_attributes().count(), 0);
 }
 
 #[tokio::test]
 async fn s25_enrol_rejects_bad_signature_weak_key_and_other_nodes_key() {
     let fleet = Fleet::start().await;
     let token = fleet.create_token(json!({"uses": 10})).await;
-    let mut torn = new_request().csr;
-    *torn.last_mut().unwrap() ^= 1;
+    let mut badly_signed_csr = new_key_and_request().csr;
+    *badly_signed_csr.last_mut().unwrap() ^= 1;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    let weak = params.serialize_request(&KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap()).unwrap().der().to_vec();
-    let taken = new_request();
-    fleet.enrol(&token, "web-1", &taken.csr).await.unwrap();
-    for (csr, why) in [
-        (&torn, "its signature was not made with its own key"),
-        (&weak, "its key is not ECDSA on P-256"),
+    let weak_key_csr = params.serialize_request(&KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap()).unwrap().der().to_vec();
+    let first_request = new_key_and_request();
+    fleet.enrol(&token, "web-1", &first_request.csr).await.unwrap();
+    for (csr, reason) in [
+        (&badly_signed_csr, "its signature was not made with its own key"),
+        (&weak_key_csr, "its key is not ECDSA on P-256"),
         (&vec![0x30, 0x80], "it is not a PKCS#10 request in DER of at most 4096 bytes"),
-        (&taken.csr, "its key belongs to another node; create a new key"),
+        (&first_request.csr, "its key belongs to another node; create a new key"),
     ] {
-        let got = fleet.enrol(&token, "web-2", csr).await.unwrap_err();
-        assert_eq!((got.status, got.kind.as_str()), (400, "csr.invalid"));
-        assert_eq!(got.message, format!("the certificate request is refused: {why}"));
+        let error = fleet.enrol(&token, "web-2", csr).await.unwrap_err();
+        assert_eq!((error.status, error.kind.as_str()), (400, "csr.invalid"));
+        assert_eq!(error.message, format!("the certificate request is refused: {reason}"));
     }
     assert_eq!(uses_left(&fleet, &token), 9);
     fleet.wait_until_audited(&token_principal(&token), "csr.invalid", 4).await;
-    let mut other = fleet.join("web-3").await;
-    assert_eq!(other.renew(&taken.csr).await.unwrap_err().kind, "csr.invalid", "renewal looks at it too");
+    let mut other_host = fleet.join("web-3").await;
+    assert_eq!(other_host.renew(&first_request.csr).await.unwrap_err().kind, "csr.invalid", "a renewal refuses the key too");
 }
 
 #[tokio::test]
@@ -334,22 +343,23 @@ async fn enrol_admits_one_host_when_two_share_name() {
         let token = fleet.create_token(json!({"nodegroup": "c/g", "uses": 2})).await;
         let racers = ["a", "b"].map(|_| {
             let (fleet, token) = (Arc::clone(&fleet), token.clone());
-            let from = format!("127.0.0.1:{}", 1000 + round).parse().unwrap();
+            let source_address = format!("127.0.0.1:{}", 1000 + round).parse().unwrap();
             tokio::spawn(async move {
-                let request = EnrollRequest { token, csr: new_request().csr, seal_key: [7; 32], name: format!("n{round}") };
-                fleet.parts().enrolment.enrol(from, request).await
+                let request =
+                    EnrollRequest { token, csr: new_key_and_request().csr, seal_key: [7; 32], name: format!("n{round}") };
+                fleet.components().enrolment.enrol(source_address, request).await
             })
         });
-        let mut won = 0;
+        let mut joined_count = 0;
         for racer in racers {
             match racer.await.unwrap() {
-                Ok(_) => won += 1,
+                Ok(_) => joined_count += 1,
                 Err(error) => {
                     assert_eq!(error.message, has_host_message(&format!("n{round}")));
                 }
             }
         }
-        assert_eq!((won, uses_left(&fleet, &token)), (1, json!(1)), "round {round}");
+        assert_eq!((joined_count, uses_left(&fleet, &token)), (1, json!(1)), "round {round}");
     }
 }
 
@@ -360,20 +370,21 @@ async fn enrol_checks_name_and_key_in_store_when_cache_lags() {
         {"kind": "Node", "name": "web-1", "nodegroup": "c/g"}]);
     fleet.apply(objects).await;
     let token = fleet.create_token(json!({"nodegroup": "c/g", "uses": 10})).await;
-    let of_node = fleet.create_token(json!({"node": "web-1"})).await;
-    let taken = new_request();
-    let node = fleet.enrol(&token, "web-1", &taken.csr).await.unwrap().node;
-    let mut other = fleet.join("web-3").await;
-    // The memory is updated after the commit. Here it is not updated yet.
-    let forgotten = || fleet.parts().identities.remove(node, StoreRevision::new(u64::MAX));
-    forgotten();
-    let got = fleet.enrol(&token, "web-2", &taken.csr).await.unwrap_err();
-    assert_eq!(got.message, "the certificate request is refused: its key belongs to another node; create a new key");
-    assert_eq!(other.renew(&taken.csr).await.unwrap_err().kind, "csr.invalid");
-    for token in [&token, &of_node] {
-        forgotten();
-        let got = fleet.enrol(token, "web-1", &new_request().csr).await.unwrap_err();
-        assert_eq!((got.status, got.message.as_str()), (409, &*has_host_message("web-1")));
+    let node_token = fleet.create_token(json!({"node": "web-1"})).await;
+    let first_request = new_key_and_request();
+    let node = fleet.enrol(&token, "web-1", &first_request.csr).await.unwrap().node;
+    let mut other_host = fleet.join("web-3").await;
+    // The cache of identities is updated after the commit. Its removal of the node imitates a cache that is not updated
+    // yet.
+    let remove_from_cache = || fleet.components().identities.remove(node, StoreRevision::new(u64::MAX));
+    remove_from_cache();
+    let error = fleet.enrol(&token, "web-2", &first_request.csr).await.unwrap_err();
+    assert_eq!(error.message, "the certificate request is refused: its key belongs to another node; create a new key");
+    assert_eq!(other_host.renew(&first_request.csr).await.unwrap_err().kind, "csr.invalid");
+    for token in [&token, &node_token] {
+        remove_from_cache();
+        let error = fleet.enrol(token, "web-1", &new_key_and_request().csr).await.unwrap_err();
+        assert_eq!((error.status, error.message.as_str()), (409, &*has_host_message("web-1")));
     }
     assert_eq!(uses_left(&fleet, &token), 9);
 }
@@ -384,73 +395,77 @@ async fn s26_certificate_is_rejected_when_node_was_recreated() {
     let mut host = fleet.join("web-1").await;
     host.next_update(0).await;
     let node = host.node;
-    let mut parked = fleet.client(host.chain.clone(), host.key.clone_key());
-    let waiting =
-        tokio::spawn(
-            async move { call::<_, CheckInResponse>(&mut parked, "/agent/v1/checkin", &idle_check_in(None, 30_000)).await },
-        );
-    wait_until(|| fleet.parts().desired.is_waiting(node)).await;
+    let mut waiting_client = fleet.client(host.chain.clone(), host.key.clone_key());
+    let waiting_check_in = tokio::spawn(async move {
+        call::<_, CheckInResponse>(&mut waiting_client, "/agent/v1/checkin", &idle_check_in(None, 30_000)).await
+    });
+    wait_until(|| fleet.components().desired.is_waiting(node)).await;
     delete_node(&fleet, node).await;
-    let cut = waiting.await.unwrap();
-    assert_eq!(cut.unwrap_err().kind, "auth.revoked", "it is cut, and not answered when its time is over");
+    let result = waiting_check_in.await.unwrap();
+    assert_eq!(result.unwrap_err().kind, "auth.revoked", "the deletion ends the waiting check-in at once");
     assert_eq!(host.check_in(0).await.unwrap_err().kind, "auth.revoked");
-    let request = stemma_wire::message::enroll::RenewRequest { csr: new_request().csr };
+    let request = stemma_wire::message::enroll::RenewRequest { csr: new_key_and_request().csr };
     let response = send_request(&mut host.client, Method::POST, "/agent/v1/renew", encode(&request)).await;
-    assert_eq!(error_response(&response).kind, "auth.revoked", "nor does it renew");
-    assert_eq!(response.headers()["connection"], "close", "its connection ends");
+    assert_eq!(error_response(&response).kind, "auth.revoked", "a renewal is refused too");
+    assert_eq!(response.headers()["connection"], "close", "the controller closes the connection");
     // A node is created again with the same uuid and joins again. The old certificate remains revoked.
     let name = NodeName::new("web-1").unwrap();
     let caller = admin_caller();
-    let again = fleet.parts().registry.write(&caller, |sight| {
-        let mut work = PendingWrite::new(sight);
+    let creation = fleet.components().registry.write(&caller, |context| {
+        let mut work = PendingWrite::new(context);
         work.create(node, Some(name.clone()), NodeSpec::default())?;
         work.finish(StoredAnswer::empty(201))
     });
-    again.await.unwrap();
+    creation.await.unwrap();
     let token = fleet.create_token(json!({"node": "web-1"})).await;
-    let new = new_request();
-    let answer = fleet.enrol(&token, "web-1", &new.csr).await.unwrap();
+    let second_request = new_key_and_request();
+    let answer = fleet.enrol(&token, "web-1", &second_request.csr).await.unwrap();
     assert_eq!(answer.node, node);
-    assert!(fleet.host(node, &new, answer.chain).check_in(0).await.is_ok());
+    assert!(fleet.host_with_certificate(node, &second_request, answer.chain).check_in(0).await.is_ok());
     assert_eq!(host.check_in(0).await.unwrap_err().kind, "auth.revoked");
     fleet.wait_until_audited(&format!("node/{node}"), "auth.revoked", 4).await;
 }
 
+/// Deletes a node as an operator does, and publishes the deletion as the reconciler does.
 async fn delete_node(fleet: &Fleet, node: Uuid) {
     let caller = admin_caller();
-    let deleted = fleet.parts().registry.write(&caller, |sight| -> Result<Decision, _> {
-        let mut work = PendingWrite::new(sight);
-        let object = sight.model.nodes.get(node).cloned().expect("the node is there");
+    let deletion = fleet.components().registry.write(&caller, |context| -> Result<Decision, _> {
+        let mut work = PendingWrite::new(context);
+        let object = context.model.nodes.get(node).cloned().expect("the node exists");
         work.delete_node(&object)?;
         work.finish(StoredAnswer::empty(204))
     });
-    deleted.await.unwrap();
+    deletion.await.unwrap();
     let changes = vec![(node, DesiredChange::Deleted)];
-    fleet.parts().desired.publish(PassResult { revision: Revision(fleet.last_revision().await), changes });
+    fleet.components().desired.publish(PassResult { revision: Revision(fleet.last_revision().await), changes });
 }
 
 #[tokio::test]
 async fn s27_wrong_tokens_are_limited_without_delaying_joining_fleet() {
     let fleet =
         Fleet::start_with(|options| options.attempt_limits = AttemptLimits { per_network: 5, ..AttemptLimits::default() }).await;
-    let good = fleet.create_token(json!({"uses": 100})).await;
-    let id = good.split('.').next().unwrap();
-    let (of_stemma, of_controller) = ("0".repeat(64), "-".repeat(43));
+    let good_token = fleet.create_token(json!({"uses": 100})).await;
+    let id = good_token.split('.').next().unwrap();
+    let (long_secret, short_secret) = ("0".repeat(64), "-".repeat(43));
     for guess in [
-        format!("{id}.{of_stemma}"),
-        format!("{id}.{of_controller}"),
-        format!("0000000000000000.{of_stemma}"),
-        format!("0000000000000000.{of_controller}"),
-        format!("ffffffffffffffff.{of_stemma}"),
+        format!("{id}.{long_secret}"),
+        format!("{id}.{short_secret}"),
+        format!("0000000000000000.{long_secret}"),
+        format!("0000000000000000.{short_secret}"),
+        format!("ffffffffffffffff.{long_secret}"),
     ] {
-        assert_eq!(fleet.enrol(&guess, "web-1", &new_request().csr).await.unwrap_err(), bad_token_error(), "all alike");
+        assert_eq!(
+            fleet.enrol(&guess, "web-1", &new_key_and_request().csr).await.unwrap_err(),
+            bad_token_error(),
+            "each wrong token gets the same error"
+        );
     }
-    let got = fleet.enrol(&good, "web-1", &new_request().csr).await.unwrap_err();
-    assert_eq!((got.status, got.kind.as_str()), (503, "server.busy"));
+    let error = fleet.enrol(&good_token, "web-1", &new_key_and_request().csr).await.unwrap_err();
+    assert_eq!((error.status, error.kind.as_str()), (503, "server.busy"));
     assert_eq!(fleet.refused_count("token_guesses"), 1);
     fleet.clock.advance(60);
     for n in 0..20 {
-        fleet.enrol(&good, &format!("web-{n}"), &new_request().csr).await.unwrap();
+        fleet.enrol(&good_token, &format!("web-{n}"), &new_key_and_request().csr).await.unwrap();
     }
 }
 
@@ -459,14 +474,14 @@ async fn s27_wrong_tokens_are_limited_without_delaying_joining_fleet() {
 async fn y09_malformed_token_is_not_counted_as_attempt() {
     let limits = AttemptLimits { per_network: 2, total: 2, ..AttemptLimits::default() };
     let fleet = Fleet::start_with(|options| options.attempt_limits = limits).await;
-    let good = fleet.create_token(json!({})).await;
-    let id = good.split('.').next().unwrap();
-    let shorter = &good[..good.len() - 1];
-    for (text, why) in [
-        (shorter, "has 42 characters, and a secret has 64, or 43 if a controller created it"),
-        (&good[..20], "has 3 characters, and a secret has 64"),
-        (&*format!("{good}0"), "has 44 characters"),
-        (&*format!("{good}{good}"), "has 103 characters"),
+    let good_token = fleet.create_token(json!({})).await;
+    let id = good_token.split('.').next().unwrap();
+    let truncated_token = &good_token[..good_token.len() - 1];
+    for (text, reason) in [
+        (truncated_token, "has 42 characters, and a secret has 64, or 43 if a controller created it"),
+        (&good_token[..20], "has 3 characters, and a secret has 64"),
+        (&*format!("{good_token}0"), "has 44 characters"),
+        (&*format!("{good_token}{good_token}"), "has 103 characters"),
         (&*"x".repeat(163), "it is not ID.SECRET"),
         (&*format!("{id}.zz"), "has 2 characters"),
         (&*format!("{id}.{}", "z".repeat(64)), "has characters that no secret has"),
@@ -474,155 +489,163 @@ async fn y09_malformed_token_is_not_counted_as_attempt() {
         ("nonsense", "it is not ID.SECRET"),
         ("", "it is not ID.SECRET"),
     ] {
-        let got = fleet.enrol(text, "web-1", &new_request().csr).await.unwrap_err();
-        assert_eq!((got.status, &*got.kind), (400, "field.invalid"), "{text}");
-        assert!(got.message.contains(why) && got.message.contains("nothing was changed"), "{}", got.message);
+        let error = fleet.enrol(text, "web-1", &new_key_and_request().csr).await.unwrap_err();
+        assert_eq!((error.status, &*error.kind), (400, "field.invalid"), "{text}");
+        assert!(error.message.contains(reason) && error.message.contains("nothing was changed"), "{}", error.message);
     }
     assert_eq!(fleet.refused_count("token_guesses"), 0);
     // A name that is too long is refused by the rule for names, and the token is not used up.
-    let got = fleet.enrol(&good, &"a".repeat(256), &new_request().csr).await.unwrap_err();
-    assert_eq!((got.status, &*got.kind), (400, "field.invalid"));
-    assert!(got.message.contains("1 to 255 letters") && got.message.contains("--name"), "{}", got.message);
-    fleet.enrol(&good, "web-1", &new_request().csr).await.unwrap();
+    let error = fleet.enrol(&good_token, &"a".repeat(256), &new_key_and_request().csr).await.unwrap_err();
+    assert_eq!((error.status, &*error.kind), (400, "field.invalid"));
+    assert!(error.message.contains("1 to 255 letters") && error.message.contains("--name"), "{}", error.message);
+    fleet.enrol(&good_token, "web-1", &new_key_and_request().csr).await.unwrap();
 }
 
-/// Enrols as if from an address that a test on loopback cannot have.
-async fn enrol_from(fleet: &Fleet, from: &str, token: &str, name: &str) -> Result<Uuid, (u16, &'static str)> {
-    let KeyAndRequest { csr, .. } = new_request();
+/// Enrols from this source address, which no real connection on loopback can have. Returns the node, or the status and
+/// the type of the error.
+async fn enrol_from(fleet: &Fleet, source_address: &str, token: &str, name: &str) -> Result<Uuid, (u16, &'static str)> {
+    let KeyAndRequest { csr, .. } = new_key_and_request();
     let request = EnrollRequest { token: token.into(), csr, seal_key: [7; 32], name: name.into() };
-    let answer = fleet.parts().enrolment.enrol(from.parse().unwrap(), request).await;
+    let answer = fleet.components().enrolment.enrol(source_address.parse().unwrap(), request).await;
     answer.map(|answer| answer.node).map_err(|error| (error.status(), error.kind.name()))
 }
 
 #[tokio::test]
-async fn s27_s29_enrol_accepts_good_token_when_many_guess() {
+async fn s27_s29_enrol_accepts_good_token_when_many_guess_tokens() {
     let limits = AttemptLimits { per_network: 5, total: 8, refill_s: 3 };
     let fleet = Fleet::start_with(|options| options.attempt_limits = limits).await;
-    let (good, spent) = (fleet.create_token(json!({"uses": 10})).await, fleet.create_token(json!({})).await);
-    let (unknown, other) = (format!("{}.{}", "0".repeat(16), "0".repeat(64)), format!("{}.{}", "f".repeat(16), "0".repeat(43)));
-    enrol_from(&fleet, "[2001:db8::1]:1", &spent, "web-0").await.unwrap();
-    // One site has the limit of one address, however many addresses it uses.
+    let (good_token, spent_token) = (fleet.create_token(json!({"uses": 10})).await, fleet.create_token(json!({})).await);
+    let (unknown_token, other_token) =
+        (format!("{}.{}", "0".repeat(16), "0".repeat(64)), format!("{}.{}", "f".repeat(16), "0".repeat(43)));
+    enrol_from(&fleet, "[2001:db8::1]:1", &spent_token, "web-0").await.unwrap();
+    // All addresses of one network (a /64 of IPv6) share one limit.
     for host in 1..=5 {
-        let guessed = enrol_from(&fleet, &format!("[2001:db8:0:7::{host}]:1"), &unknown, "web-1").await;
-        assert_eq!(guessed, Err((403, "token.invalid")));
+        let result = enrol_from(&fleet, &format!("[2001:db8:0:7::{host}]:1"), &unknown_token, "web-1").await;
+        assert_eq!(result, Err((403, "token.invalid")));
     }
-    for token in [&unknown, &good] {
-        let refused = enrol_from(&fleet, "[2001:db8:0:7:5::5]:1", token, "web-1").await;
-        assert_eq!(refused, Err((503, "server.busy")), "unseen");
+    for token in [&unknown_token, &good_token] {
+        let result = enrol_from(&fleet, "[2001:db8:0:7:5::5]:1", token, "web-1").await;
+        assert_eq!(result, Err((503, "server.busy")), "the token is not checked");
     }
     for site in 1..=3 {
-        let guessed = enrol_from(&fleet, &format!("10.0.0.{site}:1"), &unknown, "web-1").await;
-        assert_eq!(guessed, Err((403, "token.invalid")));
+        let result = enrol_from(&fleet, &format!("10.0.0.{site}:1"), &unknown_token, "web-1").await;
+        assert_eq!(result, Err((403, "token.invalid")));
     }
-    // The limit of all networks together is used up. Bad tokens get no reason, and valid ones still join.
+    // The limit of all networks together is used up. An invalid token gets this error, whatever is wrong with it, and a
+    // valid token still joins.
     let revision = fleet.last_revision().await;
-    for (from, token) in [("10.0.0.4:1", &unknown), ("10.0.0.5:1", &other), ("10.0.0.6:1", &spent)] {
-        assert_eq!(enrol_from(&fleet, from, token, "web-1").await, Err((503, "server.busy")), "{from}");
+    for (source_address, token) in [("10.0.0.4:1", &unknown_token), ("10.0.0.5:1", &other_token), ("10.0.0.6:1", &spent_token)] {
+        assert_eq!(enrol_from(&fleet, source_address, token, "web-1").await, Err((503, "server.busy")), "{source_address}");
     }
     assert_eq!(fleet.last_revision().await, revision, "nothing is written");
     assert_eq!(fleet.refused_count("token_guesses"), 5);
-    enrol_from(&fleet, "10.0.0.7:1", &good, "web-1").await.unwrap();
-    let body = encode(&EnrollRequest { token: other, csr: new_request().csr, seal_key: [7; 32], name: "web-2".into() });
+    enrol_from(&fleet, "10.0.0.7:1", &good_token, "web-1").await.unwrap();
+    let body =
+        encode(&EnrollRequest { token: other_token, csr: new_key_and_request().csr, seal_key: [7; 32], name: "web-2".into() });
     let answer = send_request(&mut fleet.client_without_certificate(), Method::POST, "/agent/v1/enroll", body).await;
     assert_eq!((answer.status().as_u16(), answer.headers()["retry-after"].to_str().unwrap()), (503, "10"));
-    fleet.enrol(&good, "web-2", &new_request().csr).await.unwrap();
+    fleet.enrol(&good_token, "web-2", &new_key_and_request().csr).await.unwrap();
 }
 
 #[tokio::test]
 async fn prune_removes_only_expired_records() {
     let fleet = Fleet::start().await;
-    let parts = fleet.parts();
-    let forget = async || prune::prune(parts.registry.store().as_ref(), &parts.identities, parts.registry.now()).await;
-    // A sweep commits to the store only, and the cache follows through its watch.
-    let tokens = async || {
+    let parts = fleet.components();
+    let prune_once = async || prune::prune(parts.registry.store().as_ref(), &parts.identities, parts.registry.now()).await;
+    // `prune` commits to the store only. The cache follows through a watch of the store.
+    let count_tokens = async || {
         let head = parts.registry.store().head().await.unwrap();
         parts.registry.cache().wait_for(head).await;
         token::list(&parts.registry.cache().model(), &[]).len()
     };
-    let (stays, goes) = (fleet.join("web-1").await, fleet.join("web-2").await);
+    let (remaining_host, deleted_host) = (fleet.join("web-1").await, fleet.join("web-2").await);
     fleet.create_token(json!({"ttl_seconds": 7 * DAY_S})).await;
     fleet.create_token(json!({})).await;
-    assert_eq!((forget().await.unwrap(), tokens().await), (0, 4));
+    assert_eq!((prune_once().await.unwrap(), count_tokens().await), (0, 4));
     fleet.clock.advance(DAY_S - 60);
-    assert_eq!((forget().await.unwrap(), tokens().await), (0, 4), "what ended is still shown for a day");
+    assert_eq!((prune_once().await.unwrap(), count_tokens().await), (0, 4), "an ended token is still shown for a day");
     fleet.clock.advance(120);
-    assert_eq!((forget().await.unwrap(), tokens().await), (2, 2), "those that were spent");
+    assert_eq!((prune_once().await.unwrap(), count_tokens().await), (2, 2), "the two used tokens are removed");
     fleet.clock.advance(30 * 60);
-    assert_eq!((forget().await.unwrap(), tokens().await), (1, 1), "the one that expired");
-    delete_node(&fleet, goes.node).await;
+    assert_eq!((prune_once().await.unwrap(), count_tokens().await), (1, 1), "the token that expired early is removed");
+    delete_node(&fleet, deleted_host.node).await;
     fleet.clock.advance(29 * DAY_S);
-    assert_eq!((forget().await.unwrap(), tokens().await), (1, 0), "the one that expired late");
+    assert_eq!((prune_once().await.unwrap(), count_tokens().await), (1, 0), "the token that expired late is removed");
     let record = async |node: Uuid| {
         let snapshot = parts.registry.store().snapshot().await.unwrap();
         snapshot.get(agent_key(node).as_bytes()).await.unwrap()
     };
-    assert!(record(goes.node).await.is_some(), "its certificate can still be shown to renew");
+    assert!(record(deleted_host.node).await.is_some(), "a renewal could still present its certificate");
     fleet.clock.advance(2 * DAY_S);
     let revision = fleet.last_revision().await;
-    assert_eq!(forget().await.unwrap(), 1);
-    assert_eq!((record(goes.node).await, record(stays.node).await.is_some()), (None, true));
+    assert_eq!(prune_once().await.unwrap(), 1);
+    assert_eq!((record(deleted_host.node).await, record(remaining_host.node).await.is_some()), (None, true));
     let keys = parts.registry.store().snapshot().await.unwrap().list(&ListQuery::prefix(KEYS)).await.unwrap().entries;
-    assert_eq!(keys.len(), 1, "the key of what is gone is nobody's");
-    assert_eq!(keys[0].value, stays.node.to_string());
-    wait_until(|| parts.identities.expired(u64::MAX, 10).is_empty()).await;
-    assert!(parts.identities.is_enrolled(stays.node));
+    assert_eq!(keys.len(), 1, "the key of the deleted node belongs to no node");
+    assert_eq!(keys[0].value, remaining_host.node.to_string());
+    wait_until(|| parts.identities.expired_nodes(u64::MAX, 10).is_empty()).await;
+    assert!(parts.identities.is_enrolled(remaining_host.node));
     assert_eq!(fleet.last_revision().await, revision + 1);
-    assert_eq!((forget().await.unwrap(), fleet.last_revision().await), (0, revision + 1), "nothing to drop writes nothing");
+    assert_eq!(
+        (prune_once().await.unwrap(), fleet.last_revision().await),
+        (0, revision + 1),
+        "without an expired record, nothing is written"
+    );
 }
 
 #[tokio::test]
 async fn certificate_records_are_kept_and_limited_per_node() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
-    let csr = new_request().csr;
+    let csr = new_key_and_request().csr;
     for _ in 1..256 {
         host.renew(&csr).await.unwrap();
     }
     let revision = fleet.last_revision().await;
-    let got = host.renew(&csr).await.unwrap_err();
-    assert_eq!((got.status, got.kind.as_str()), (429, "certificate.too_many"));
-    assert_eq!(got.message, "the node has 256 certificates that can still be used, and cannot get more");
+    let error = host.renew(&csr).await.unwrap_err();
+    assert_eq!((error.status, error.kind.as_str()), (429, "certificate.too_many"));
+    assert_eq!(error.message, "the node has 256 certificates that can still be used, and cannot get more");
     assert_eq!((fleet.last_revision().await, fleet.refused_count("certificate.too_many")), (revision, 1));
-    assert!(host.check_in(0).await.is_ok(), "all else goes on");
-    let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
+    assert!(host.check_in(0).await.is_ok(), "check-ins still succeed");
+    let snapshot = fleet.components().registry.store().snapshot().await.unwrap();
     let bytes = snapshot.get(agent_key(host.node).as_bytes()).await.unwrap().unwrap();
-    let stored: Value = serde_json::from_slice(&bytes.value).unwrap();
-    assert_eq!(stored["record"]["certificates"].as_array().unwrap().len(), 256);
+    let node_record: Value = serde_json::from_slice(&bytes.value).unwrap();
+    assert_eq!(node_record["record"]["certificates"].as_array().unwrap().len(), 256);
 }
 
 #[tokio::test]
 async fn s30_node_names_are_revealed_only_to_good_tokens() {
     let fleet = Fleet::start().await;
     fleet.join("web-1").await;
-    let used = fleet.create_token(json!({})).await;
-    fleet.enrol(&used, "web-2", &new_request().csr).await.unwrap();
+    let used_token = fleet.create_token(json!({})).await;
+    fleet.enrol(&used_token, "web-2", &new_key_and_request().csr).await.unwrap();
     for name in ["web-1", "free", "not a name"] {
-        assert_eq!(fleet.enrol(&used, name, &new_request().csr).await.unwrap_err(), bad_token_error(), "{name}");
+        assert_eq!(fleet.enrol(&used_token, name, &new_key_and_request().csr).await.unwrap_err(), bad_token_error(), "{name}");
     }
-    let good = fleet.create_token(json!({})).await;
-    let got = fleet.enrol(&good, "web-1", &new_request().csr).await.unwrap_err();
+    let good_token = fleet.create_token(json!({})).await;
+    let error = fleet.enrol(&good_token, "web-1", &new_key_and_request().csr).await.unwrap_err();
     assert_eq!(
-        (got.status, got.message.as_str()),
+        (error.status, error.message.as_str()),
         (409, "the name 'web-1' is taken: a token that is bound to neither node nor group cannot take over a node")
     );
-    assert_eq!(fleet.enrol(&good, "validate", &new_request().csr).await.unwrap_err().status, 400);
-    fleet.enrol(&good, "free", &new_request().csr).await.unwrap();
+    assert_eq!(fleet.enrol(&good_token, "validate", &new_key_and_request().csr).await.unwrap_err().status, 400);
+    fleet.enrol(&good_token, "free", &new_key_and_request().csr).await.unwrap();
 }
 
 #[tokio::test]
 async fn y04_enrol_rejects_foreign_or_ambiguous_host_name() {
     let fleet = Fleet::start().await;
-    let good = fleet.create_token(json!({})).await;
+    let good_token = fleet.create_token(json!({})).await;
     for name in ["--help", "-x", "x.", "localhost", "LocalHost", "Detail"] {
-        let got = fleet.enrol(&good, name, &new_request().csr).await.unwrap_err();
-        assert_eq!((got.status, got.kind.as_str()), (400, "field.invalid"), "{name}: {}", got.message);
-        assert!(got.message.ends_with("; join with --name and another name"), "{}", got.message);
+        let error = fleet.enrol(&good_token, name, &new_key_and_request().csr).await.unwrap_err();
+        assert_eq!((error.status, error.kind.as_str()), (400, "field.invalid"), "{name}: {}", error.message);
+        assert!(error.message.ends_with("; join with --name and another name"), "{}", error.message);
     }
-    // Ironic's clients may choose such a name for a node, and its host can take it over.
+    // A client of Ironic may create a node with such a name. A host with a token for that node can take it over.
     let node = create_node(&fleet, "dot.").await;
-    let bound = fleet.create_token(json!({"node": "dot."})).await;
-    assert_eq!(fleet.enrol(&bound, "dot.", &new_request().csr).await.unwrap().node, node);
-    fleet.enrol(&good, "dot", &new_request().csr).await.unwrap();
+    let bound_token = fleet.create_token(json!({"node": "dot."})).await;
+    assert_eq!(fleet.enrol(&bound_token, "dot.", &new_key_and_request().csr).await.unwrap().node, node);
+    fleet.enrol(&good_token, "dot", &new_key_and_request().csr).await.unwrap();
 }
 
 #[tokio::test]
@@ -630,14 +653,14 @@ async fn token_is_shown_without_secret_and_can_be_deleted() {
     let fleet = Fleet::start().await;
     let token = fleet.create_token(json!({"uses": 3, "mode": "noop"})).await;
     let (id, secret) = token.split_once('.').unwrap();
-    let listed = Value::from(token::list(&fleet.parts().registry.cache().model(), &[]));
-    assert!(!listed.to_string().contains(secret));
-    let shown = &listed[0];
-    assert_eq!((&shown["id"], &shown["uses_left"], &shown["mode"]), (&json!(id), &json!(3), &json!("noop")));
+    let token_list = Value::from(token::list(&fleet.components().registry.cache().model(), &[]));
+    assert!(!token_list.to_string().contains(secret));
+    let shown_token = &token_list[0];
+    assert_eq!((&shown_token["id"], &shown_token["uses_left"], &shown_token["mode"]), (&json!(id), &json!(3), &json!("noop")));
     let bytes = std::fs::read(fleet.directory.path().join("data/store.redb")).unwrap();
     assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "the secret is nowhere at rest");
     fleet::delete_token(&fleet, id).await.unwrap();
-    assert_eq!(fleet.enrol(&token, "web-1", &new_request().csr).await.unwrap_err(), bad_token_error());
+    assert_eq!(fleet.enrol(&token, "web-1", &new_key_and_request().csr).await.unwrap_err(), bad_token_error());
     for (body, message) in [
         (json!({"usess": 1}), "Unknown attribute for join token: 'usess': is not a field here (did you mean \"uses\"?)"),
         (json!({"uses": 0}), "uses is 0, and may be 1 to 100000"),
@@ -645,40 +668,42 @@ async fn token_is_shown_without_secret_and_can_be_deleted() {
         (json!({"node": "nobody"}), "there is no node 'nobody'"),
         (json!({"nodegroup": "a/b"}), "there is no nodegroup 'a/b'"),
     ] {
-        let error = token::create(&fleet.parts().registry, &admin_caller(), &body).await.unwrap_err();
+        let error = token::create(&fleet.components().registry, &admin_caller(), &body).await.unwrap_err();
         assert!(error.message.contains(message), "{body}: {}", error.message);
     }
 }
 
-/// Regression: a join that took over a node named no node in the audit, and neither did a repeated response.
+/// Regression: the audit of a join that took over a node did not name the node. The audit of a repeated join did not
+/// name it either.
 #[tokio::test]
 async fn join_is_audited_with_token_node_and_certificate() {
     let fleet = Fleet::start().await;
     create_node(&fleet, "web-1").await;
-    let (bound, free, own) =
-        (fleet.create_token(json!({"node": "web-1"})).await, fleet.create_token(json!({})).await, new_request());
+    let (bound_token, free_token, request) =
+        (fleet.create_token(json!({"node": "web-1"})).await, fleet.create_token(json!({})).await, new_key_and_request());
     for _ in 0..2 {
-        fleet.enrol(&bound, "web-1", &own.csr).await.unwrap();
+        fleet.enrol(&bound_token, "web-1", &request.csr).await.unwrap();
     }
-    fleet.enrol(&free, "web-2", &new_request().csr).await.unwrap();
-    for (token, name, actions) in [(&bound, "web-1", &["unchanged"; 2][..]), (&free, "web-2", &["created"])] {
+    fleet.enrol(&free_token, "web-2", &new_key_and_request().csr).await.unwrap();
+    for (token, name, actions) in [(&bound_token, "web-1", &["unchanged"; 2][..]), (&free_token, "web-2", &["created"])] {
         for query in
             [format!("principal={}", token_principal(token)), format!("principal={}&object=node/{name}", token_principal(token))]
         {
             let audit = fleet.read(&format!("/v1/audit?{query}")).await;
             let entries = audit["audit"].as_array().unwrap();
-            let objects: Vec<&Value> = entries.iter().flat_map(|one| one["objects"].as_array().unwrap()).collect();
-            let done: Vec<&str> = objects.iter().map(|one| one["action"].as_str().unwrap()).collect();
-            assert_eq!((entries.len(), &*done), (actions.len(), actions), "{query}: {audit}");
-            let is_named = |one: &&Value| {
-                let part = one["part"].as_str().unwrap_or_default();
-                one["kind"] == "node"
-                    && one["name"] == name
+            let objects: Vec<&Value> = entries.iter().flat_map(|entry| entry["objects"].as_array().unwrap()).collect();
+            let found_actions: Vec<&str> = objects.iter().map(|object| object["action"].as_str().unwrap()).collect();
+            assert_eq!((entries.len(), &*found_actions), (actions.len(), actions), "{query}: {audit}");
+            let is_certificate_issue = |object: &&Value| {
+                let part = object["part"].as_str().unwrap_or_default();
+                object["kind"] == "node"
+                    && object["name"] == name
                     && part.starts_with("certificates.")
+                    // `certificates.` and a serial number of 32 digits.
                     && part.len() == 45
-                    && one["part_action"] == "issued"
+                    && object["part_action"] == "issued"
             };
-            assert!(objects.iter().all(is_named), "{audit}");
+            assert!(objects.iter().all(is_certificate_issue), "{audit}");
         }
     }
 }

@@ -22,20 +22,24 @@ use tokio::time::{Instant, timeout};
 use crate::fleet::{Fleet, TIMEOUT, TestClock, observation_digest};
 use crate::served::TestApi;
 
-/// One event: its id, its class and its data.
+/// One event of a stream: its id if any, its class, and its data.
 type SentEvent = (Option<String>, String, Value);
 
+/// The receiving end of an event stream.
 struct EventReader {
     body: BoxedBody,
+    /// The received text that is not yet returned as an event.
     text: String,
 }
 
 impl EventReader {
-    async fn open(api: Arc<Api>, path: &str, last: Option<u64>) -> Self {
-        let last = last.map(|last| ("last-event-id", last.to_string()));
-        Self::open_with(api, path, last.as_ref().map(|(name, value)| (*name, &**value))).await
+    /// Opens the stream at this path. With `last_event_id`, the stream continues after the event with that id.
+    async fn open(api: Arc<Api>, path: &str, last_event_id: Option<u64>) -> Self {
+        let last_event_id = last_event_id.map(|last_event_id| ("last-event-id", last_event_id.to_string()));
+        Self::open_with(api, path, last_event_id.as_ref().map(|(name, value)| (*name, &**value))).await
     }
 
+    /// Opens the stream at this path with one more header, if any. Checks the status and the content type.
     async fn open_with(api: Arc<Api>, path: &str, header: Option<(&str, &str)>) -> Self {
         let request = Request::get(path).header("host", "localhost");
         let request = header.into_iter().fold(request, |request, (name, value)| request.header(name, value));
@@ -45,7 +49,7 @@ impl EventReader {
         Self { body: response.into_body(), text: String::new() }
     }
 
-    /// Reads the next event. Returns `None` at the end of the stream.
+    /// Reads the next event, and skips comments. Returns `None` at the end of the stream.
     async fn next(&mut self) -> Option<SentEvent> {
         loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {
@@ -61,90 +65,94 @@ impl EventReader {
         }
     }
 
-    /// Reads the next text as it was sent, which may be a comment. Returns `None` at the end of the stream.
+    /// Reads the next part of the body as text. It may be a comment of the stream. Returns `None` at the end of the
+    /// stream.
     async fn next_text(&mut self) -> Option<String> {
         let frame = timeout(TIMEOUT, self.body.frame()).await.expect("something is sent in time");
         let data = frame?.unwrap().into_data().unwrap();
         Some(std::str::from_utf8(&data).unwrap().to_owned())
     }
 
-    /// Reads the next change of an object. Returns its id, and `ACTION KIND/NAME in CLUSTER`.
+    /// Reads the next event, which must be a change of an object. Returns the id of the event, if any, and the text
+    /// `ACTION KIND/NAME in CLUSTER`.
     async fn next_change(&mut self) -> (Option<u64>, String) {
         let (id, class, data) = self.next().await.unwrap();
         assert_eq!(class, "object", "{data}");
         let text = |field: &str| data[field].as_str().unwrap_or("-").to_owned();
-        let what = format!("{} {}/{} in {}", text("action"), text("kind"), text("name"), text("cluster"));
-        (id.map(|id| id.parse().unwrap()), what)
+        let summary = format!("{} {}/{} in {}", text("action"), text("kind"), text("name"), text("cluster"));
+        (id.map(|id| id.parse().unwrap()), summary)
     }
 }
 
+/// Starts an API with cluster prod, its group web, node n1 in that group, and node loose in no group.
 async fn site() -> TestApi {
-    let served = TestApi::start().await;
+    let server = TestApi::start().await;
     let objects = json!({"objects": [
         {"kind": "Cluster", "name": "prod", "labels": {"tier": "gold"}},
         {"kind": "NodeGroup", "cluster": "prod", "name": "web"},
         {"kind": "Node", "name": "n1", "nodegroup": "prod/web"},
         {"kind": "Node", "name": "loose"},
     ]});
-    served.expect("POST", "/v1/apply", &objects, 200).await;
-    served
+    server.expect("POST", "/v1/apply", &objects, 200).await;
+    server
 }
 
 #[tokio::test]
 async fn event_id_is_set_on_last_event_of_revision() {
-    let served = site().await;
-    let mut stream = EventReader::open(served.api(), "/v1/events?class=object&from=1", None).await;
-    let mut told = Vec::new();
+    let server = site().await;
+    let mut stream = EventReader::open(server.api(), "/v1/events?class=object&from=1", None).await;
+    let mut changes = Vec::new();
     for _ in 0..4 {
-        told.push(stream.next_change().await);
+        changes.push(stream.next_change().await);
     }
-    let names: Vec<&str> = told.iter().map(|(_, what)| what.as_str()).collect();
+    let names: Vec<&str> = changes.iter().map(|(_, summary)| summary.as_str()).collect();
     assert_eq!(
         names,
         ["created cluster/prod in prod", "created nodegroup/web in prod", "created node/n1 in prod", "created node/loose in -"]
     );
-    let ids: Vec<Option<u64>> = told.iter().map(|(id, _)| *id).collect();
+    let ids: Vec<Option<u64>> = changes.iter().map(|(id, _)| *id).collect();
     assert!(ids[..3].iter().all(Option::is_none), "{ids:?}");
-    let last = ids[3].unwrap();
-    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/a", "value": "b"}]), 200).await;
+    let last_id = ids[3].unwrap();
+    server.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/a", "value": "b"}]), 200).await;
     let (id, class, data) = stream.next().await.unwrap();
     assert_eq!((class.as_str(), &data["object"]["labels"]), ("object", &json!({"a": "b"})));
     assert_eq!(data["object"]["resource_version"], data["revision"]);
     assert_eq!(id.unwrap(), data["revision"].to_string());
-    served.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
-    let (_, _, gone) = stream.next().await.unwrap();
+    server.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
+    let (_, _, deletion) = stream.next().await.unwrap();
     assert_eq!(
-        json!([gone["action"], gone["name"], gone["object"]]),
+        json!([deletion["action"], deletion["name"], deletion["object"]]),
         json!(["deleted", "loose", null]),
-        "of what is gone its name is told"
+        "the event of a deletion contains the name and no object"
     );
     // A client that was disconnected continues after the last event it has seen.
-    let mut again = EventReader::open(served.api(), "/v1/events?class=object", Some(last)).await;
-    assert_eq!(again.next_change().await.1, "updated node/n1 in prod");
-    assert_eq!(again.next_change().await.1, "deleted node/loose in -");
+    let mut resumed_stream = EventReader::open(server.api(), "/v1/events?class=object", Some(last_id)).await;
+    assert_eq!(resumed_stream.next_change().await.1, "updated node/n1 in prod");
+    assert_eq!(resumed_stream.next_change().await.1, "deleted node/loose in -");
 }
 
 #[tokio::test]
 async fn event_filter_reports_object_when_leaving_selection() {
-    let served = site().await;
-    let mut nodes = EventReader::open(served.api(), "/v1/events?class=object&kind=node&from=1", None).await;
-    let mut gold = EventReader::open(served.api(), "/v1/events?class=object&kind=node&selector=tier%3Dgold&from=1", None).await;
-    assert_eq!(nodes.next_change().await.1, "created node/n1 in prod");
-    assert_eq!(nodes.next_change().await.1, "created node/loose in -");
-    assert_eq!(gold.next_change().await.1, "created node/n1 in prod", "its label is the cluster's");
-    served.expect("PATCH", "/v1/nodes/loose", &json!([{"op": "add", "path": "/labels/tier", "value": "silver"}]), 200).await;
-    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/tier", "value": "silver"}]), 200).await;
-    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/other", "value": "x"}]), 200).await;
-    served.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
-    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "remove", "path": "/labels/tier"}]), 200).await;
-    assert_eq!(gold.next_change().await.1, "updated node/n1 in prod", "it had the label before");
-    let (_, _, back) = gold.next().await.unwrap();
-    assert!(back["object"]["labels"].get("tier").is_none(), "what came between was another's: {back}");
+    let server = site().await;
+    let mut node_stream = EventReader::open(server.api(), "/v1/events?class=object&kind=node&from=1", None).await;
+    let mut gold_stream =
+        EventReader::open(server.api(), "/v1/events?class=object&kind=node&selector=tier%3Dgold&from=1", None).await;
+    assert_eq!(node_stream.next_change().await.1, "created node/n1 in prod");
+    assert_eq!(node_stream.next_change().await.1, "created node/loose in -");
+    assert_eq!(gold_stream.next_change().await.1, "created node/n1 in prod", "n1 inherits the label of the cluster");
+    server.expect("PATCH", "/v1/nodes/loose", &json!([{"op": "add", "path": "/labels/tier", "value": "silver"}]), 200).await;
+    server.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/tier", "value": "silver"}]), 200).await;
+    server.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/other", "value": "x"}]), 200).await;
+    server.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
+    server.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "remove", "path": "/labels/tier"}]), 200).await;
+    assert_eq!(gold_stream.next_change().await.1, "updated node/n1 in prod", "n1 had the label before this update");
+    let (_, _, data) = gold_stream.next().await.unwrap();
+    assert!(data["object"]["labels"].get("tier").is_none(), "no event is sent while n1 does not match: {data}");
 }
 
 #[tokio::test]
 async fn event_stream_rejects_invalid_parameters() {
-    let served = site().await;
+    let server = site().await;
     for (path, status, kind) in [
         ("/v1/events?from=1000000", 409, "revision.ahead"),
         ("/v1/events?from=x", 400, "request.query"),
@@ -155,229 +163,243 @@ async fn event_stream_rejects_invalid_parameters() {
         ("/v1/events?selector=%2C%2C", 400, "selector.invalid"),
         ("/v1/events?since=1", 400, "request.query"),
     ] {
-        let refused = served.send("GET", path, &[], None).await;
-        assert_eq!((refused.status, &refused.body["error"]["type"]), (status, &json!(kind)), "{path}");
+        let answer = server.send("GET", path, &[], None).await;
+        assert_eq!((answer.status, &answer.body["error"]["type"]), (status, &json!(kind)), "{path}");
     }
-    let refused = served.send("GET", "/v1/events", &[("last-event-id", "x")], None).await;
-    assert_eq!(refused.status, 400);
+    let answer = server.send("GET", "/v1/events", &[("last-event-id", "x")], None).await;
+    assert_eq!(answer.status, 400);
 }
 
-async fn is_admitted(served: &TestApi) -> bool {
+/// Returns whether the controller accepts one more event stream.
+async fn is_admitted(server: &TestApi) -> bool {
     let request = Request::get("/v1/events").header("host", "localhost").body(Full::new(Bytes::new())).unwrap();
-    respond(served.api(), None, request).await.status() == 200
+    respond(server.api(), None, request).await.status() == 200
 }
 
 #[tokio::test]
 async fn event_stream_starts_with_current_id_when_nothing_matches() {
-    let served = site().await;
-    let mut stream = EventReader::open(served.api(), "/v1/events?kind=release", None).await;
-    let first = timeout(TIMEOUT, stream.next_text()).await.unwrap().unwrap();
-    let head = served.api().cache().model().revision;
-    assert_eq!(first, format!(": begins\nid: {head}\n\n"), "the id of what is not told, without an event");
+    let server = site().await;
+    let mut stream = EventReader::open(server.api(), "/v1/events?kind=release", None).await;
+    let first_text = timeout(TIMEOUT, stream.next_text()).await.unwrap().unwrap();
+    let head = server.api().cache().model().revision;
+    assert_eq!(first_text, format!(": begins\nid: {head}\n\n"), "a comment has the current id, though no event matches");
 }
 
 #[tokio::test]
 async fn event_stream_sends_keep_alive_after_30_seconds() {
-    let served = site().await;
-    let mut stream = EventReader::open(served.api(), "/v1/events?class=object&kind=cluster", None).await;
-    served.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
-    served.expect("POST", "/v1/clusters", &json!({"name": "far"}), 202).await;
-    let (last, what) = stream.next_change().await;
-    assert_eq!(what, "created cluster/far in far");
+    let server = site().await;
+    let mut stream = EventReader::open(server.api(), "/v1/events?class=object&kind=cluster", None).await;
+    server.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
+    server.expect("POST", "/v1/clusters", &json!({"name": "far"}), 202).await;
+    let (last_id, summary) = stream.next_change().await;
+    assert_eq!(summary, "created cluster/far in far");
     // From here on the test's clock is paused. When no task has work left, it jumps to the next timer.
     tokio::time::pause();
-    let (round, rounding) = (Duration::from_secs(30), Duration::from_millis(5));
-    let comment = format!(": keep-alive\nid: {}\n\n", last.unwrap());
-    let mut before = Instant::now();
+    let (interval, tolerance) = (Duration::from_secs(30), Duration::from_millis(5));
+    let comment = format!(": keep-alive\nid: {}\n\n", last_id.unwrap());
+    let mut last_read_time = Instant::now();
     assert_eq!(stream.next_text().await.unwrap(), comment);
-    assert!(before.elapsed() < round + rounding, "the first comes within a round of any time: {:?}", before.elapsed());
+    assert!(
+        last_read_time.elapsed() < interval + tolerance,
+        "the first comment is sent within 30 seconds: {:?}",
+        last_read_time.elapsed()
+    );
     for _ in 0..3 {
-        before = Instant::now();
+        last_read_time = Instant::now();
         assert_eq!(stream.next_text().await.unwrap(), comment);
-        assert!(before.elapsed().abs_diff(round) < rounding, "{:?}", before.elapsed());
+        assert!(last_read_time.elapsed().abs_diff(interval) < tolerance, "{:?}", last_read_time.elapsed());
     }
 }
 
-/// Nothing is written when a token expires, so no change ends its stream.
+/// A token expires without a write. So the stream checks the token again only before it sends a keep-alive comment.
 #[tokio::test]
 async fn event_stream_closes_at_keep_alive_when_token_expired() {
-    let served = site().await;
-    served.expect("POST", "/v1/principals", &json!({"name": "vera", "role": "viewer"}), 201).await;
-    let made = served.expect("POST", "/v1/principals/vera/tokens", &json!({"ttl_seconds": 3600}), 201).await;
+    let server = site().await;
+    server.expect("POST", "/v1/principals", &json!({"name": "vera", "role": "viewer"}), 201).await;
+    let token_answer = server.expect("POST", "/v1/principals/vera/tokens", &json!({"ttl_seconds": 3600}), 201).await;
     let clock = Arc::new(TestClock::default());
-    let (store, cache) = (Arc::clone(served.api().registry.store()), Arc::clone(served.api().cache()));
+    let (store, cache) = (Arc::clone(server.api().registry.store()), Arc::clone(server.api().cache()));
     let registry = Arc::new(Registry::new(store, cache, Arc::clone(&clock) as _));
-    let api = Arc::new(Api { registry, ..Api::clone(&served.api()) });
-    let token = ("x-auth-token", made["token"].as_str().unwrap());
+    let api = Arc::new(Api { registry, ..Api::clone(&server.api()) });
+    let token = ("x-auth-token", token_answer["token"].as_str().unwrap());
     let mut stream = EventReader::open_with(api, "/v1/events?class=object", Some(token)).await;
-    let begins = timeout(TIMEOUT, stream.next_text()).await.unwrap().unwrap();
-    assert!(begins.starts_with(": begins\n"), "{begins}");
+    let first_text = timeout(TIMEOUT, stream.next_text()).await.unwrap().unwrap();
+    assert!(first_text.starts_with(": begins\n"), "{first_text}");
     tokio::time::pause();
-    let good = stream.next_text().await.unwrap();
-    assert!(good.starts_with(": keep-alive\n"), "{good}");
+    let second_text = stream.next_text().await.unwrap();
+    assert!(second_text.starts_with(": keep-alive\n"), "{second_text}");
     clock.advance(3600);
-    let ended = stream.next_text().await.unwrap();
-    assert!(ended.starts_with("event: end\n") && ended.contains("auth.required"), "{ended}");
+    let last_text = stream.next_text().await.unwrap();
+    assert!(last_text.starts_with("event: end\n") && last_text.contains("auth.required"), "{last_text}");
     assert_eq!(stream.next_text().await, None);
 }
 
 #[tokio::test]
 async fn event_stream_closes_when_client_reads_nothing_for_ten_seconds() {
-    let served = TestApi::start().await;
+    let server = TestApi::start().await;
     let names: Vec<String> = (0..20).map(|n| format!("c{n}")).collect();
     for name in &names {
-        served.expect("POST", "/v1/clusters", &json!({"name": name}), 202).await;
+        server.expect("POST", "/v1/clusters", &json!({"name": name}), 202).await;
     }
     tokio::time::pause();
-    for (waits_s, is_cut) in [(9, false), (11, true)] {
-        let mut stream = EventReader::open(served.api(), "/v1/events?class=object&kind=cluster&from=1", None).await;
-        tokio::time::sleep(Duration::from_secs(waits_s)).await;
-        let mut told = Vec::new();
+    for (wait_s, is_closed) in [(9, false), (11, true)] {
+        let mut stream = EventReader::open(server.api(), "/v1/events?class=object&kind=cluster&from=1", None).await;
+        tokio::time::sleep(Duration::from_secs(wait_s)).await;
+        let mut received_names = Vec::new();
         let end = loop {
             match stream.next().await {
-                Some((_, class, data)) if class == "object" => told.push(data["name"].as_str().unwrap().to_owned()),
+                Some((_, class, data)) if class == "object" => received_names.push(data["name"].as_str().unwrap().to_owned()),
                 end => break end,
             }
-            if told.len() == names.len() {
+            if received_names.len() == names.len() {
                 break None;
             }
         };
-        assert!(names.starts_with(&told), "what is told is told in order: {told:?}");
-        assert_eq!(told.len() < names.len(), is_cut, "after {waits_s} s: {told:?}");
-        let why = end.map(|(_, class, data)| (class, data["error"]["type"].clone()));
-        assert_eq!(why, is_cut.then(|| ("end".to_owned(), json!("events.slow"))));
-        if is_cut {
-            assert!(stream.next().await.is_none(), "it has ended");
+        assert!(names.starts_with(&received_names), "events are sent in order: {received_names:?}");
+        assert_eq!(received_names.len() < names.len(), is_closed, "after {wait_s} s: {received_names:?}");
+        let end_reason = end.map(|(_, class, data)| (class, data["error"]["type"].clone()));
+        assert_eq!(end_reason, is_closed.then(|| ("end".to_owned(), json!("events.slow"))));
+        if is_closed {
+            assert!(stream.next().await.is_none(), "the stream has ended");
         }
     }
 }
 
 #[tokio::test]
 async fn event_stream_sends_all_states_when_changes_are_dropped() {
-    let (served, fleet) = (site().await, Fleet::start().await);
-    let table = Arc::clone(&fleet.parts().desired);
-    let nodes = served.api().cache().model().nodes.iter().map(|node| node.meta.uuid).collect::<Vec<_>>();
-    let stand = |node: usize, is_placed| {
+    let (server, fleet) = (site().await, Fleet::start().await);
+    let table = Arc::clone(&fleet.components().desired);
+    let nodes = server.api().cache().model().nodes.iter().map(|node| node.meta.uuid).collect::<Vec<_>>();
+    let set_placed = |node: usize, is_placed| {
         table.status().set_inputs(nodes[node], || StateInputs { is_placed, ..StateInputs::default() });
     };
-    (0..nodes.len()).for_each(|node| stand(node, true));
-    let api = Arc::new(Api { desired: Some(Arc::clone(&table)), ..Api::clone(&served.api()) });
+    (0..nodes.len()).for_each(|node| set_placed(node, true));
+    let api = Arc::new(Api { desired: Some(Arc::clone(&table)), ..Api::clone(&server.api()) });
     let mut stream = EventReader::open(api, "/v1/events?class=status", None).await;
-    let told = async |stream: &mut EventReader| {
-        let mut told = BTreeMap::new();
-        while told.len() < nodes.len() {
+    let read_states = async |stream: &mut EventReader| {
+        let mut states = BTreeMap::new();
+        while states.len() < nodes.len() {
             let (_, _, data) = stream.next().await.unwrap();
-            told.insert(data["name"].as_str().unwrap().to_owned(), data["state"].as_str().unwrap().to_owned());
+            states.insert(data["name"].as_str().unwrap().to_owned(), data["state"].as_str().unwrap().to_owned());
         }
-        told
+        states
     };
-    let before = timeout(TIMEOUT, told(&mut stream)).await.expect("it is told at first");
-    // More changes than are retained, all of one node, after the last change of another node. Without an await, the
-    // stream cannot read in between.
-    stand(0, false);
-    (0..=16 * 1024).for_each(|n| stand(1, n % 2 == 1));
-    let after = timeout(TIMEOUT, told(&mut stream)).await.expect("it is told again");
-    assert_eq!(before.into_values().filter(|state| state == "unplaced").count(), 0);
+    let first_states = timeout(TIMEOUT, read_states(&mut stream)).await.expect("the states at the start of the stream");
+    // Node 0 changes once. Then node 1 changes more often than the table of states retains changes. Without an await,
+    // the stream cannot read in between.
+    set_placed(0, false);
+    (0..=16 * 1024).for_each(|n| set_placed(1, n % 2 == 1));
+    let later_states = timeout(TIMEOUT, read_states(&mut stream)).await.expect("the states after the lost changes");
+    assert_eq!(first_states.into_values().filter(|state| state == "unplaced").count(), 0);
     assert_eq!(
-        after.into_values().collect::<Vec<_>>(),
+        later_states.into_values().collect::<Vec<_>>(),
         ["unplaced", "unplaced"],
-        "also of the node whose change is no longer kept"
+        "also of the node whose change was dropped"
     );
 }
 
-/// If the store accepts no writes, the reconciler is delayed, and its table contains the states from before the last
-/// write.
+/// While the reconciler is delayed, its table contains the states from before the last write. The caller's stream then
+/// starts with states that are computed from the model (`is_stale`).
 #[tokio::test]
 async fn y06_event_stream_starts_after_own_write() {
-    let (served, fleet) = (site().await, Fleet::start().await);
-    let table = Arc::clone(&fleet.parts().desired);
-    let model = served.api().cache().model();
-    let stand = |name: &str, is_placed| {
+    let (server, fleet) = (site().await, Fleet::start().await);
+    let table = Arc::clone(&fleet.components().desired);
+    let model = server.api().cache().model();
+    let set_placed = |name: &str, is_placed| {
         let node = model.nodes.find(None, name).unwrap().meta.uuid;
         table.status().set_inputs(node, || StateInputs { is_placed, ..StateInputs::default() });
     };
     // As if `loose` had been in a group until now.
     for name in ["n1", "loose"] {
-        stand(name, true);
+        set_placed(name, true);
     }
-    let api = Api { desired: Some(Arc::clone(&table)), is_stale: true, ..Api::clone(&served.api()) };
+    let api = Api { desired: Some(Arc::clone(&table)), is_stale: true, ..Api::clone(&server.api()) };
     let mut stream = EventReader::open(Arc::new(api), "/v1/events?class=status", None).await;
-    let mut told = BTreeMap::new();
+    let mut is_unplaced_by_name = BTreeMap::new();
     for _ in 0..2 {
         let (_, _, data) = stream.next().await.unwrap();
-        told.insert(data["name"].as_str().unwrap().to_owned(), data["state"] == "unplaced");
+        is_unplaced_by_name.insert(data["name"].as_str().unwrap().to_owned(), data["state"] == "unplaced");
     }
-    assert_eq!(told, BTreeMap::from([("loose".to_owned(), true), ("n1".to_owned(), false)]));
+    assert_eq!(is_unplaced_by_name, BTreeMap::from([("loose".to_owned(), true), ("n1".to_owned(), false)]));
     // From here on the stream follows the table.
-    stand("n1", false);
+    set_placed("n1", false);
     let (_, _, data) = stream.next().await.unwrap();
     assert_eq!((&data["name"], &data["state"]), (&json!("n1"), &json!("unplaced")));
 }
 
 #[tokio::test]
 async fn event_stream_rejects_compacted_revision() {
-    let few = RedbOptions { kept_changes: 8, recent_changes: 8, ..RedbOptions::default() };
-    let served = TestApi::start_on_store(None, few).await;
+    let options = RedbOptions { kept_changes: 8, recent_changes: 8, ..RedbOptions::default() };
+    let server = TestApi::start_on_store(None, options).await;
     for n in 0..32 {
-        served.expect("POST", "/v1/clusters", &json!({"name": format!("c{n}")}), 202).await;
+        server.expect("POST", "/v1/clusters", &json!({"name": format!("c{n}")}), 202).await;
     }
-    let refused = served.send("GET", "/v1/events?from=1", &[], None).await;
-    assert_eq!((refused.status, &refused.body["error"]["type"]), (410, &json!("events.compacted")));
-    let detail = refused.body["error"]["detail"].as_str().unwrap();
+    let answer = server.send("GET", "/v1/events?from=1", &[], None).await;
+    assert_eq!((answer.status, &answer.body["error"]["type"]), (410, &json!("events.compacted")));
+    let detail = answer.body["error"]["detail"].as_str().unwrap();
     assert!(detail.contains("list the objects again"), "{detail}");
 }
 
 #[tokio::test]
 async fn event_stream_hides_other_clusters_when_principal_is_bound() {
-    let served = site().await;
-    served.expect("POST", "/v1/clusters", &json!({"name": "far", "labels": {"zone": "far"}}), 202).await;
-    served.expect("POST", "/v1/clusters/far/nodegroups", &json!({"name": "web"}), 202).await;
-    let place = |group: Option<&str>| json!([{"op": "add", "path": "/nodegroup", "value": group}]);
-    let secret = json!([{"op": "add", "path": "/labels/secret", "value": "far"}]);
-    // First in no cluster, then in this one, then in another.
-    served.expect("PATCH", "/v1/nodes/loose", &secret, 200).await;
-    served.expect("PATCH", "/v1/nodes/loose", &place(Some("prod/web")), 200).await;
-    served.expect("PATCH", "/v1/nodes/loose", &place(Some("far/web")), 200).await;
-    served.expect("PATCH", "/v1/nodes/loose", &json!([{"op": "add", "path": "/labels/secret", "value": "more"}]), 200).await;
-    served.expect("PATCH", "/v1/clusters/prod", &json!([{"op": "add", "path": "/labels/last", "value": "x"}]), 202).await;
-    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/zone", "value": "far"}]), 200).await;
-    let model = served.api().cache().model();
-    let within = model.clusters.find(None, "prod").unwrap().meta.uuid;
-    let bound = Api { visible_cluster: Some(ClusterId(within)), ..Api::clone(&served.api()) };
-    let bound = Arc::new(bound);
-    let mut selected = EventReader::open(Arc::clone(&bound), "/v1/events?class=object&from=1&selector=zone%3Dfar", None).await;
-    assert_eq!(selected.next_change().await.1, "updated node/n1 in prod", "what a node inherits elsewhere selects nothing");
-    let mut stream = EventReader::open(bound, "/v1/events?class=object&from=1", None).await;
-    let mut loose = Vec::new();
+    let server = site().await;
+    server.expect("POST", "/v1/clusters", &json!({"name": "far", "labels": {"zone": "far"}}), 202).await;
+    server.expect("POST", "/v1/clusters/far/nodegroups", &json!({"name": "web"}), 202).await;
+    let move_to = |group: Option<&str>| json!([{"op": "add", "path": "/nodegroup", "value": group}]);
+    let add_secret = json!([{"op": "add", "path": "/labels/secret", "value": "far"}]);
+    // The node loose is first in no cluster, then in prod, and then in far.
+    server.expect("PATCH", "/v1/nodes/loose", &add_secret, 200).await;
+    server.expect("PATCH", "/v1/nodes/loose", &move_to(Some("prod/web")), 200).await;
+    server.expect("PATCH", "/v1/nodes/loose", &move_to(Some("far/web")), 200).await;
+    server.expect("PATCH", "/v1/nodes/loose", &json!([{"op": "add", "path": "/labels/secret", "value": "more"}]), 200).await;
+    server.expect("PATCH", "/v1/clusters/prod", &json!([{"op": "add", "path": "/labels/last", "value": "x"}]), 202).await;
+    server.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/zone", "value": "far"}]), 200).await;
+    let model = server.api().cache().model();
+    let cluster_uuid = model.clusters.find(None, "prod").unwrap().meta.uuid;
+    let bound_api = Api { visible_cluster: Some(ClusterId(cluster_uuid)), ..Api::clone(&server.api()) };
+    let bound_api = Arc::new(bound_api);
+    let mut selecting_stream =
+        EventReader::open(Arc::clone(&bound_api), "/v1/events?class=object&from=1&selector=zone%3Dfar", None).await;
+    assert_eq!(
+        selecting_stream.next_change().await.1,
+        "updated node/n1 in prod",
+        "the label that loose inherits in far does not match here"
+    );
+    let mut stream = EventReader::open(bound_api, "/v1/events?class=object&from=1", None).await;
+    let mut loose_events = Vec::new();
     loop {
         let (_, _, data) = stream.next().await.unwrap();
         if data["name"] == "loose" {
-            loose.push((data["cluster"].clone(), data["object"]["labels"]["secret"].clone()));
+            loose_events.push((data["cluster"].clone(), data["object"]["labels"]["secret"].clone()));
         }
         assert_ne!(data["name"], "far", "{data}");
         if data["object"]["labels"]["last"] == "x" {
             break;
         }
     }
-    assert_eq!(loose, [(json!("prod"), json!("far")), (json!("prod"), Value::Null)], "it came, and it went");
+    assert_eq!(
+        loose_events,
+        [(json!("prod"), json!("far")), (json!("prod"), Value::Null)],
+        "one event with the object on entry, and one without it on exit"
+    );
 }
 
 /// Regression: a principal that is bound to a cluster was sent the later name of a node that had left the cluster.
 #[tokio::test]
 async fn x04_f15_event_stream_shows_old_name_when_object_leaves_cluster() {
-    let served = site().await;
-    served.expect("POST", "/v1/clusters", &json!({"name": "far"}), 202).await;
-    served.expect("POST", "/v1/clusters/far/nodegroups", &json!({"name": "web"}), 202).await;
-    let from = served.api().cache().model().revision.next();
-    let renamed = |name: &str| json!({"op": "replace", "path": "/name", "value": name});
-    let to_far = json!([renamed("n2"), {"op": "replace", "path": "/nodegroup", "value": "far/web"}]);
-    served.expect("PATCH", "/v1/nodes/n1", &to_far, 200).await;
-    served.expect("PATCH", "/v1/nodes/n2", &json!([renamed("n3")]), 200).await;
-    let to_nowhere = json!([renamed("n4"), {"op": "remove", "path": "/nodegroup"}]);
-    served.expect("PATCH", "/v1/nodes/n3", &to_nowhere, 200).await;
+    let server = site().await;
+    server.expect("POST", "/v1/clusters", &json!({"name": "far"}), 202).await;
+    server.expect("POST", "/v1/clusters/far/nodegroups", &json!({"name": "web"}), 202).await;
+    let first_revision = server.api().cache().model().revision.next();
+    let rename = |name: &str| json!({"op": "replace", "path": "/name", "value": name});
+    let move_to_far = json!([rename("n2"), {"op": "replace", "path": "/nodegroup", "value": "far/web"}]);
+    server.expect("PATCH", "/v1/nodes/n1", &move_to_far, 200).await;
+    server.expect("PATCH", "/v1/nodes/n2", &json!([rename("n3")]), 200).await;
+    let leave_group = json!([rename("n4"), {"op": "remove", "path": "/nodegroup"}]);
+    server.expect("PATCH", "/v1/nodes/n3", &leave_group, 200).await;
     let label = json!([{"op": "add", "path": "/labels/last", "value": "x"}]);
     for cluster in ["prod", "far"] {
-        served.expect("PATCH", &format!("/v1/clusters/{cluster}"), &label, 202).await;
+        server.expect("PATCH", &format!("/v1/clusters/{cluster}"), &label, 202).await;
     }
     for (cluster, expected) in [
         (Some("prod"), &["updated node/n1 in prod", "updated cluster/prod in prod"][..]),
@@ -387,37 +409,37 @@ async fn x04_f15_event_stream_shows_old_name_when_object_leaves_cluster() {
         ),
         (None, &["updated node/n2 in far", "updated node/n3 in far", "updated node/n4 in -"]),
     ] {
-        let model = served.api().cache().model();
-        let within = cluster.map(|name| ClusterId(model.clusters.find(None, name).unwrap().meta.uuid));
-        let bound = Arc::new(Api { visible_cluster: within, ..Api::clone(&served.api()) });
-        let mut stream = EventReader::open(bound, &format!("/v1/events?class=object&from={from}"), None).await;
-        let mut told = Vec::new();
-        while told.len() < expected.len() {
-            told.push(stream.next_change().await.1);
+        let model = server.api().cache().model();
+        let cluster_id = cluster.map(|name| ClusterId(model.clusters.find(None, name).unwrap().meta.uuid));
+        let bound_api = Arc::new(Api { visible_cluster: cluster_id, ..Api::clone(&server.api()) });
+        let mut stream = EventReader::open(bound_api, &format!("/v1/events?class=object&from={first_revision}"), None).await;
+        let mut changes = Vec::new();
+        while changes.len() < expected.len() {
+            changes.push(stream.next_change().await.1);
         }
-        assert_eq!(told, expected, "{cluster:?}");
+        assert_eq!(changes, expected, "{cluster:?}");
     }
 }
 
 #[tokio::test]
 async fn event_streams_have_own_limit_and_final_event() {
-    let served = site().await;
+    let server = site().await;
     let mut streams = Vec::new();
     for _ in 0..250 {
-        streams.push(EventReader::open(served.api(), "/v1/events", None).await);
+        streams.push(EventReader::open(server.api(), "/v1/events", None).await);
     }
-    assert_eq!(served.send("GET", "/v1/events", &[], None).await.status, 503);
-    served.get("/v1/nodes").await;
+    assert_eq!(server.send("GET", "/v1/events", &[], None).await.status, 503);
+    server.get("/v1/nodes").await;
     drop(streams.pop());
-    // A place becomes free when the stream has noticed that its client is gone.
+    // A stream counts against the limit until the controller notices that its client has disconnected.
     timeout(TIMEOUT, async {
-        while !is_admitted(&served).await {
+        while !is_admitted(&server).await {
             tokio::task::yield_now().await;
         }
     })
     .await
     .unwrap();
-    served.api().streams.close();
+    server.api().streams.close();
     for stream in &mut streams {
         let (_, class, data) = stream.next().await.unwrap();
         assert_eq!((class.as_str(), &data["error"]["type"]), ("end", &json!("server.stopping")));
@@ -425,13 +447,13 @@ async fn event_streams_have_own_limit_and_final_event() {
     }
 }
 
-/// Regression: a selector did not consider what a host reports, and a label that a host provides did not exist for it.
+/// Regression: the selector of an event stream ignored reported values, and ignored the labels that hosts provide.
 #[tokio::test]
 async fn event_filter_matches_reported_values_as_lists_do() {
-    let served = site().await;
-    let accepts = json!({"objects": [{"kind": "Cluster", "name": "prod", "labels": {"tier": "gold"}, "host_labels": {"accept": ["rack"]}}]});
-    served.expect("POST", "/v1/apply?force=true", &accepts, 200).await;
-    let uuid = served.get("/v1/nodes/n1").await["uuid"].as_str().unwrap().parse().unwrap();
+    let server = site().await;
+    let accepting_cluster = json!({"objects": [{"kind": "Cluster", "name": "prod", "labels": {"tier": "gold"}, "host_labels": {"accept": ["rack"]}}]});
+    server.expect("POST", "/v1/apply?force=true", &accepting_cluster, 200).await;
+    let uuid = server.get("/v1/nodes/n1").await["uuid"].as_str().unwrap().parse().unwrap();
     let label = |key: &str, value: &str| ReportedLabel { key: key.into(), value: value.into(), source: "node-labels".into() };
     let record = ObservationRecord {
         at: Timestamp(0),
@@ -442,32 +464,32 @@ async fn event_filter_matches_reported_values_as_lists_do() {
         },
         label_sources: BTreeMap::new(),
     };
-    let store = Arc::clone(served.api().registry.store());
-    let written = Transaction::default().put(key::node_entry(key::OBSERVATIONS, uuid), codec::encode(&record));
-    let revision = store.commit(written).await.unwrap();
-    served.api().cache().wait_for(revision).await;
+    let store = Arc::clone(server.api().registry.store());
+    let write = Transaction::default().put(key::node_entry(key::OBSERVATIONS, uuid), codec::encode(&record));
+    let revision = store.commit(write).await.unwrap();
+    server.api().cache().wait_for(revision).await;
     for (selector, is_listed) in
         [("reported:slot%3Ds1", true), ("rack%3Dr1", true), ("reported:!slot", false), ("reported:slot%3Ds2", false)]
     {
-        let listed = served.get(&format!("/v1/nodes?selector={selector}")).await;
-        let is_n1 = |row: &Value| row["name"] == "n1";
-        assert_eq!(listed["nodes"].as_array().unwrap().iter().any(is_n1), is_listed, "{selector}");
+        let node_list = server.get(&format!("/v1/nodes?selector={selector}")).await;
+        let is_n1 = |node: &Value| node["name"] == "n1";
+        assert_eq!(node_list["nodes"].as_array().unwrap().iter().any(is_n1), is_listed, "{selector}");
     }
     let open = async |selector: &str| {
-        EventReader::open(served.api(), &format!("/v1/events?class=object&kind=node&selector={selector}"), None).await
+        EventReader::open(server.api(), &format!("/v1/events?class=object&kind=node&selector={selector}"), None).await
     };
-    let (mut slot, mut rack, mut none) =
+    let (mut slot_stream, mut rack_stream, mut slotless_stream) =
         (open("reported:slot%3Ds1").await, open("rack%3Dr1").await, open("reported:!slot").await);
     for (node, value) in [("loose", "1"), ("n1", "2")] {
         let set = json!([{"op": "add", "path": "/extra/n", "value": value}]);
-        served.expect("PATCH", &format!("/v1/nodes/{node}"), &set, 200).await;
+        server.expect("PATCH", &format!("/v1/nodes/{node}"), &set, 200).await;
     }
-    served.expect("DELETE", "/v1/nodes/n1", &Value::Null, 204).await;
-    for stream in [&mut slot, &mut rack] {
+    server.expect("DELETE", "/v1/nodes/n1", &Value::Null, 204).await;
+    for stream in [&mut slot_stream, &mut rack_stream] {
         assert_eq!(stream.next_change().await.1, "updated node/n1 in prod");
     }
-    for stream in [&mut slot, &mut rack] {
-        assert_eq!(stream.next_change().await.1, "deleted node/n1 in prod", "nobody knows any more what it reported");
+    for stream in [&mut slot_stream, &mut rack_stream] {
+        assert_eq!(stream.next_change().await.1, "deleted node/n1 in prod", "the reported values are unknown after the deletion");
     }
-    assert_eq!(none.next_change().await.1, "updated node/loose in -");
+    assert_eq!(slotless_stream.next_change().await.1, "updated node/loose in -");
 }

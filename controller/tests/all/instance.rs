@@ -6,7 +6,8 @@ use stemma_wire::message::desired::InputValue;
 use crate::fleet::Fleet;
 use crate::held_task_set::new_parts;
 
-/// Builds a group whose nodes write a file that reads the label `ntp`. The cluster names the release, or none yet.
+/// Builds a release, a cluster with the label `ntp`, and a group. The nodes of the group write a file that contains the
+/// label. The cluster has this release, or none.
 fn site(release: Option<&str>, ntp: &str) -> Value {
     let task = json!({"id": "ntp", "type": "file", "tags": ["common"],
         "parameters": {"path": "/etc/ntp", "template": "server {{ labels.ntp }}\n"}});
@@ -17,7 +18,8 @@ fn site(release: Option<&str>, ntp: &str) -> Value {
     ])
 }
 
-/// Applies node n, whose instance requires a GPU, with these traits.
+/// Applies node n with these traits. Its instance requires the trait `CUSTOM_GPU`. Its label `gpus` is the number of
+/// traits.
 async fn set_instance(fleet: &Fleet, traits: &[&str]) {
     let instance = json!({"traits": ["CUSTOM_GPU"]});
     let node = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "instance_info": instance, "traits": traits, "labels": {"gpus": traits.len().to_string()}});
@@ -29,30 +31,30 @@ async fn check_in_omits_task_set_when_instance_is_unmet() {
     let fleet = Fleet::start_reconciled().await;
     fleet.apply(site(None, "one")).await;
     let mut host = fleet.join_group("c/g", "n").await;
-    assert_eq!(new_parts(&mut host).await.1.expect("one without tasks").profile, None, "there is no release yet");
+    assert_eq!(new_parts(&mut host).await.1.expect("a task set without tasks").profile, None, "the cluster has no release yet");
     set_instance(&fleet, &[]).await;
-    assert_eq!(new_parts(&mut host).await.0.expect("its labels").labels["gpus"].value, "0");
+    assert_eq!(new_parts(&mut host).await.0.expect("the known part").labels["gpus"].value, "0");
 
     fleet.apply(site(Some("site@1"), "two")).await;
     let (known, task_set) = new_parts(&mut host).await;
-    assert_eq!(known.expect("its labels").labels["ntp"].value, "two");
-    assert_eq!(task_set, None, "its first task set is kept from it");
-    let account = fleet.read("/v1/nodes/n/explain?task=ntp").await;
+    assert_eq!(known.expect("the known part").labels["ntp"].value, "two");
+    assert_eq!(task_set, None, "the first task set is withheld");
+    let explanation = fleet.read("/v1/nodes/n/explain?task=ntp").await;
     let deploy = fleet.read("/v1/nodes/n/validate").await["deploy"].clone();
     let reason = deploy["reason"].as_str().expect("a sentence");
     assert!(reason.ends_with("is missing traits CUSTOM_GPU"), "{deploy}");
-    assert_eq!(account["set_aside"], json!([format!("{reason}: no new task set is released")]), "{account}");
-    assert_eq!(account["released"], false);
+    assert_eq!(explanation["set_aside"], json!([format!("{reason}: no new task set is released")]), "{explanation}");
+    assert_eq!(explanation["released"], false);
 
     set_instance(&fleet, &["CUSTOM_GPU"]).await;
     let ntp = |value: &str| InputValue::Json(format!("\"{value}\"").into());
-    assert_eq!(new_parts(&mut host).await.1.expect("its first task set").inputs["labels.ntp"], ntp("two"));
+    assert_eq!(new_parts(&mut host).await.1.expect("the first task set").inputs["labels.ntp"], ntp("two"));
 
     // The node is in use, so a trait that it loses causes a finding and withholds nothing.
     set_instance(&fleet, &[]).await;
-    new_parts(&mut host).await.0.expect("its labels");
+    new_parts(&mut host).await.0.expect("the known part");
     fleet.apply(site(Some("site@1"), "three")).await;
-    assert_eq!(new_parts(&mut host).await.1.expect("its next task set").inputs["labels.ntp"], ntp("three"));
+    assert_eq!(new_parts(&mut host).await.1.expect("the next task set").inputs["labels.ntp"], ntp("three"));
     let findings = fleet.read("/v1/nodes/n").await["findings"].clone();
     assert!(findings.to_string().contains(reason), "{findings}");
     fleet.controller.stop().await;

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use crate::served::TestApi;
 use crate::write_forms::{MERGE, PATCH, PLAIN, apply, error_parts, send_patch};
 
-/// A write that resets a field to its default: the field, its previous value, and the call.
+/// A plain write that resets a field to its default: field, previous value, method, path, headers and body.
 type ResetCase = (&'static str, Value, &'static str, &'static str, &'static [(&'static str, &'static str)], Value);
 
-/// Returns the ways to reset each of these fields.
+/// Returns a case for each way to reset a field to its default by a plain write.
 fn reset_cases() -> Vec<ResetCase> {
     let (node, cluster, group) = ("/v1/nodes/n", "/v1/clusters/c", "/v1/clusters/c/nodegroups/h");
     let op = |verb: &str, path: &str| json!([{"op": verb, "path": path}]);
@@ -38,143 +38,146 @@ fn reset_cases() -> Vec<ResetCase> {
     ]
 }
 
-/// The rule of the design: the manager that changes a field owns it, whatever the value.
+/// The manager that changes a field by a plain write owns the field, also if the new value is the default.
 #[tokio::test]
 async fn y05_manual_reset_conflicts_with_manifest_of_same_field() {
-    let served = TestApi::start().await;
-    let whole = |path: &str| match path.split('/').nth(2) {
+    let server = TestApi::start().await;
+    let minimal_object = |path: &str| match path.split('/').nth(2) {
         Some("nodes") => json!({"kind": "Node", "name": "n"}),
         _ if path.contains("nodegroups") => json!({"kind": "NodeGroup", "cluster": "c", "name": "h"}),
         _ => json!({"kind": "Cluster", "name": "c"}),
     };
-    apply(&served, &json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    apply(&server, &json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     for (field, value, method, path, headers, body) in reset_cases() {
-        let mut object = whole(path);
+        let mut object = minimal_object(path);
         object[field] = value;
         let manifest = json!({"objects": [object]});
-        served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
-        let by_hand = format!("{path}?manager=ann");
-        let answer = served.send(method, &by_hand, headers, Some(&body).filter(|body| !body.is_null())).await;
+        server.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+        let path_as_ann = format!("{path}?manager=ann");
+        let answer = server.send(method, &path_as_ann, headers, Some(&body).filter(|body| !body.is_null())).await;
         assert!(answer.status < 300, "{method} {path} {body}: {}", answer.body);
-        let again = served.send("POST", "/v1/apply?manager=git", &[], Some(&manifest)).await;
+        let apply_answer = server.send("POST", "/v1/apply?manager=git", &[], Some(&manifest)).await;
         let expected = (409, "label.conflict".to_owned(), field.to_owned());
-        assert_eq!(error_parts(&again), expected, "{method} {path} {body}: {}", again.body);
-        served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
-        let none = json!({"objects": [whole(path)]});
-        served.expect("POST", "/v1/apply?manager=git", &none, 200).await;
+        assert_eq!(error_parts(&apply_answer), expected, "{method} {path} {body}: {}", apply_answer.body);
+        server.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+        let manifest_without_field = json!({"objects": [minimal_object(path)]});
+        server.expect("POST", "/v1/apply?manager=git", &manifest_without_field, 200).await;
     }
 }
 
-/// All fields that are provided for a new object count as added, in a `POST` as in a manifest.
+/// The creator of an object owns each field that the request provides with a value, even the default. A `POST` and a
+/// manifest do the same.
 #[tokio::test]
 async fn y05_creator_owns_written_fields_when_at_default() {
-    let served = TestApi::start().await;
-    let said = json!({"description": "", "roles": [], "parked": false, "hold": null, "retired": false, "mode": "apply"});
-    let with = |name: &str, value: &str| {
-        let mut object = said.clone();
+    let server = TestApi::start().await;
+    let fields = json!({"description": "", "roles": [], "parked": false, "hold": null, "retired": false, "mode": "apply"});
+    let object_with = |name: &str, value: &str| {
+        let mut object = fields.clone();
         object[name] = value.into();
         object
     };
-    served.expect("POST", "/v1/nodes?manager=one", &with("name", "posted"), 201).await;
-    let mut object = with("name", "applied");
+    server.expect("POST", "/v1/nodes?manager=one", &object_with("name", "posted"), 201).await;
+    let mut object = object_with("name", "applied");
     object["kind"] = "Node".into();
-    served.expect("POST", "/v1/apply?manager=one", &json!({"objects": [object]}), 200).await;
-    let owners = async |node: &str| served.get(&format!("/v1/nodes/{node}")).await["field_owners"].to_string();
-    let [posted, applied] = [owners("posted").await, owners("applied").await];
-    assert_eq!(posted.replace("one:update", "one:apply"), applied);
-    assert_eq!(posted.matches("one:update").count(), 5, "{posted}");
+    server.expect("POST", "/v1/apply?manager=one", &json!({"objects": [object]}), 200).await;
+    let owners = async |node: &str| server.get(&format!("/v1/nodes/{node}")).await["field_owners"].to_string();
+    let [posted_owners, applied_owners] = [owners("posted").await, owners("applied").await];
+    assert_eq!(posted_owners.replace("one:update", "one:apply"), applied_owners);
+    assert_eq!(posted_owners.matches("one:update").count(), 5, "{posted_owners}");
 }
 
 /// Providing `null` in an update, or a default value, does not take ownership of a field that nobody set.
 #[tokio::test]
 async fn y05_unowned_default_gets_no_owner_when_unchanged() {
-    let served = TestApi::start().await;
-    served.expect("POST", "/v1/nodes", &json!({"name": "n", "hold": null}), 201).await;
+    let server = TestApi::start().await;
+    server.expect("POST", "/v1/nodes", &json!({"name": "n", "hold": null}), 201).await;
     for body in [json!({"parked": false, "hold": null}), json!({"roles": [], "description": null, "resource_class": null})] {
-        assert_eq!(served.send("PATCH", "/v1/nodes/n", MERGE, Some(&body)).await.status, 200, "{body}");
+        assert_eq!(server.send("PATCH", "/v1/nodes/n", MERGE, Some(&body)).await.status, 200, "{body}");
     }
-    assert_eq!(served.get("/v1/nodes/n").await["field_owners"], json!({}));
+    assert_eq!(server.get("/v1/nodes/n").await["field_owners"], json!({}));
 }
 
 /// Creates a cluster whose group gives its node `n` the tag `x` by a role.
-async fn start_tagged(served: &TestApi) {
+async fn start_tagged(server: &TestApi) {
     let objects = json!([
         {"kind": "Release", "name": "r", "version": "1", "roles": {"all": {"tags": ["x"]}}, "tags": {"x": {}, "y": {}}},
         {"kind": "Cluster", "name": "c", "release": "r@1"},
         {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
         {"kind": "Node", "name": "n", "nodegroup": "c/g"},
     ]);
-    apply(served, &objects).await;
+    apply(server, &objects).await;
 }
 
 /// Returns the tags that operators assigned to the node and unassigned from it.
-async fn assigned_tags(served: &TestApi) -> Value {
-    let stored = served.get("/v1/nodes/n?stored=true").await["stored"].clone();
-    stored.get("tags").cloned().unwrap_or_else(|| json!({"assigned": [], "unassigned": []}))
+async fn assigned_tags(server: &TestApi) -> Value {
+    let stored_node = server.get("/v1/nodes/n?stored=true").await["stored"].clone();
+    stored_node.get("tags").cloned().unwrap_or_else(|| json!({"assigned": [], "unassigned": []}))
 }
 
-/// A tag of a node has one owner, whether it is assigned or unassigned: docs/concepts.md.
+/// A tag of a node has one owner, whether the tag is assigned or unassigned (docs/concepts.md).
 #[tokio::test]
 async fn y05_manual_tag_removal_conflicts_with_manifest() {
-    let served = TestApi::start().await;
-    start_tagged(&served).await;
+    let server = TestApi::start().await;
+    start_tagged(&server).await;
     let manifest = json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": {"assigned": ["x"]}}]});
     let assigned = json!({"assigned": ["x"], "unassigned": []});
-    for takes_over in ["force=true", "adopt=ann", "adopt=ann:update"] {
-        served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
-        let answer = served.send("DELETE", "/v1/nodes/n/tags/x?manager=ann", &[], None).await;
+    for query in ["force=true", "adopt=ann", "adopt=ann:update"] {
+        server.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+        let answer = server.send("DELETE", "/v1/nodes/n/tags/x?manager=ann", &[], None).await;
         assert_eq!(answer.status, 204, "{}", answer.body);
-        assert_eq!(assigned_tags(&served).await, json!({"assigned": [], "unassigned": ["x"]}));
-        let refused = served.send("POST", "/v1/apply?manager=git", &[], Some(&manifest)).await;
-        assert_eq!(error_parts(&refused), (409, "label.conflict".to_owned(), "tags.x".to_owned()), "{}", refused.body);
+        assert_eq!(assigned_tags(&server).await, json!({"assigned": [], "unassigned": ["x"]}));
+        let refusal = server.send("POST", "/v1/apply?manager=git", &[], Some(&manifest)).await;
+        assert_eq!(error_parts(&refusal), (409, "label.conflict".to_owned(), "tags.x".to_owned()), "{}", refusal.body);
         let conflict = json!([{"map": "tags", "key": "x", "manager": "ann:update", "value": "unassigned"}]);
-        assert_eq!(refused.body["conflicts"], conflict, "{}", refused.body);
-        served.expect("POST", &format!("/v1/apply?manager=git&{takes_over}"), &manifest, 200).await;
-        assert_eq!(assigned_tags(&served).await, assigned, "{takes_over}");
+        assert_eq!(refusal.body["conflicts"], conflict, "{}", refusal.body);
+        server.expect("POST", &format!("/v1/apply?manager=git&{query}"), &manifest, 200).await;
+        assert_eq!(assigned_tags(&server).await, assigned, "{query}");
     }
-    let unassigning = json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": {"unassigned": ["x"]}}]});
-    let refused = served.send("POST", "/v1/apply?manager=ops", &[], Some(&unassigning)).await;
-    assert_eq!(error_parts(&refused), (409, "label.conflict".to_owned(), "tags.x".to_owned()), "{}", refused.body);
-    served.expect("POST", "/v1/apply?manager=ops&force=true", &unassigning, 200).await;
-    assert_eq!(assigned_tags(&served).await, json!({"assigned": [], "unassigned": ["x"]}));
+    let unassign_manifest =
+        json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": {"unassigned": ["x"]}}]});
+    let refusal = server.send("POST", "/v1/apply?manager=ops", &[], Some(&unassign_manifest)).await;
+    assert_eq!(error_parts(&refusal), (409, "label.conflict".to_owned(), "tags.x".to_owned()), "{}", refusal.body);
+    server.expect("POST", "/v1/apply?manager=ops&force=true", &unassign_manifest, 200).await;
+    assert_eq!(assigned_tags(&server).await, json!({"assigned": [], "unassigned": ["x"]}));
     for (headers, body) in [
         (MERGE, json!({"tags": {"assigned": ["x"]}})),
         (PATCH, json!([{"op": "add", "path": "/tags", "value": {"assigned": ["x"]}}])),
     ] {
-        served.expect("POST", "/v1/apply?manager=ops&force=true", &unassigning, 200).await;
-        let answer = served.send("PATCH", "/v1/nodes/n?manager=ann", headers, Some(&body)).await;
-        assert_eq!((answer.status, assigned_tags(&served).await), (200, assigned.clone()), "{body}: {}", answer.body);
+        server.expect("POST", "/v1/apply?manager=ops&force=true", &unassign_manifest, 200).await;
+        let answer = server.send("PATCH", "/v1/nodes/n?manager=ann", headers, Some(&body)).await;
+        assert_eq!((answer.status, assigned_tags(&server).await), (200, assigned.clone()), "{body}: {}", answer.body);
     }
 }
 
 #[tokio::test]
 async fn y05_write_rejects_assigning_and_unassigning_same_tag() {
-    let served = TestApi::start().await;
-    start_tagged(&served).await;
-    let both = json!({"assigned": ["x"], "unassigned": ["x"]});
-    let manifest = json!({"objects": [{"kind": "Node", "name": "n", "tags": both}]});
-    let whole = json!([{"op": "add", "path": "/tags", "value": both}]);
+    let server = TestApi::start().await;
+    start_tagged(&server).await;
+    let tags = json!({"assigned": ["x"], "unassigned": ["x"]});
+    let manifest = json!({"objects": [{"kind": "Node", "name": "n", "tags": tags}]});
+    let json_patch = json!([{"op": "add", "path": "/tags", "value": tags}]);
     for (method, path, headers, body) in [
-        ("PATCH", "/v1/nodes/n", MERGE, json!({"tags": both})),
-        ("PATCH", "/v1/nodes/n", PATCH, whole),
-        ("POST", "/v1/nodes", PLAIN, json!({"name": "new", "tags": both})),
+        ("PATCH", "/v1/nodes/n", MERGE, json!({"tags": tags})),
+        ("PATCH", "/v1/nodes/n", PATCH, json_patch),
+        ("POST", "/v1/nodes", PLAIN, json!({"name": "new", "tags": tags})),
         ("POST", "/v1/apply?force=true", PLAIN, manifest),
     ] {
-        let answer = served.send(method, path, headers, Some(&body)).await;
+        let answer = server.send(method, path, headers, Some(&body)).await;
         assert_eq!(error_parts(&answer), (400, "field.invalid".to_owned(), "tags".to_owned()), "{}", answer.body);
     }
 }
 
-/// RFC 7396 and RFC 6902, on the stored tags. A node is shown with its tags from all sources.
+/// A merge patch (RFC 7396) and a JSON patch (RFC 6902) edit the tags that are stored with the node. A read of the node
+/// also shows tags from other sources.
 #[tokio::test]
 async fn y05_json_patch_edits_tags_of_node() {
-    let served = TestApi::start().await;
-    start_tagged(&served).await;
+    let server = TestApi::start().await;
+    start_tagged(&server).await;
     let tags = json!({"assigned": ["y"], "unassigned": ["x"]});
     let manifest = json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": tags}]});
     let remove = |path: &str| json!([{"op": "remove", "path": path}]);
     let set = |verb: &str, path: &str, value: Value| json!([{"op": verb, "path": path, "value": value}]);
-    let tested =
+    let test_and_remove =
         json!([{"op": "test", "path": "/tags/unassigned", "value": ["x"]}, {"op": "remove", "path": "/tags/unassigned"}]);
     for (headers, body, assigned, unassigned) in [
         (MERGE, json!({"tags": null}), json!([]), json!([])),
@@ -190,33 +193,39 @@ async fn y05_json_patch_edits_tags_of_node() {
         (PATCH, set("replace", "/tags/assigned/0", json!("x")), json!(["x"]), json!([])),
         (PATCH, set("add", "/tags/assigned/-", json!("x")), json!(["x", "y"]), json!([])),
         (PATCH, set("add", "/tags/unassigned", json!(["y"])), json!([]), json!(["y"])),
-        (PATCH, tested, json!(["y"]), json!([])),
+        (PATCH, test_and_remove, json!(["y"]), json!([])),
     ] {
-        served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
-        let answer = served.send("PATCH", "/v1/nodes/n?manager=ann", headers, Some(&body)).await;
+        server.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+        let answer = server.send("PATCH", "/v1/nodes/n?manager=ann", headers, Some(&body)).await;
         assert_eq!(answer.status, 200, "{body}: {}", answer.body);
-        assert_eq!(assigned_tags(&served).await, json!({"assigned": assigned, "unassigned": unassigned}), "{body}");
+        assert_eq!(assigned_tags(&server).await, json!({"assigned": assigned, "unassigned": unassigned}), "{body}");
     }
-    served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+    server.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
     for (headers, body, field) in [
         (MERGE, json!({"tags": null}), "tags.x"),
         (MERGE, json!({"tags": {"assigned": []}}), "tags.y"),
         (PATCH, remove("/tags/assigned"), "tags.y"),
         (PATCH, set("add", "/tags/assigned/-", json!("x")), "tags.x"),
     ] {
-        let answer = served.send("PATCH", "/v1/nodes/n?manager=ann&force=false", headers, Some(&body)).await;
+        let answer = server.send("PATCH", "/v1/nodes/n?manager=ann&force=false", headers, Some(&body)).await;
         assert_eq!(error_parts(&answer), (409, "label.conflict".to_owned(), field.to_owned()), "{body}: {}", answer.body);
-        assert_eq!(assigned_tags(&served).await, tags, "{body}");
+        assert_eq!(assigned_tags(&server).await, tags, "{body}");
     }
     // If a node has no tags, they behave like any other field at its default.
-    apply(&served, &json!([{"kind": "Node", "name": "bare", "nodegroup": "c/g"}])).await;
+    apply(&server, &json!([{"kind": "Node", "name": "bare", "nodegroup": "c/g"}])).await;
     let bare = "/v1/nodes/bare";
-    let [gone, roles] = [send_patch(&served, bare, &remove("/tags")).await, send_patch(&served, bare, &remove("/roles")).await];
-    assert_eq!((gone.status, gone.kind()), (roles.status, roles.kind()), "{}", gone.body);
-    for set in ["/tags/assigned", "/tags/unassigned"] {
-        let of_set = send_patch(&served, bare, &remove(set)).await;
-        assert_eq!((of_set.status, of_set.kind()), (gone.status, gone.kind()), "{set}: {}", of_set.body);
+    let [tags_answer, roles_answer] =
+        [send_patch(&server, bare, &remove("/tags")).await, send_patch(&server, bare, &remove("/roles")).await];
+    assert_eq!((tags_answer.status, tags_answer.kind()), (roles_answer.status, roles_answer.kind()), "{}", tags_answer.body);
+    for tag_path in ["/tags/assigned", "/tags/unassigned"] {
+        let set_answer = send_patch(&server, bare, &remove(tag_path)).await;
+        assert_eq!(
+            (set_answer.status, set_answer.kind()),
+            (tags_answer.status, tags_answer.kind()),
+            "{tag_path}: {}",
+            set_answer.body
+        );
     }
-    assert_eq!(send_patch(&served, bare, &set("add", "/tags/assigned/-", json!("y"))).await.status, 200);
-    assert_eq!(served.get(&format!("{bare}?stored=true")).await["stored"]["tags"]["assigned"], json!(["y"]));
+    assert_eq!(send_patch(&server, bare, &set("add", "/tags/assigned/-", json!("y"))).await.status, 200);
+    assert_eq!(server.get(&format!("{bare}?stored=true")).await["stored"]["tags"]["assigned"], json!(["y"]));
 }

@@ -10,7 +10,7 @@ const SITE: &str = "/v2/metadefs/namespaces/Site";
 /// Starts with objects that `git` owns: two templates, a cluster with a tag and a changed role, a node, and a namespace
 /// of the catalogue.
 async fn start_owned() -> TestApi {
-    let served = TestApi::start().await;
+    let server = TestApi::start().await;
     let objects = json!([
         {"kind": "Release", "name": "r", "version": "1", "roles": {"web": {"tags": ["x"]}, "db": {"tags": ["y"]}},
          "tags": {"x": {}, "y": {}, "z": {}}},
@@ -25,74 +25,74 @@ async fn start_owned() -> TestApi {
         {"kind": "Namespace", "namespace": "Site", "properties": {"p": {"title": "P", "type": "string"}},
          "resource_type_associations": [{"name": "Stemma::Property"}], "objects": [{"name": "o"}], "tags": [{"name": "a"}]},
     ]);
-    served.expect("POST", "/v1/apply?manager=git", &json!({"objects": objects}), 200).await;
-    served
+    server.expect("POST", "/v1/apply?manager=git", &json!({"objects": objects}), 200).await;
+    server
 }
 
-/// Sends a call with this query, and without a body if it is null.
-async fn send_call(served: &TestApi, (method, path, body): (&str, &str, &Value), query: &str) -> ApiResponse {
+/// Sends a call with this query. A body that is `null` is not sent.
+async fn send_call(server: &TestApi, (method, path, body): (&str, &str, &Value), query: &str) -> ApiResponse {
     let body = Some(body).filter(|body| !body.is_null());
-    served.send(method, &format!("{path}?{query}"), &[], body).await
+    server.send(method, &format!("{path}?{query}"), &[], body).await
 }
 
 #[tokio::test]
 async fn y05_single_call_respects_other_owner_when_force_is_false() {
-    let served = start_owned().await;
-    let [properties, objects, tags, types] =
+    let server = start_owned().await;
+    let [properties, objects, tags, associations] =
         ["properties", "objects", "tags", "resource_types"].map(|part| format!("{SITE}/{part}"));
     let [one_property, one_object, one_tag, new_tag] =
         ["properties/p", "objects/o", "tags/a", "tags/b"].map(|part| format!("{SITE}/{part}"));
-    let one_type = format!("{types}/Stemma::Property");
-    let none = Value::Null;
+    let one_association = format!("{associations}/Stemma::Property");
+    let no_body = Value::Null;
     for (method, path, body, field) in [
         ("POST", "/v1/nodes/n/roles", json!({"roles": ["db"]}), "roles"),
         ("PUT", "/v1/nodes/n/roles", json!({"roles": []}), "roles"),
         ("DELETE", "/v1/nodes/n/roles", json!({"roles": ["web"]}), "roles"),
         ("PUT", "/v1/nodes/n/traits", json!({"traits": ["CUSTOM_B"]}), "traits.CUSTOM_A"),
-        ("DELETE", "/v1/nodes/n/traits", none.clone(), "traits.CUSTOM_A"),
-        ("DELETE", "/v1/nodes/n/traits/CUSTOM_A", none.clone(), "traits.CUSTOM_A"),
+        ("DELETE", "/v1/nodes/n/traits", no_body.clone(), "traits.CUSTOM_A"),
+        ("DELETE", "/v1/nodes/n/traits/CUSTOM_A", no_body.clone(), "traits.CUSTOM_A"),
         ("POST", "/v1/nodes/n/tags", json!({"assign": ["x"]}), "tags.x"),
         ("POST", "/v1/nodes/n/tags", json!({"unassign": ["y"]}), "tags.y"),
         ("DELETE", "/v1/nodes/n/tags", json!({"tags": ["y"]}), "tags.y"),
-        ("PUT", "/v1/nodes/n/tags/x", none.clone(), "tags.x"),
-        ("DELETE", "/v1/nodes/n/tags/y", none.clone(), "tags.y"),
-        ("DELETE", "/v1/nodes/n/maintenance", none.clone(), "parked"),
+        ("PUT", "/v1/nodes/n/tags/x", no_body.clone(), "tags.x"),
+        ("DELETE", "/v1/nodes/n/tags/y", no_body.clone(), "tags.y"),
+        ("DELETE", "/v1/nodes/n/maintenance", no_body.clone(), "parked"),
         ("POST", "/v1/clusters/c/tags", json!({"name": "more"}), "tags"),
         ("PUT", "/v1/clusters/c/tags/own", json!({"title": "T"}), "tags"),
-        ("DELETE", "/v1/clusters/c/tags/own", none.clone(), "tags"),
+        ("DELETE", "/v1/clusters/c/tags/own", no_body.clone(), "tags"),
         ("PUT", "/v1/clusters/c/roles", json!({"roles": {}}), "roles"),
         ("POST", "/v1/clusters/c/actions/upgrade", json!({"cluster_template": "u"}), "cluster_template"),
         ("POST", &properties, json!({"name": "q", "title": "Q", "type": "string"}), "properties"),
         ("PUT", &one_property, json!({"name": "p", "title": "Q", "type": "string"}), "properties"),
-        ("DELETE", &one_property, none.clone(), "properties"),
-        ("DELETE", &properties, none.clone(), "properties"),
+        ("DELETE", &one_property, no_body.clone(), "properties"),
+        ("DELETE", &properties, no_body.clone(), "properties"),
         ("POST", &objects, json!({"name": "more"}), "objects"),
         ("PUT", &one_object, json!({"name": "other"}), "objects"),
-        ("DELETE", &one_object, none.clone(), "objects"),
-        ("DELETE", &objects, none.clone(), "objects"),
+        ("DELETE", &one_object, no_body.clone(), "objects"),
+        ("DELETE", &objects, no_body.clone(), "objects"),
         ("POST", &tags, json!({"tags": [{"name": "b"}]}), "tags"),
-        ("POST", &new_tag, none.clone(), "tags"),
+        ("POST", &new_tag, no_body.clone(), "tags"),
         ("PUT", &one_tag, json!({"name": "b"}), "tags"),
-        ("DELETE", &one_tag, none.clone(), "tags"),
-        ("DELETE", &tags, none.clone(), "tags"),
-        ("POST", &types, json!({"name": "Stemma::Label"}), "resource_type_associations"),
-        ("DELETE", &one_type, none.clone(), "resource_type_associations"),
+        ("DELETE", &one_tag, no_body.clone(), "tags"),
+        ("DELETE", &tags, no_body.clone(), "tags"),
+        ("POST", &associations, json!({"name": "Stemma::Label"}), "resource_type_associations"),
+        ("DELETE", &one_association, no_body.clone(), "resource_type_associations"),
     ] {
         let call = (method, path, &body);
-        let refused = send_call(&served, call, "manager=ann&force=false").await;
-        assert_eq!((refused.status, refused.kind()), (409, "label.conflict"), "{call:?}: {}", refused.body);
-        assert_eq!(refused.body["error"]["field"], field, "{call:?}: {}", refused.body);
-        assert_eq!(refused.body["conflicts"][0]["manager"], "git:apply", "{call:?}: {}", refused.body);
+        let refusal = send_call(&server, call, "manager=ann&force=false").await;
+        assert_eq!((refusal.status, refusal.kind()), (409, "label.conflict"), "{call:?}: {}", refusal.body);
+        assert_eq!(refusal.body["error"]["field"], field, "{call:?}: {}", refusal.body);
+        assert_eq!(refusal.body["conflicts"][0]["manager"], "git:apply", "{call:?}: {}", refusal.body);
         for query in ["manager=git&force=false", "manager=ann&force=true", "manager=ann"] {
-            let taken = send_call(&served, call, &format!("{query}&dry_run=true")).await;
-            assert!(taken.status < 300, "{query} {call:?}: {}", taken.body);
+            let answer = send_call(&server, call, &format!("{query}&dry_run=true")).await;
+            assert!(answer.status < 300, "{query} {call:?}: {}", answer.body);
         }
     }
 }
 
 #[tokio::test]
-async fn y05_single_call_takes_no_ownership_when_adding_unowned() {
-    let served = start_owned().await;
+async fn y05_single_call_succeeds_when_change_touches_no_owned_value() {
+    let server = start_owned().await;
     for (method, path, body) in [
         ("PUT", "/v1/nodes/n/traits/CUSTOM_B", Value::Null),
         ("PUT", "/v1/nodes/n/traits/CUSTOM_A", Value::Null),
@@ -103,7 +103,7 @@ async fn y05_single_call_takes_no_ownership_when_adding_unowned() {
         ("PUT", "/v1/nodes/bare/maintenance", json!({"reason": "to see"})),
         ("POST", "/v1/clusters/d/tags", json!({"name": "own"})),
     ] {
-        let answer = send_call(&served, (method, path, &body), "manager=ann&force=false").await;
+        let answer = send_call(&server, (method, path, &body), "manager=ann&force=false").await;
         assert!(answer.status < 300, "{method} {path} {body}: {}", answer.body);
     }
 }

@@ -1,4 +1,4 @@
-//! Writes to a slow store, and that reads are served in the meantime.
+//! Reads are served while writes wait for a slow store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,34 +10,34 @@ use tokio::task::JoinSet;
 use crate::fleet::TIMEOUT;
 use crate::served::TestApi;
 
-/// How late the store answers a commit. It is longer than any read takes on any machine.
+/// The delay with which the store answers a commit. A read is always shorter.
 const COMMIT_DELAY: Duration = Duration::from_hours(1);
 
-/// The number of writes of one principal that run at the same time: half of the maximum.
+/// The maximum number of writes of one principal at the same time, which is half of the limit for all.
 const MAX_CONCURRENT_WRITES: u64 = 128;
 
-/// More than the number of the runtime's blocking threads.
+/// The number of writes that the test sends. It exceeds the number of blocking threads of the runtime (512).
 const WRITES: usize = 600;
 
 #[tokio::test]
 async fn read_does_not_wait_when_writers_wait_for_store() {
-    let served = Arc::new(TestApi::start_on_store(Some(COMMIT_DELAY), RedbOptions::default()).await);
+    let server = Arc::new(TestApi::start_on_store(Some(COMMIT_DELAY), RedbOptions::default()).await);
     let mut writes = JoinSet::new();
     for n in 0..WRITES {
-        let served = Arc::clone(&served);
-        writes.spawn(async move { served.send("POST", "/v1/nodes", &[], Some(&json!({"name": format!("n{n}")}))).await.status });
+        let server = Arc::clone(&server);
+        writes.spawn(async move { server.send("POST", "/v1/nodes", &[], Some(&json!({"name": format!("n{n}")}))).await.status });
     }
     // The writes with a permit are committed and wait for the store. All others wait for a permit.
-    let (store, deadline) = (Arc::clone(served.api().registry.store()), Instant::now() + TIMEOUT);
+    let (store, deadline) = (Arc::clone(server.api().registry.store()), Instant::now() + TIMEOUT);
     while store.head().await.expect("a store").get() < MAX_CONCURRENT_WRITES {
-        assert!(Instant::now() < deadline, "not so many are worked on");
+        assert!(Instant::now() < deadline, "fewer writes are committed");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    served.get("/v1/nodes").await;
+    server.get("/v1/nodes").await;
     // A write that has waited too long for a permit is refused.
-    while let Some(answered) = writes.try_join_next() {
+    while let Some(status) = writes.try_join_next() {
         assert_eq!(
-            answered.expect("it ends"),
+            status.expect("the task of a write ends"),
             503,
             "the read was answered after a write, for whose commit the store takes {COMMIT_DELAY:?}"
         );

@@ -1,4 +1,4 @@
-//! Starts that are refused, each with a message that says what to do (S71, S75, and the errors that the issue names).
+//! Starts that are refused, each with a message that describes the correction (S71, S75).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -14,6 +14,7 @@ use stemma_wire::clock::{Clock as _, SystemClock};
 
 use crate::fleet::{new_config, wait_until};
 
+/// Starts a controller that must not start, and returns the message of the error.
 async fn start_error(config: stemma_controller::config::Config) -> String {
     match start(config, Options::default()).await {
         Ok(_) => panic!("it started"),
@@ -21,6 +22,7 @@ async fn start_error(config: stemma_controller::config::Config) -> String {
     }
 }
 
+/// Creates the data directory of a new fleet, in a temporary directory.
 fn new_fleet() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     init(&directory.path().join("data"), &[], SystemClock.unix_seconds()).unwrap();
@@ -36,23 +38,21 @@ async fn s71_start_names_fixing_command_when_key_is_open() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let key = data.join("trust/agents.key");
-    let shown = key.display();
+    let path = key.display();
     for (mode, sentence) in [
-        (0o644, format!("{shown}: others may read it (mode 0644), and it holds a secret; run: chmod 0600 {shown}")),
-        (0o602, format!("{shown}: others may write it (mode 0602), so it is not trusted; run: chmod go-w {shown}")),
+        (0o644, format!("{path}: others may read it (mode 0644), and it holds a secret; run: chmod 0600 {path}")),
+        (0o602, format!("{path}: others may write it (mode 0602), so it is not trusted; run: chmod go-w {path}")),
     ] {
         set_mode(&key, mode);
         assert_eq!(start_error(new_config(data.clone())).await, sentence);
     }
     set_mode(&key, 0o600);
     set_mode(&data.join("trust"), 0o777);
-    let shown = data.join("trust");
-    let shown = shown.display();
+    let path = data.join("trust");
+    let path = path.display();
     assert_eq!(
         start_error(new_config(data.clone())).await,
-        format!(
-            "{shown}: others may write in this directory (mode 0777), so what it holds is not trusted; run: chmod go-w {shown}"
-        )
+        format!("{path}: others may write in this directory (mode 0777), so its content is not trusted; run: chmod go-w {path}")
     );
     set_mode(&data.join("trust"), 0o700);
     start(new_config(data), Options::default()).await.unwrap().stop().await;
@@ -68,20 +68,20 @@ async fn w10_11_start_rejects_directory_of_other_user() {
     }
     let directory = new_fleet();
     let data = directory.path().join("data");
-    for of_another in [data.clone(), data.join("trust")] {
-        std::os::unix::fs::chown(&of_another, Some(65534), None).unwrap();
-        let refused = start_error(new_config(data.clone())).await;
-        assert!(refused.starts_with(&of_another.display().to_string()) && refused.contains("65534"), "{refused}");
-        std::os::unix::fs::chown(&of_another, Some(0), None).unwrap();
+    for path in [data.clone(), data.join("trust")] {
+        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+        let error = start_error(new_config(data.clone())).await;
+        assert!(error.starts_with(&path.display().to_string()) && error.contains("65534"), "{error}");
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     }
     start(new_config(data), Options::default()).await.unwrap().stop().await;
 
-    let strangers = directory.path().join("strangers");
-    fs::create_dir(&strangers).unwrap();
-    std::os::unix::fs::chown(&strangers, Some(65534), None).unwrap();
-    let refused = init(&strangers, &[], SystemClock.unix_seconds()).unwrap_err();
-    assert!(format!("{refused:?}").contains("65534"), "no key is made where another could replace it: {refused:?}");
-    assert_eq!(fs::read_dir(&strangers).unwrap().count(), 0);
+    let foreign_directory = directory.path().join("strangers");
+    fs::create_dir(&foreign_directory).unwrap();
+    std::os::unix::fs::chown(&foreign_directory, Some(65534), None).unwrap();
+    let error = init(&foreign_directory, &[], SystemClock.unix_seconds()).unwrap_err();
+    assert!(format!("{error:?}").contains("65534"), "no key is created in a directory of another user: {error:?}");
+    assert_eq!(fs::read_dir(&foreign_directory).unwrap().count(), 0);
 }
 
 #[tokio::test]
@@ -91,19 +91,19 @@ async fn s71_start_rejects_configuration_writable_by_others() {
     fs::write(&path, "data_dir = \"/nowhere\"").unwrap();
     set_mode(&path, 0o666);
     let run = stemma_controller::args::RunArgs { config: Some(path.clone()), ..Default::default() };
-    let shown = path.display();
-    let handed = stemma_controller::socket_activation::ActivatedSockets::default();
+    let path_text = path.display();
+    let sockets = stemma_controller::socket_activation::ActivatedSockets::default();
     assert_eq!(
-        stemma_controller::config::Config::load_with_sockets(&run, &handed).unwrap_err().to_string(),
-        format!("{shown}: others may write it (mode 0666), so it is not trusted; run: chmod go-w {shown}")
+        stemma_controller::config::Config::load_with_sockets(&run, &sockets).unwrap_err().to_string(),
+        format!("{path_text}: others may write it (mode 0666), so it is not trusted; run: chmod go-w {path_text}")
     );
 }
 
 #[tokio::test]
 async fn start_names_port_and_fix_when_in_use() {
     let directory = new_fleet();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
     for (field, flag) in [("admin_listen", "--admin-listen"), ("agent_listen", "--agent-listen")] {
         let mut config = new_config(directory.path().join("data"));
         match field {
@@ -118,7 +118,7 @@ async fn start_names_port_and_fix_when_in_use() {
             )
         );
     }
-    drop(taken);
+    drop(listener);
     start(new_config(directory.path().join("data")), Options::default()).await.unwrap().stop().await;
 }
 
@@ -138,8 +138,8 @@ async fn start_names_place_of_bad_extra_trait() {
 async fn start_fails_when_other_controller_holds_store() {
     let directory = new_fleet();
     let data = directory.path().join("data");
-    let first = start(new_config(data.clone()), Options::default()).await.unwrap();
-    let (store, began) = (data.join("store.redb").display().to_string(), std::time::Instant::now());
+    let first_controller = start(new_config(data.clone()), Options::default()).await.unwrap();
+    let (store, start_time) = (data.join("store.redb").display().to_string(), std::time::Instant::now());
     assert_eq!(
         start_error(new_config(data.clone())).await,
         format!(
@@ -147,8 +147,8 @@ async fn start_fails_when_other_controller_holds_store() {
              shows which)"
         )
     );
-    assert!(began.elapsed() >= std::time::Duration::from_secs(3), "it was not waited for");
-    first.stop().await;
+    assert!(start_time.elapsed() >= std::time::Duration::from_secs(3), "the start waits for the store");
+    first_controller.stop().await;
     start(new_config(data), Options::default()).await.unwrap().stop().await;
 }
 
@@ -156,26 +156,26 @@ async fn start_fails_when_other_controller_holds_store() {
 async fn start_waits_when_other_controller_releases_store_soon() {
     let directory = new_fleet();
     let data = directory.path().join("data");
-    let held = RedbStore::open(&data.join("store.redb"), RedbOptions::default()).unwrap();
-    let mut second = std::pin::pin!(start(new_config(data), Options::default()));
+    let open_store = RedbStore::open(&data.join("store.redb"), RedbOptions::default()).unwrap();
+    let mut second_start = std::pin::pin!(start(new_config(data), Options::default()));
     tokio::select! {
         biased;
-        started = &mut second => panic!("the store is held, and it is not waited for: {:?}", started.err()),
+        started = &mut second_start => panic!("the start does not wait for the open store: {:?}", started.err()),
         () = std::future::ready(()) => {}
     }
-    drop(held);
-    second.await.unwrap().stop().await;
+    drop(open_store);
+    second_start.await.unwrap().stop().await;
 }
 
 #[tokio::test]
 async fn s71_start_checks_every_file_before_serving() {
     let directory = new_fleet();
     let data = directory.path().join("data");
-    let writable = |shown: &str, mode: u32| {
-        format!("{shown}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {shown}")
+    let writable = |path_text: &str, mode: u32| {
+        format!("{path_text}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {path_text}")
     };
-    let readable = |shown: &str, mode: u32| {
-        format!("{shown}: others may read it (mode {mode:04o}), and it holds a secret; run: chmod 0600 {shown}")
+    let readable = |path_text: &str, mode: u32| {
+        format!("{path_text}: others may read it (mode {mode:04o}), and it holds a secret; run: chmod 0600 {path_text}")
     };
     for (name, is_secret) in [
         ("store.redb", true),
@@ -189,14 +189,14 @@ async fn s71_start_checks_every_file_before_serving() {
         ("admin/context.toml", false),
     ] {
         let path = data.join(name);
-        let (shown, before) = (path.display().to_string(), fs::metadata(&path).unwrap().permissions());
+        let (path_text, permissions) = (path.display().to_string(), fs::metadata(&path).unwrap().permissions());
         set_mode(&path, 0o666);
-        assert_eq!(start_error(new_config(data.clone())).await, writable(&shown, 0o666), "{name}");
+        assert_eq!(start_error(new_config(data.clone())).await, writable(&path_text, 0o666), "{name}");
         if is_secret {
             set_mode(&path, 0o644);
-            assert_eq!(start_error(new_config(data.clone())).await, readable(&shown, 0o644), "{name}");
+            assert_eq!(start_error(new_config(data.clone())).await, readable(&path_text, 0o644), "{name}");
         }
-        fs::set_permissions(&path, before).unwrap();
+        fs::set_permissions(&path, permissions).unwrap();
     }
     start(new_config(data), Options::default()).await.unwrap().stop().await;
 }
@@ -205,13 +205,13 @@ async fn s71_start_checks_every_file_before_serving() {
 async fn start_creates_no_fleet_when_directory_is_empty() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
-    let said = start_error(new_config(data.clone())).await;
+    let error = start_error(new_config(data.clone())).await;
     assert!(
-        said.starts_with(&format!(
+        error.starts_with(&format!(
             "there is no store at {}: for a new fleet create one with `stemma-controller init",
             data.join("store.redb").display()
         )),
-        "{said}"
+        "{error}"
     );
     assert!(!data.exists());
 }
@@ -221,11 +221,11 @@ async fn w10_06_start_omits_init_advice_when_authority_lacks_store() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     fs::remove_file(data.join("store.redb")).unwrap();
-    let shown = data.display();
+    let data_path = data.display();
     assert_eq!(
         start_error(new_config(data.clone())).await,
         format!(
-            "the store {shown}/store.redb is missing, although the fleet's authority exists: restore a backup (docs/backup.md), or put back a copy of {shown} that was made while the \
+            "the store {data_path}/store.redb is missing, although the fleet's authority exists: restore a backup (docs/backup.md), or put back a copy of {data_path} that was made while the \
              controller was stopped"
         )
     );
@@ -236,13 +236,13 @@ async fn w10_15_start_names_both_files_when_key_does_not_match() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let trust = data.join("trust");
-    let read = |name: &str| fs::read(trust.join(format!("{name}.key"))).unwrap();
+    let read_key = |name: &str| fs::read(trust.join(format!("{name}.key"))).unwrap();
     let names = ["agents", "admin", "signers"];
-    let keys = names.map(read);
-    for (name, own) in names.iter().zip(&keys) {
+    let keys = names.map(read_key);
+    for (name, own_key) in names.iter().zip(&keys) {
         let (key, certificate) = (trust.join(format!("{name}.key")), trust.join(format!("{name}.pem")));
-        for other in keys.iter().filter(|other| *other != own) {
-            fs::write(&key, other).unwrap();
+        for other_key in keys.iter().filter(|other_key| *other_key != own_key) {
+            fs::write(&key, other_key).unwrap();
             assert_eq!(
                 start_error(new_config(data.clone())).await,
                 format!(
@@ -253,7 +253,7 @@ async fn w10_15_start_names_both_files_when_key_does_not_match() {
                 )
             );
         }
-        fs::write(&key, own).unwrap();
+        fs::write(&key, own_key).unwrap();
     }
     start(new_config(data), Options::default()).await.unwrap().stop().await;
 }
@@ -262,11 +262,11 @@ async fn w10_15_start_names_both_files_when_key_does_not_match() {
 async fn x02_start_removes_leftover_of_killed_restore() {
     let directory = new_fleet();
     let data = directory.path().join("data");
-    let left = data.join(".restoring-killed");
-    fs::create_dir_all(left.join("trust")).unwrap();
-    fs::write(left.join("trust/root.key"), "a key").unwrap();
+    let leftover = data.join(".restoring-killed");
+    fs::create_dir_all(leftover.join("trust")).unwrap();
+    fs::write(leftover.join("trust/root.key"), "a key").unwrap();
     start(new_config(data.clone()), Options::default()).await.unwrap().stop().await;
-    assert!(!left.exists() && data.join("trust/root.key").exists());
+    assert!(!leftover.exists() && data.join("trust/root.key").exists());
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The states of nodes in every response: a write is visible in them at once, and all of them agree.
+//! The states of nodes in every response: a write is visible in the states at once, and all responses agree.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -27,9 +27,9 @@ pub(crate) fn site(version: &str) -> Value {
     ])
 }
 
-/// Builds a shell task with additional fields.
-pub(crate) fn shell_task(id: &str, tag: &str, more: Value) -> Value {
-    let Value::Object(fields) = more else { panic!("{more} is no object") };
+/// Builds a shell task with this tag and these additional fields.
+pub(crate) fn shell_task(id: &str, tag: &str, extra_fields: Value) -> Value {
+    let Value::Object(fields) = extra_fields else { panic!("{extra_fields} is not an object") };
     let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
     task.as_object_mut().unwrap().extend(fields);
     task
@@ -49,41 +49,42 @@ pub(crate) async fn start_fleet(site: Value) -> Fleet {
     fleet
 }
 
-/// Checks in once, with changes to the check-in of an idle host.
+/// Checks in once. `change` edits the check-in of an idle host before it is sent.
 pub(crate) async fn check_in_with(host: &mut Host, change: impl FnOnce(&mut CheckIn)) {
-    let mut said = CheckIn { local: host.local.clone(), ..idle_check_in(host.held_desired, 0) };
-    change(&mut said);
-    let _taken: CheckInResponse = call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap();
+    let mut check_in = CheckIn { local: host.local.clone(), ..idle_check_in(host.held_desired, 0) };
+    change(&mut check_in);
+    let _answer: CheckInResponse = call(&mut host.client, "/agent/v1/checkin", &check_in).await.unwrap();
 }
 
-/// Reports the outcome of a task of the host's task set, as the result with this number.
+/// Reports the outcome of a task of the host's task set. The result has this sequence number.
 pub(crate) async fn report_result(host: &mut Host, sequence: u64, task: &str, outcome: Outcome) {
     report_result_with_diff(host, sequence, (task, outcome), "").await;
 }
 
-/// Reports the same with the difference that the task would make.
-pub(crate) async fn report_result_with_diff(host: &mut Host, sequence: u64, of: (&str, Outcome), diff: &str) {
-    report_result_with_message(host, sequence, of, ("", diff)).await;
+/// Reports the outcome of a task, with the difference that the task would cause.
+pub(crate) async fn report_result_with_diff(host: &mut Host, sequence: u64, task_and_outcome: (&str, Outcome), diff: &str) {
+    report_result_with_message(host, sequence, task_and_outcome, ("", diff)).await;
 }
 
-/// Reports the same with the host's message.
+/// Reports the outcome of a task, with a message and the difference that the task would cause.
 pub(crate) async fn report_result_with_message(
     host: &mut Host,
     sequence: u64,
     (task, outcome): (&str, Outcome),
     (message, diff): (&str, &str),
 ) {
-    let of = task_result(sequence, host.held_desired.unwrap().task_set, task, outcome);
-    let result = TaskResult { message: message.to_owned(), diff: diff.to_owned(), ..of };
-    check_in_with(host, |said| said.results = vec![result]).await;
+    let plain_result = task_result(sequence, host.held_desired.unwrap().task_set, task, outcome);
+    let result = TaskResult { message: message.to_owned(), diff: diff.to_owned(), ..plain_result };
+    check_in_with(host, |check_in| check_in.results = vec![result]).await;
 }
 
-/// Takes over the next desired state, and confirms it.
+/// Waits for the next desired state of the host, and confirms it with another check-in.
 pub(crate) async fn take_over_next(host: &mut Host) {
     new_parts(host).await;
     host.next_update(0).await;
 }
 
+/// Returns the metrics of the controller as text.
 async fn metrics(fleet: &Fleet) -> String {
     let answer = fleet.request_raw(Method::GET, "/metrics", &Value::Null).await;
     String::from_utf8(answer.body().to_vec()).unwrap()
@@ -112,75 +113,75 @@ async fn y09_metrics_use_accepted_format_and_keep_counter_type() {
     fleet.controller.stop().await;
 }
 
-/// Returns whether each response shows this state: the node, its row in the list, the filter, the counts, and the
-/// metrics.
-pub(crate) async fn states_in_answers(fleet: &Fleet, name: &str, state: &str) -> [bool; 5] {
+/// Returns whether each of five responses shows a node with this state: the node, its entry in the list, the list
+/// filtered by the state, the counts of cluster c, and the metrics.
+pub(crate) async fn is_state_in_answers(fleet: &Fleet, name: &str, state: &str) -> [bool; 5] {
     let node = fleet.read(&format!("/v1/nodes/{name}")).await;
     let list = fleet.read("/v1/nodes?fields=name,state,state_reason,notes").await;
-    let row = list["nodes"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone();
-    let filtered = fleet.read(&format!("/v1/nodes?state={state}")).await;
+    let entry = list["nodes"].as_array().unwrap().iter().find(|entry| entry["name"] == name).unwrap().clone();
+    let filtered_list = fleet.read(&format!("/v1/nodes?state={state}")).await;
     let counts = fleet.read("/v1/clusters/c").await["node_states"].clone();
     let metrics = metrics(fleet).await;
     let sample = format!("stemma_nodes{{state=\"{state}\"}} ");
-    let counted = metrics.lines().find_map(|line| line.strip_prefix(&sample)?.parse::<u64>().ok());
+    let sample_value = metrics.lines().find_map(|line| line.strip_prefix(&sample)?.parse::<u64>().ok());
     [
         node["state"] == state,
-        row["state"] == state,
-        filtered["nodes"].as_array().unwrap().iter().any(|row| row["name"] == name),
+        entry["state"] == state,
+        filtered_list["nodes"].as_array().unwrap().iter().any(|entry| entry["name"] == name),
         counts[state].as_u64().unwrap_or_default() > 0,
-        counted.is_some_and(|count| count > 0),
+        sample_value.is_some_and(|count| count > 0),
     ]
 }
 
-/// Reads a node until the condition holds.
-pub(crate) async fn wait_until(fleet: &Fleet, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
+/// Reads a node until it meets the condition, and returns it.
+pub(crate) async fn wait_until(fleet: &Fleet, name: &str, is_met: impl Fn(&Value) -> bool) -> Value {
     let path = format!("/v1/nodes/{name}");
-    read_until(name, async || fleet.read(&path).await, holds).await
+    read_until(name, async || fleet.read(&path).await, is_met).await
 }
 
-/// Waits until a node has this state with this reason.
+/// Waits until a node has this state, for this reason.
 pub(crate) async fn wait_until_state(fleet: &Fleet, name: &str, state: &str, reason: &str) {
     wait_until(fleet, name, |node| node["state"] == state && node["state_reason"] == reason).await;
 }
 
-/// Waits until the list has a row with this reason.
+/// Waits until the list of nodes shows this reason for the node.
 async fn wait_until_listed(fleet: &Fleet, name: &str, reason: &str) {
     let is_listed = |list: &Value| {
-        let mut rows = list["nodes"].as_array().unwrap().iter();
-        rows.any(|row| row["name"] == name && row["state_reason"] == reason)
+        let mut entries = list["nodes"].as_array().unwrap().iter();
+        entries.any(|entry| entry["name"] == name && entry["state_reason"] == reason)
     };
     read_until(name, async || fleet.read("/v1/nodes?fields=name,state_reason").await, is_listed).await;
 }
 
-/// Waits until a node has this state with this reason, and the list has the same reason.
+/// Waits until a node has this state and reason, and the list of nodes shows the same reason.
 pub(crate) async fn wait_until_shown(fleet: &Fleet, name: &str, state: &str, reason: &str) {
     wait_until_state(fleet, name, state, reason).await;
     wait_until_listed(fleet, name, reason).await;
 }
 
-/// Starts a fleet of this site with one host, of tag x, which holds its desired state.
-pub(crate) async fn start_with_one(site: Value, name: &str) -> (Fleet, Host) {
+/// Starts a fleet of this site with one host of tag x. The host has confirmed its desired state.
+pub(crate) async fn start_with_one_host(site: Value, name: &str) -> (Fleet, Host) {
     let fleet = start_fleet(site).await;
     let mut host = fleet.join_group("c/gx", name).await;
     take_over_next(&mut host).await;
     (fleet, host)
 }
 
-/// Starts the same with two hosts: n1 of tag x, and n2 of tag y.
-pub(crate) async fn start_with_two(site: Value) -> (Fleet, Host, Host) {
+/// Starts a fleet of this site with two hosts: n1 of tag x, and n2 of tag y. Both have confirmed their desired states.
+pub(crate) async fn start_with_two_hosts(site: Value) -> (Fleet, Host, Host) {
     let fleet = start_fleet(site).await;
-    let (mut first, mut second) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
-    take_over_next(&mut first).await;
-    take_over_next(&mut second).await;
-    (fleet, first, second)
+    let (mut first_host, mut second_host) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    take_over_next(&mut first_host).await;
+    take_over_next(&mut second_host).await;
+    (fleet, first_host, second_host)
 }
 
-/// Starts a fleet with one host that has converged.
+/// Starts a fleet with one host, n, whose state is `converged`.
 async fn start_converged() -> (Fleet, Host) {
-    let (fleet, mut host) = start_with_one(site("1"), "n").await;
+    let (fleet, mut host) = start_with_one_host(site("1"), "n").await;
     report_result(&mut host, 1, "a", Outcome::Changed).await;
     wait_until(&fleet, "n", |node| node["state"] == "converged").await;
-    assert_eq!(states_in_answers(&fleet, "n", "converged").await, [true; 5]);
+    assert_eq!(is_state_in_answers(&fleet, "n", "converged").await, [true; 5]);
     (fleet, host)
 }
 
@@ -189,7 +190,7 @@ async fn y06_read_after_write_sees_write() {
     let (fleet, mut host) = start_converged().await;
     for round in 2..12_u64 {
         fleet.apply(site(&round.to_string())).await;
-        assert_eq!(states_in_answers(&fleet, "n", "converged").await, [false; 5], "round {round}");
+        assert_eq!(is_state_in_answers(&fleet, "n", "converged").await, [false; 5], "round {round}");
         take_over_next(&mut host).await;
         report_result(&mut host, round, "a", Outcome::Changed).await;
         wait_until(&fleet, "n", |node| node["state"] == "converged").await;
@@ -197,24 +198,24 @@ async fn y06_read_after_write_sees_write() {
     fleet.controller.stop().await;
 }
 
-/// Returns the state of a node at the beginning of an event stream.
+/// Returns the first state of a node that an event stream sends.
 async fn first_event_state(fleet: &Fleet, name: &str) -> String {
     let request = Request::get("/v1/events?class=status").header("accept", "text/event-stream");
-    let (mut text, mut told) = (String::new(), None);
+    let (mut text, mut found_state) = (String::new(), None);
     let mut client = fleet.admin_client();
     let stream = client.stream(request.body(Bytes::new()).unwrap(), async |piece| {
         text.push_str(&String::from_utf8_lossy(&piece));
         let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_prefix("data: ")?.strip_suffix('\n'));
         let node = lines.find_map(|data| serde_json::from_str::<Value>(data).ok().filter(|data| data["name"] == name));
-        told = node.map(|data| data["state"].as_str().unwrap().to_owned());
-        if told.is_some() { Err(std::io::Error::other("it was told")) } else { Ok(()) }
+        found_state = node.map(|data| data["state"].as_str().unwrap().to_owned());
+        if found_state.is_some() { Err(std::io::Error::other("the state was found")) } else { Ok(()) }
     });
-    assert!(stream.await.is_err(), "it ends where the node was told of");
-    told.unwrap()
+    assert!(stream.await.is_err(), "the reader stops at the first state of the node");
+    found_state.unwrap()
 }
 
 /// `stemma wait` reads the object and follows the events. If it starts right after a write that ends the awaited state,
-/// neither may still show the state from before that write.
+/// neither the read nor the events may show the state from before the write.
 #[tokio::test]
 async fn y06_wait_after_write_ignores_earlier_state() {
     let (fleet, mut host) = start_converged().await;
@@ -234,8 +235,8 @@ async fn y06_wait_after_write_ignores_earlier_state() {
         fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"at": value}}])).await;
         assert_eq!(fleet.read("/v1/nodes/n").await["labels"]["at"], value);
     }
-    let (status, gone) = fleet.request(Method::DELETE, "/v1/nodes/n", &Value::Null).await;
-    assert!(status < 300, "{gone}");
+    let (status, body) = fleet.request(Method::DELETE, "/v1/nodes/n", &Value::Null).await;
+    assert!(status < 300, "{body}");
     assert_eq!(fleet.request(Method::GET, "/v1/nodes/n", &Value::Null).await.0, 404);
     fleet.controller.stop().await;
 }
@@ -246,51 +247,51 @@ async fn y06_node_is_held_in_answers_when_task_set_is_kept() {
     let node = |hold: Value| json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "hold": hold}]);
     fleet.apply(node(json!({"reason": "a disk"}))).await;
     take_over_next(&mut host).await;
-    let held = wait_until(&fleet, "n", |node| node["state"] == "converged").await;
-    assert_eq!(held["notes"], json!(["held"]), "nothing waits yet");
+    let held_node = wait_until(&fleet, "n", |node| node["state"] == "converged").await;
+    assert_eq!(held_node["notes"], json!(["held"]), "no newer task set waits yet");
     fleet.apply(site("2")).await;
-    assert_eq!(states_in_answers(&fleet, "n", "held").await, [true; 5]);
-    assert_eq!(states_in_answers(&fleet, "n", "converged").await, [false; 5]);
+    assert_eq!(is_state_in_answers(&fleet, "n", "held").await, [true; 5]);
+    assert_eq!(is_state_in_answers(&fleet, "n", "converged").await, [false; 5]);
     let list = fleet.read("/v1/nodes?fields=name,state_reason,notes").await;
     let reason = "an operator holds it: it keeps its task set, and a newer one waits (it runs site@1)";
     assert_eq!((&list["nodes"][0]["state_reason"], &list["nodes"][0]["notes"][0]), (&json!(reason), &json!("held")));
     assert_eq!(fleet.read("/v1/nodes/n").await["state_reason"], reason);
     assert!(metrics(&fleet).await.contains("stemma_nodes_noted{note=\"held\"} 1\n"));
-    let explained = fleet.read("/v1/nodes/n/explain?task=a").await;
-    assert_eq!((&explained["released"], &explained["keeps"]), (&json!(false), &json!("site@1")), "{explained}");
+    let explanation = fleet.read("/v1/nodes/n/explain?task=a").await;
+    assert_eq!((&explanation["released"], &explanation["keeps"]), (&json!(false), &json!("site@1")), "{explanation}");
     fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx"}])).await;
-    assert_eq!(states_in_answers(&fleet, "n", "held").await, [false; 5]);
+    assert_eq!(is_state_in_answers(&fleet, "n", "held").await, [false; 5]);
     assert!(metrics(&fleet).await.contains("stemma_nodes_noted{note=\"held\"} 0\n"));
     fleet.controller.stop().await;
 }
 
-/// Regression: the host was `failed`, because the unmet requirement is an error finding, as for a host without a task
-/// set.
+/// Regression: the node was `failed`, because an unmet requirement is an error finding. That is right only for a node
+/// without a task set.
 #[tokio::test]
 async fn y06_node_is_held_in_each_answer_when_requirement_is_unmet() {
     let (fleet, _host) = start_converged().await;
-    let mut next = site("2");
-    next[2]["requirements"] = json!({"trait:CUSTOM_NOPE": "required"});
-    fleet.apply(next).await;
-    assert_eq!(states_in_answers(&fleet, "n", "held").await, [true; 5]);
-    assert_eq!(states_in_answers(&fleet, "n", "failed").await, [false; 5]);
-    let held = "it does not meet what its next task set requires, and keeps the one that it has (it runs site@1)";
-    wait_until_listed(&fleet, "n", held).await;
+    let mut next_site = site("2");
+    next_site[2]["requirements"] = json!({"trait:CUSTOM_NOPE": "required"});
+    fleet.apply(next_site).await;
+    assert_eq!(is_state_in_answers(&fleet, "n", "held").await, [true; 5]);
+    assert_eq!(is_state_in_answers(&fleet, "n", "failed").await, [false; 5]);
+    let held_reason = "it does not meet what its next task set requires, and keeps the one that it has (it runs site@1)";
+    wait_until_listed(&fleet, "n", held_reason).await;
     let node = fleet.read("/v1/nodes/n").await;
-    assert_eq!(node["state_reason"], held);
+    assert_eq!(node["state_reason"], held_reason);
     assert!(node["findings"].to_string().contains("requirement.unmet"), "{node}");
     // Another error, which does not itself withhold the task set, has priority and is named.
-    let instance =
+    let node_with_instance =
         |traits: Value| json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "instance_info": {"traits": traits}}]);
-    fleet.apply(instance(json!(["CUSTOM_ALSO"]))).await;
-    let error = "there is an error among its findings: instance.traits";
-    wait_until_shown(&fleet, "n", "failed", error).await;
-    assert_eq!(states_in_answers(&fleet, "n", "failed").await, [true; 5]);
-    fleet.apply(instance(json!([]))).await;
-    wait_until_state(&fleet, "n", "held", held).await;
+    fleet.apply(node_with_instance(json!(["CUSTOM_ALSO"]))).await;
+    let error_reason = "there is an error among its findings: instance.traits";
+    wait_until_shown(&fleet, "n", "failed", error_reason).await;
+    assert_eq!(is_state_in_answers(&fleet, "n", "failed").await, [true; 5]);
+    fleet.apply(node_with_instance(json!([]))).await;
+    wait_until_state(&fleet, "n", "held", held_reason).await;
     fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "traits": ["CUSTOM_NOPE"]}])).await;
     wait_until(&fleet, "n", |node| node["state"] == "changing").await;
-    assert_eq!(states_in_answers(&fleet, "n", "held").await, [false; 5]);
+    assert_eq!(is_state_in_answers(&fleet, "n", "held").await, [false; 5]);
     fleet.controller.stop().await;
 }
 
@@ -298,7 +299,11 @@ async fn y06_node_is_held_in_each_answer_when_requirement_is_unmet() {
 async fn y06_node_has_note_when_host_has_not_confirmed_label() {
     let (fleet, mut host) = start_converged().await;
     fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"rack": "7"}}])).await;
-    assert_eq!(states_in_answers(&fleet, "n", "converged").await, [false; 5], "no task reads it, and the host has not got it");
+    assert_eq!(
+        is_state_in_answers(&fleet, "n", "converged").await,
+        [false; 5],
+        "no task reads the label, but the host has not confirmed it"
+    );
     let node = fleet.read("/v1/nodes/n").await;
     assert_eq!((&node["state"], &node["notes"]), (&json!("changing"), &json!(["untold"])));
     assert_eq!(fleet.read("/v1/nodes/n/explain?label=rack").await["confirmed"], false);
@@ -310,19 +315,19 @@ async fn y06_node_has_note_when_host_has_not_confirmed_label() {
     fleet.controller.stop().await;
 }
 
-/// The host gets the label in the response to its check-in, and hangs before it confirms it. The other host has
-/// confirmed it, and that is stored when the controller stops in order.
+/// One host gets the label, and hangs before it confirms the label. The other host confirms it, and an orderly stop of
+/// the controller stores that.
 #[tokio::test]
-async fn y06_unconfirmed_node_stays_so_after_restart() {
+async fn y06_unconfirmed_node_stays_unconfirmed_after_restart() {
     let (mut fleet, mut host) = start_converged().await;
-    let mut other = fleet.join_group("c/gx", "m").await;
-    take_over_next(&mut other).await;
-    report_result(&mut other, 1, "a", Outcome::Changed).await;
+    let mut other_host = fleet.join_group("c/gx", "m").await;
+    take_over_next(&mut other_host).await;
+    report_result(&mut other_host, 1, "a", Outcome::Changed).await;
     wait_until(&fleet, "m", |node| node["state"] == "converged").await;
     let group = json!([{"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"], "labels": {"rack": "7"}}]);
     fleet.apply(group).await;
     new_parts(&mut host).await;
-    take_over_next(&mut other).await;
+    take_over_next(&mut other_host).await;
     wait_until(&fleet, "n", |node| node["state"] == "changing" && node["notes"] == json!(["untold"])).await;
     wait_until(&fleet, "m", |node| node["state"] == "converged").await;
     for _ in 0..2 {
@@ -332,7 +337,7 @@ async fn y06_unconfirmed_node_stays_so_after_restart() {
             assert_eq!((&node["state"], &node["notes"]), (&json!(state), &notes), "{node}");
         }
         wait_until_metric(&fleet, "stemma_nodes_noted{note=\"untold\"} 1\n").await;
-        assert_eq!(states_in_answers(&fleet, "n", "changing").await, [true; 5]);
+        assert_eq!(is_state_in_answers(&fleet, "n", "changing").await, [true; 5]);
     }
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
     host.next_update(0).await;
@@ -343,24 +348,24 @@ async fn y06_unconfirmed_node_stays_so_after_restart() {
 #[tokio::test]
 async fn y06_restart_preserves_confirmation_of_each_node() {
     let (mut fleet, mut host) = start_converged().await;
-    let mut other = fleet.join_group("c/gx", "m").await;
-    take_over_next(&mut other).await;
-    report_result(&mut other, 1, "a", Outcome::Changed).await;
+    let mut other_host = fleet.join_group("c/gx", "m").await;
+    take_over_next(&mut other_host).await;
+    report_result(&mut other_host, 1, "a", Outcome::Changed).await;
     wait_until(&fleet, "m", |node| node["state"] == "converged").await;
     fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"rack": "7"}}])).await;
     wait_until(&fleet, "n", |node| node["state"] == "changing" && node["notes"] == json!(["untold"])).await;
-    store_confirmations(&fleet.parts().desired, &*fleet.parts().intake).await;
-    let before = fleet.last_revision().await;
+    store_confirmations(&fleet.components().desired, &*fleet.components().intake).await;
+    let revision_before = fleet.last_revision().await;
     fleet = fleet.restart(reconciled_options()).await;
-    // No host has checked in since.
+    // No host has checked in since the restart.
     for (name, state, notes) in [("n", "changing", json!(["untold"])), ("m", "converged", json!([]))] {
         let node = fleet.read(&format!("/v1/nodes/{name}")).await;
         assert_eq!((&node["state"], &node["notes"]), (&json!(state), &notes), "before the first pass or after it: {node}");
     }
     wait_until_metric(&fleet, "stemma_nodes_noted{note=\"untold\"} 1\n").await;
-    assert_eq!(states_in_answers(&fleet, "n", "changing").await, [true; 5]);
+    assert_eq!(is_state_in_answers(&fleet, "n", "changing").await, [true; 5]);
     assert_eq!(fleet.read("/v1/nodes/n/explain?label=rack").await["confirmed"], false);
-    assert_eq!(fleet.last_revision().await, before, "a restart writes nothing");
+    assert_eq!(fleet.last_revision().await, revision_before, "a restart writes nothing");
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
     take_over_next(&mut host).await;
     wait_until(&fleet, "n", |node| node["state"] == "converged" && node["notes"] == json!([])).await;
@@ -375,21 +380,21 @@ async fn wait_until_metric(fleet: &Fleet, line: &str) {
 #[tokio::test]
 async fn y09_explain_shows_published_and_confirmed_state() {
     let (fleet, mut host) = start_converged().await;
-    let account = async || {
-        let account = fleet.read("/v1/nodes/n/explain?task=a").await;
-        let revision = |field: &str| account[field].as_u64().unwrap();
-        (account["confirmed"].clone(), revision("published_revision"), revision("confirmed_revision"))
+    let read_confirmation = async || {
+        let explanation = fleet.read("/v1/nodes/n/explain?task=a").await;
+        let revision = |field: &str| explanation[field].as_u64().unwrap();
+        (explanation["confirmed"].clone(), revision("published_revision"), revision("confirmed_revision"))
     };
-    let (is_confirmed, _, held) = account().await;
+    let (is_confirmed, _, first_revision) = read_confirmation().await;
     assert_eq!(is_confirmed, true);
     let node = json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"rack": "7"}}]);
     fleet.apply(node).await;
-    assert_eq!(states_in_answers(&fleet, "n", "converged").await, [false; 5]);
-    let (is_confirmed, published, confirmed) = account().await;
-    assert_eq!((is_confirmed, confirmed), (json!(false), held));
-    assert!(published > held, "{published} {held}");
+    assert_eq!(is_state_in_answers(&fleet, "n", "converged").await, [false; 5]);
+    let (is_confirmed, published, confirmed) = read_confirmation().await;
+    assert_eq!((is_confirmed, confirmed), (json!(false), first_revision));
+    assert!(published > first_revision, "{published} {first_revision}");
     take_over_next(&mut host).await;
-    let (is_confirmed, _, confirmed) = account().await;
+    let (is_confirmed, _, confirmed) = read_confirmation().await;
     assert!(is_confirmed == true && confirmed >= published, "{is_confirmed} {confirmed} {published}");
     fleet.controller.stop().await;
 }
@@ -397,41 +402,43 @@ async fn y09_explain_shows_published_and_confirmed_state() {
 #[tokio::test]
 async fn y06_agent_report_is_in_each_answer_until_cleared() {
     let (fleet, mut host) = start_converged().await;
-    let report = |facts: Value| {
+    let build_report = |facts: Value| {
         let facts = facts.as_object().unwrap().iter().map(|(path, fact)| (path.clone(), fact.to_string())).collect();
         Report { agent_version: "1".into(), facts, ..Report::default() }
     };
     let path = "/root/.ssh/authorized_keys";
-    let full = "cannot write /var/lib/stemma-agent (No space left on device)";
-    let facts = report(json!({"agent.stuck": full, "agent.orphans": [{"task": "key", "path": path}, {"more": 3}]}));
-    let both = Report { findings: vec![full.into(), "cannot read hooks.d".into()], ..facts };
-    check_in_with(&mut host, |said| said.report = Some(both)).await;
-    let stuck = wait_until(&fleet, "n", |node| node["state"] == "stuck").await;
-    assert_eq!(states_in_answers(&fleet, "n", "stuck").await, [true; 5]);
-    let aside = fleet.read("/v1/nodes/n/explain?task=a").await["set_aside"].to_string();
-    assert!(aside.contains("its agent is stuck") && aside.contains("No space left on device"), "{aside}");
-    assert_eq!(stuck["notes"], json!(["orphaned"]));
-    let found = |code: &str| {
-        let all = stuck["findings"].as_array().unwrap().iter().filter(|one| one["code"] == code);
-        all.map(|one| one["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    let stuck_message = "cannot write /var/lib/stemma-agent (No space left on device)";
+    let facts =
+        build_report(json!({"agent.stuck": stuck_message, "agent.orphans": [{"task": "key", "path": path}, {"more": 3}]}));
+    let full_report = Report { findings: vec![stuck_message.into(), "cannot read hooks.d".into()], ..facts };
+    check_in_with(&mut host, |check_in| check_in.report = Some(full_report)).await;
+    let stuck_node = wait_until(&fleet, "n", |node| node["state"] == "stuck").await;
+    assert_eq!(is_state_in_answers(&fleet, "n", "stuck").await, [true; 5]);
+    let set_aside = fleet.read("/v1/nodes/n/explain?task=a").await["set_aside"].to_string();
+    assert!(set_aside.contains("its agent is stuck") && set_aside.contains("No space left on device"), "{set_aside}");
+    assert_eq!(stuck_node["notes"], json!(["orphaned"]));
+    let messages_of = |code: &str| {
+        let findings = stuck_node["findings"].as_array().unwrap().iter().filter(|finding| finding["code"] == code);
+        findings.map(|finding| finding["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert!(found("host.stuck")[0].ends_with("(No space left on device)"), "{stuck}");
+    assert!(messages_of("host.stuck")[0].ends_with("(No space left on device)"), "{stuck_node}");
     assert!(
-        found("report.findings")[0]
+        messages_of("report.findings")[0]
             .contains("findings of its own, about what it could not use or do: 1; the first: cannot read hooks.d;"),
-        "{stuck}"
+        "{stuck_node}"
     );
-    let orphaned = found("task.orphaned");
-    assert!(orphaned.len() == 2 && orphaned[0].contains(path) && orphaned[1].starts_with("3 more"), "{stuck}");
+    let orphaned = messages_of("task.orphaned");
+    assert!(orphaned.len() == 2 && orphaned[0].contains(path) && orphaned[1].starts_with("3 more"), "{stuck_node}");
     assert!(metrics(&fleet).await.contains("stemma_nodes_noted{note=\"orphaned\"} 1\n"));
     assert!(metrics(&fleet).await.contains("stemma_nodes_report_findings 1\n"));
-    let alone = report(json!({"agent.stuck": full}));
-    check_in_with(&mut host, |said| said.report = Some(Report { findings: vec![full.into()], ..alone })).await;
-    let stuck = wait_until(&fleet, "n", |node| node["notes"] == json!([])).await;
-    assert_eq!((&stuck["state"], stuck["findings"].to_string().contains("report.findings")), (&json!("stuck"), false));
+    let stuck_report = build_report(json!({"agent.stuck": stuck_message}));
+    check_in_with(&mut host, |check_in| check_in.report = Some(Report { findings: vec![stuck_message.into()], ..stuck_report }))
+        .await;
+    let stuck_node = wait_until(&fleet, "n", |node| node["notes"] == json!([])).await;
+    assert_eq!((&stuck_node["state"], stuck_node["findings"].to_string().contains("report.findings")), (&json!("stuck"), false));
     assert!(metrics(&fleet).await.contains("stemma_nodes_report_findings 0\n"));
-    check_in_with(&mut host, |said| said.report = Some(report(json!({})))).await;
-    let over = wait_until(&fleet, "n", |node| node["state"] == "converged").await;
-    assert_eq!((&over["notes"], over["findings"].to_string().contains("host.stuck")), (&json!([]), false));
+    check_in_with(&mut host, |check_in| check_in.report = Some(build_report(json!({})))).await;
+    let recovered_node = wait_until(&fleet, "n", |node| node["state"] == "converged").await;
+    assert_eq!((&recovered_node["notes"], recovered_node["findings"].to_string().contains("host.stuck")), (&json!([]), false));
     fleet.controller.stop().await;
 }

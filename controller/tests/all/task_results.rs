@@ -9,26 +9,27 @@ use stemma_wire::message::observed::Outcome;
 use crate::fleet::{Fleet, read_until};
 use crate::principals::clients::{create_principal, send};
 use crate::states::{
-    report_result, report_result_with_diff, report_result_with_message, shell_task, site, site_with_tasks, start_fleet,
-    start_with_one, start_with_two, states_in_answers, take_over_next, wait_until, wait_until_shown, wait_until_state,
+    is_state_in_answers, report_result, report_result_with_diff, report_result_with_message, shell_task, site, site_with_tasks,
+    start_fleet, start_with_one_host, start_with_two_hosts, take_over_next, wait_until, wait_until_shown, wait_until_state,
 };
 
-/// Waits until the list of tasks contains this number of results, and returns it.
+/// Waits until the list of tasks counts this number of results, and returns the list.
 async fn wait_for_results(fleet: &Fleet, count: u64) -> Value {
-    let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
-    let told = |row: &Value| number(row, "nodes") - number(row, "waiting") - number(row, "blocked");
-    let are_told = |list: &Value| list["tasks"].as_array().unwrap().iter().map(told).sum::<u64>() == count;
-    read_until("/v1/tasks", async || fleet.read("/v1/tasks").await, are_told).await
+    let number = |entry: &Value, field: &str| entry[field].as_u64().unwrap();
+    let result_count = |entry: &Value| number(entry, "nodes") - number(entry, "waiting") - number(entry, "blocked");
+    let is_complete = |list: &Value| list["tasks"].as_array().unwrap().iter().map(result_count).sum::<u64>() == count;
+    read_until("/v1/tasks", async || fleet.read("/v1/tasks").await, is_complete).await
 }
 
-/// Regression: "Results are still to come" did not name the running task.
+/// Regression: the reason of a node with missing results did not name the task that runs.
 #[tokio::test]
 async fn y09_reason_names_task_with_missing_result() {
-    let after = |before: &str, id: &str| shell_task(id, "x", json!({"requires": [before]}));
-    let (fleet, mut host) = start_with_one(site_with_tasks([after("a", "c"), after("c", "d")]), "n1").await;
-    for (sequence, task, reason) in
-        [(1, "a", "the results of task c and of 1 more have not come yet"), (2, "c", "the result of task d has not come yet")]
-    {
+    let after = |required_task: &str, id: &str| shell_task(id, "x", json!({"requires": [required_task]}));
+    let (fleet, mut host) = start_with_one_host(site_with_tasks([after("a", "c"), after("c", "d")]), "n1").await;
+    for (sequence, task, reason) in [
+        (1, "a", "the results of task c and of 1 more have not arrived yet"),
+        (2, "c", "the result of task d has not arrived yet"),
+    ] {
         report_result(&mut host, sequence, task, Outcome::Changed).await;
         wait_until_shown(&fleet, "n1", "changing", reason).await;
     }
@@ -45,38 +46,40 @@ fn site_with_observed(task: Value) -> Value {
 /// A current agent reports that it did not check the task, an older agent that the task would change something.
 #[tokio::test]
 async fn y06_observed_task_is_awaited_only_across_hosts() {
-    let (fleet, mut first, _second) = start_with_two(site_with_observed(shell_task("more", "x", json!({})))).await;
-    report_result(&mut first, 1, "more", Outcome::Changed).await;
+    let (fleet, mut first_host, _second_host) =
+        start_with_two_hosts(site_with_observed(shell_task("more", "x", json!({})))).await;
+    report_result(&mut first_host, 1, "more", Outcome::Changed).await;
     wait_until(&fleet, "n1", |node| node["state"] == "converged").await;
-    report_result(&mut first, 2, "a", Outcome::WouldChange).await;
+    report_result(&mut first_host, 2, "a", Outcome::WouldChange).await;
     let reason = "b waits for a on tags x: n1 (a was only checked or observed there)";
     wait_until_state(&fleet, "n2", "blocked", reason).await;
-    assert_eq!(states_in_answers(&fleet, "n1", "converged").await, [true; 5]);
-    let explained = fleet.read("/v1/nodes/n1/explain?task=a").await;
-    let says = json!(["the task's mode is observe: it is neither run nor checked"]);
-    assert_eq!((&explained["runs"], &explained["set_aside"]), (&json!(true), &says), "{explained}");
+    assert_eq!(is_state_in_answers(&fleet, "n1", "converged").await, [true; 5]);
+    let explanation = fleet.read("/v1/nodes/n1/explain?task=a").await;
+    let expected_reasons = json!(["the task's mode is observe: it is neither run nor checked"]);
+    assert_eq!((&explanation["runs"], &explanation["set_aside"]), (&json!(true), &expected_reasons), "{explanation}");
     fleet.controller.stop().await;
 }
 
-/// Regression: the task was said to change something, and its dependent to have a failed requirement. Nothing had been
-/// checked, and nothing had failed.
+/// Regression: the list showed an observed task as one that would change something, and a task that requires it as one
+/// with a failed requirement. Nothing had been checked, and nothing had failed.
 #[tokio::test]
 async fn y06_observed_task_is_shown_and_named_by_dependents() {
-    let dep = shell_task("dep", "x", json!({"requires": ["a"]}));
-    let (fleet, mut host) = start_with_one(site_with_observed(dep), "n1").await;
-    let observed = "its mode is observe: it is neither run nor checked";
-    report_result_with_message(&mut host, 1, ("a", Outcome::WouldChange), (observed, "")).await;
-    let why = "Not run: a, which it requires, is neither run nor checked, since its mode is observe.";
-    report_result_with_message(&mut host, 2, ("dep", Outcome::DependencyFailed), (why, "")).await;
+    let dependent = shell_task("dep", "x", json!({"requires": ["a"]}));
+    let (fleet, mut host) = start_with_one_host(site_with_observed(dependent), "n1").await;
+    let observed_message = "its mode is observe: it is neither run nor checked";
+    report_result_with_message(&mut host, 1, ("a", Outcome::WouldChange), (observed_message, "")).await;
+    let dependent_message = "Not run: a, which it requires, is neither run nor checked, since its mode is observe.";
+    report_result_with_message(&mut host, 2, ("dep", Outcome::DependencyFailed), (dependent_message, "")).await;
     let reason = "task dep did not run: a, which it requires, is neither run nor checked, since its mode is observe";
     wait_until_shown(&fleet, "n1", "failed", reason).await;
     let list = wait_for_results(&fleet, 2).await;
-    let row = list["tasks"].as_array().unwrap().iter().find(|row| row["task"] == "a").unwrap();
-    let counts = ["nodes", "observed", "would_change", "different_changes"].map(|field| row[field].as_u64().unwrap());
-    assert_eq!(counts, [1, 1, 0, 0], "{row}");
+    let entry = list["tasks"].as_array().unwrap().iter().find(|entry| entry["task"] == "a").unwrap();
+    let counts = ["nodes", "observed", "would_change", "different_changes"].map(|field| entry[field].as_u64().unwrap());
+    assert_eq!(counts, [1, 1, 0, 0], "{entry}");
     assert_eq!(fleet.read("/v1/tasks/a").await["releases"][0]["differences"], json!([]));
     let report = fleet.read("/v1/nodes/n1/report").await;
-    let results: Vec<_> = report["results"].as_array().unwrap().iter().map(|one| (&one["task"], &one["is_observed"])).collect();
+    let results: Vec<_> =
+        report["results"].as_array().unwrap().iter().map(|result| (&result["task"], &result["is_observed"])).collect();
     assert_eq!(results, [(&json!("a"), &json!(true)), (&json!("dep"), &json!(false))]);
     assert_eq!(fleet.read("/v1/nodes/n1/explain?task=a").await["last"]["is_observed"], true);
     // An agent of an older version checks the task as in mode `noop`, and its result is shown.
@@ -93,8 +96,8 @@ async fn y06_observed_task_is_shown_and_named_by_dependents() {
 /// A task in mode `noop` follows one in mode `observe`, whose possible changes are unknown.
 #[tokio::test]
 async fn y06_noop_reason_names_no_observed_task() {
-    let in_noop = shell_task("z", "x", json!({"mode": "noop"}));
-    let (fleet, mut host) = start_with_one(site_with_observed(in_noop), "n1").await;
+    let noop_task = shell_task("z", "x", json!({"mode": "noop"}));
+    let (fleet, mut host) = start_with_one_host(site_with_observed(noop_task), "n1").await;
     report_result(&mut host, 1, "a", Outcome::WouldChange).await;
     report_result(&mut host, 2, "z", Outcome::WouldChange).await;
     let reason = "task z was checked and would change something";
@@ -107,14 +110,15 @@ async fn y06_noop_reason_names_no_observed_task() {
 #[tokio::test]
 async fn y09_skipped_task_is_not_counted_as_failed() {
     let after_a = shell_task("c", "x", json!({"requires": ["a"]}));
-    let (fleet, mut host) = start_with_one(site_with_tasks([after_a]), "n1").await;
+    let (fleet, mut host) = start_with_one_host(site_with_tasks([after_a]), "n1").await;
     report_result(&mut host, 1, "a", Outcome::Failed).await;
     report_result(&mut host, 2, "c", Outcome::DependencyFailed).await;
     let list = wait_for_results(&fleet, 2).await;
-    let rows = list["tasks"].as_array().unwrap();
-    let of = |row: &Value| (row["id"].clone(), row["failed"].clone(), row["not_run"].clone(), row["failed_on"].clone());
-    assert_eq!(of(&rows[0]), (json!("site@1/a"), json!(1), json!(0), json!(["n1"])));
-    assert_eq!(of(&rows[1]), (json!("site@1/c"), json!(0), json!(1), json!([])));
+    let entries = list["tasks"].as_array().unwrap();
+    let fields =
+        |entry: &Value| (entry["id"].clone(), entry["failed"].clone(), entry["not_run"].clone(), entry["failed_on"].clone());
+    assert_eq!(fields(&entries[0]), (json!("site@1/a"), json!(1), json!(0), json!(["n1"])));
+    assert_eq!(fields(&entries[1]), (json!("site@1/c"), json!(0), json!(1), json!([])));
     let task = fleet.read("/v1/tasks/c").await["releases"][0].clone();
     assert_eq!((&task["failures"], &task["not_run_because"][0]["nodes"]), (&json!([]), &json!(["n1"])));
     wait_until_state(&fleet, "n1", "failed", "task a failed").await;
@@ -136,7 +140,7 @@ async fn y06_state_reason_names_causing_task() {
         report_result(&mut host, 1, "a", outcome).await;
         wait_until_state(&fleet, name, state, reason).await;
         let list = fleet.read(&format!("/v1/nodes?fields=name,state_reason&state={state}")).await;
-        assert_eq!(list["nodes"][0]["state_reason"], reason, "the list says what the node says");
+        assert_eq!(list["nodes"][0]["state_reason"], reason, "the list shows the same reason as the node");
     }
     fleet.controller.stop().await;
 }
@@ -145,8 +149,8 @@ async fn y06_state_reason_names_causing_task() {
 #[tokio::test]
 async fn y09_hosts_are_not_compared_when_diff_is_truncated_or_missing() {
     let fleet = start_fleet(site("1")).await;
-    let (cut, mut hosts) = ("--- /f\n+++ /f\n@@ -1 +1 @@\n-a\n… 900 more lines\n", Vec::new());
-    for (name, diff) in [("n1", cut), ("n2", cut), ("n3", ""), ("n4", "-a\n+b\n")] {
+    let (truncated_diff, mut hosts) = ("--- /f\n+++ /f\n@@ -1 +1 @@\n-a\n… 900 more lines\n", Vec::new());
+    for (name, diff) in [("n1", truncated_diff), ("n2", truncated_diff), ("n3", ""), ("n4", "-a\n+b\n")] {
         let mut host = fleet.join_group("c/gx", name).await;
         take_over_next(&mut host).await;
         report_result_with_diff(&mut host, 1, ("a", Outcome::WouldChange), diff).await;
@@ -167,10 +171,10 @@ async fn y09_hosts_are_not_compared_when_diff_is_truncated_or_missing() {
 async fn y09_task_list_groups_hosts_by_diff() {
     let fleet = start_fleet(site("1")).await;
     fleet.apply(json!([{"kind": "Cluster", "name": "d"}])).await;
-    let (same, mut hosts) = ("-a\n+b\n", Vec::new());
+    let (shared_diff, mut hosts) = ("-a\n+b\n", Vec::new());
     for (name, outcome, diff) in [
-        ("n1", Outcome::WouldChange, same),
-        ("n2", Outcome::WouldChange, same),
+        ("n1", Outcome::WouldChange, shared_diff),
+        ("n2", Outcome::WouldChange, shared_diff),
         ("n3", Outcome::WouldChange, "-a\n+c\n"),
         ("n4", Outcome::Failed, ""),
         ("n5", Outcome::Changed, ""),
@@ -181,47 +185,47 @@ async fn y09_task_list_groups_hosts_by_diff() {
         report_result_with_diff(&mut host, 1, ("a", outcome), diff).await;
         hosts.push(host);
     }
-    let mut last = fleet.join_group("c/gy", "n7").await;
-    take_over_next(&mut last).await;
+    let mut last_host = fleet.join_group("c/gy", "n7").await;
+    take_over_next(&mut last_host).await;
     wait_until(&fleet, "n4", |node| node["state"] == "failed").await;
     let list = wait_for_results(&fleet, 6).await;
-    let counts = |row: &Value| {
+    let counts = |entry: &Value| {
         let fields = ["nodes", "converged", "changed", "would_change", "drifted", "failed", "different_changes"];
-        fields.map(|field| row[field].as_u64().unwrap())
+        fields.map(|field| entry[field].as_u64().unwrap())
     };
-    let rows = list["tasks"].as_array().unwrap();
-    let ids: Vec<&str> = rows.iter().map(|row| row["id"].as_str().unwrap()).collect();
+    let entries = list["tasks"].as_array().unwrap();
+    let ids: Vec<&str> = entries.iter().map(|entry| entry["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["site@1/a", "site@1/b"]);
-    assert_eq!((counts(&rows[0]), &rows[0]["failed_on"]), ([6, 2, 1, 3, 0, 1, 2], &json!(["n4"])));
-    assert_eq!(counts(&rows[1]), [1, 0, 0, 0, 0, 0, 0]);
-    let unended = |row: &Value| row["waiting"].as_u64().unwrap() + row["blocked"].as_u64().unwrap();
-    assert_eq!((unended(&rows[0]), unended(&rows[1])), (0, 1));
+    assert_eq!((counts(&entries[0]), &entries[0]["failed_on"]), ([6, 2, 1, 3, 0, 1, 2], &json!(["n4"])));
+    assert_eq!(counts(&entries[1]), [1, 0, 0, 0, 0, 0, 0]);
+    let unended = |entry: &Value| entry["waiting"].as_u64().unwrap() + entry["blocked"].as_u64().unwrap();
+    assert_eq!((unended(&entries[0]), unended(&entries[1])), (0, 1));
 
     let task = fleet.read("/v1/tasks/a").await;
-    let of = |group: &Value| (group["count"].clone(), group["nodes"].clone(), group["diff"].clone());
-    let differences: Vec<_> = task["releases"][0]["differences"].as_array().unwrap().iter().map(of).collect();
-    let expected = [(json!(2), json!(["n1", "n2"]), json!(same)), (json!(1), json!(["n3"]), json!("-a\n+c\n"))];
+    let summary = |group: &Value| (group["count"].clone(), group["nodes"].clone(), group["diff"].clone());
+    let differences: Vec<_> = task["releases"][0]["differences"].as_array().unwrap().iter().map(summary).collect();
+    let expected = [(json!(2), json!(["n1", "n2"]), json!(shared_diff)), (json!(1), json!(["n3"]), json!("-a\n+c\n"))];
     assert_eq!(differences, expected);
     // The SHA-256 of the difference, as computed by sha256sum.
     assert_eq!(task["releases"][0]["differences"][0]["digest"], "be5a392951db");
     assert_eq!(task["releases"][0]["failures"][0]["nodes"], json!(["n4"]));
     assert_eq!(fleet.read("/v1/tasks/b").await["releases"][0]["unended_on"], json!(["n7"]));
 
-    let some = fleet.read("/v1/tasks/a?state=failed").await;
-    assert_eq!(some["releases"][0]["nodes"], 1);
+    let failed_tasks = fleet.read("/v1/tasks/a?state=failed").await;
+    assert_eq!(failed_tasks["releases"][0]["nodes"], 1);
     let page = fleet.read("/v1/tasks?limit=1").await;
     assert!(page["tasks"].as_array().unwrap().len() == 1 && page["next"].as_str().unwrap().contains("marker="), "{page}");
-    for (path, says) in [
+    for (path, expected_text) in [
         ("/v1/tasks/x", "Task 'x' runs on no node."),
         ("/v1/tasks/b?nodegroup=c/gx", "Task 'b' runs on none of the selected nodes."),
         ("/v1/tasks?cluster=nowhere", "nowhere"),
     ] {
         let (status, body) = fleet.request(Method::GET, path, &Value::Null).await;
-        assert!(status == 404 && body["error"]["message"].as_str().unwrap().contains(says), "{path}: {body}");
+        assert!(status == 404 && body["error"]["message"].as_str().unwrap().contains(expected_text), "{path}: {body}");
     }
     let mut vera = create_principal(&fleet, "vera", "viewer", Some("d")).await;
     assert_eq!(send(&mut vera, "GET", "/v1/tasks", &[], "").await.body["tasks"], json!([]));
-    let refused = send(&mut vera, "GET", "/v1/tasks/a", &[], "").await;
-    assert_eq!((refused.status, &refused.body["error"]["message"]), (404, &json!("Task 'a' runs on no node.")));
+    let refusal = send(&mut vera, "GET", "/v1/tasks/a", &[], "").await;
+    assert_eq!((refusal.status, &refusal.body["error"]["message"]), (404, &json!("Task 'a' runs on no node.")));
     fleet.controller.stop().await;
 }

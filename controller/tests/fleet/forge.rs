@@ -1,5 +1,5 @@
-//! Certificates that are wrong in one way, signed with the fleet's own issuer keys: what a thief of a key could create,
-//! or a bug in an issuer.
+//! Certificates with one error each, signed with the fleet's own issuer keys. A thief of such a key could create them,
+//! or an issuer with a bug.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use stemma_wire::clock::{Clock, SystemClock};
 
 use super::{Fleet, private_key};
 
-/// A leaf certificate as the agents issuer creates it, except for what a test changes.
+/// A leaf certificate as the issuer of agent certificates creates it, except for the fields that a test changes.
 pub(crate) struct ForgedCertificate {
     pub(crate) params: CertificateParams,
 }
 
 impl ForgedCertificate {
-    /// Creates a valid leaf for this URI.
+    /// Creates a leaf for this URI, valid from five minutes ago for a day.
     pub(crate) fn for_uri(uri: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -31,29 +31,30 @@ impl ForgedCertificate {
         forged.with_validity(-300, 86_400)
     }
 
-    /// Sets the validity, in seconds from now.
+    /// Sets the start and the end of the validity, in seconds from now.
     pub(crate) fn with_validity(mut self, from: i64, to: i64) -> Self {
-        let at = |seconds: i64| {
+        let date_after = |seconds: i64| {
             let now = i64::try_from(SystemClock.unix_seconds()).unwrap();
             date_time_ymd(1970, 1, 1) + Duration::from_secs(u64::try_from(now + seconds).unwrap())
         };
-        self.params.not_before = at(from);
-        self.params.not_after = at(to);
+        self.params.not_before = date_after(from);
+        self.params.not_after = date_after(to);
         self
     }
 
-    /// Signs the leaf with an issuer of a fleet: `agents`, `admin` or `signers`.
-    pub(crate) fn sign(&self, by: &Fleet, issuer: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-        let trust = by.directory.path().join("data/trust");
+    /// Signs the leaf with an issuer of a fleet: `agents`, `admin` or `signers`. Returns the chain of leaf and issuer,
+    /// and the private key of the leaf.
+    pub(crate) fn sign(&self, fleet: &Fleet, issuer: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let trust = fleet.directory.path().join("data/trust");
         let key = std::fs::read_to_string(trust.join(format!("{issuer}.key"))).unwrap();
         let certificate = CertificateDer::from_pem_file(trust.join(format!("{issuer}.pem"))).unwrap();
         let issuer = Issuer::from_ca_cert_der(&certificate, KeyPair::from_pem(&key).unwrap()).unwrap();
-        let own = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
-        let leaf = self.params.signed_by(&own, &issuer).unwrap().der().clone();
-        (vec![leaf, certificate], private_key(&own))
+        let leaf_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        let leaf = self.params.signed_by(&leaf_key, &issuer).unwrap().der().clone();
+        (vec![leaf, certificate], private_key(&leaf_key))
     }
 
-    /// Returns a client for a fleet's agents' listener, with this leaf signed by its agents issuer.
+    /// Returns a client of a fleet's agent listener. The fleet's issuer of agent certificates signs the client's leaf.
     pub(crate) fn client(&self, fleet: &Fleet) -> Client {
         let (chain, key) = self.sign(fleet, "agents");
         fleet.client(chain, key)

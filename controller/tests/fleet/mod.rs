@@ -49,24 +49,24 @@ use uuid::Uuid;
 /// long.
 pub(crate) const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Waits until a condition holds.
+/// Waits until a condition is true. Fails after [`TIMEOUT`].
 pub(crate) async fn wait_until(mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < deadline, "the condition did not come to hold");
+        assert!(Instant::now() < deadline, "the condition was not met in time");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Reads until the value meets a condition, and returns it.
-pub(crate) async fn read_until<T: Display>(what: &str, read: impl AsyncFn() -> T, is_so: impl Fn(&T) -> bool) -> T {
+/// Reads a value repeatedly until the value meets a condition, and returns the value. Fails after [`TIMEOUT`].
+pub(crate) async fn read_until<T: Display>(description: &str, read: impl AsyncFn() -> T, is_expected: impl Fn(&T) -> bool) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let value = read().await;
-        if is_so(&value) {
+        if is_expected(&value) {
             return value;
         }
-        assert!(Instant::now() < deadline, "{what}: {value}");
+        assert!(Instant::now() < deadline, "{description}: {value}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -80,8 +80,8 @@ pub(crate) struct TestClock {
 
 impl Clock for TestClock {
     fn unix_seconds(&self) -> u64 {
-        let right = SystemClock.unix_seconds() + self.passed_s.load(Ordering::Relaxed);
-        right.saturating_add_signed(self.offset_s.load(Ordering::Relaxed))
+        let true_time = SystemClock.unix_seconds() + self.passed_s.load(Ordering::Relaxed);
+        true_time.saturating_add_signed(self.offset_s.load(Ordering::Relaxed))
     }
 
     fn monotonic_seconds(&self) -> u64 {
@@ -90,23 +90,23 @@ impl Clock for TestClock {
 }
 
 impl TestClock {
-    /// Lets this time pass.
+    /// Advances the wall clock and the monotonic clock, in seconds.
     pub(crate) fn advance(&self, seconds: u64) {
         self.passed_s.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// Sets the clock, which is off by this time from then on.
+    /// Sets the error of the wall clock, in seconds. The monotonic clock is unchanged.
     pub(crate) fn set_offset(&self, seconds: i64) {
         self.offset_s.store(seconds, Ordering::Relaxed);
     }
 }
 
-/// A controller and its directory.
+/// A running controller with its directory and its clock.
 pub(crate) struct Fleet {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) controller: Controller,
     pub(crate) clock: Arc<TestClock>,
-    /// The log lines of refusals before this fleet was started, by reason.
+    /// Numbers of refusals that this process had logged when the fleet was started, by reason.
     logged_before: BTreeMap<String, u64>,
 }
 
@@ -123,11 +123,11 @@ pub(crate) struct Host {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) client: Client,
     pub(crate) held_desired: Option<HeldDesired>,
-    /// Pause, hold and park as set on the host.
+    /// Pause, hold and park that root set on the host itself.
     pub(crate) local: LocalState,
 }
 
-/// An error response: the status and the error's type.
+/// An error response: the status, and the type and message of the error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ErrorResponse {
     pub(crate) status: u16,
@@ -141,8 +141,9 @@ impl Fleet {
         Self::start_with(|_| {}).await
     }
 
+    /// Starts a fleet with the default options of tests, after `change` has adjusted them.
     pub(crate) async fn start_with(change: impl FnOnce(&mut Options)) -> Self {
-        let said_before = witness::install_logger();
+        let counts_before = witness::install_logger();
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         init(&data, &[], SystemClock.unix_seconds()).unwrap();
@@ -150,26 +151,28 @@ impl Fleet {
         let mut options = Options { clock: Arc::clone(&clock) as _, publishing: Publishing::Manual, ..Options::default() };
         change(&mut options);
         let controller = start(new_config(data), options).await.unwrap();
-        Self { directory, controller, clock, logged_before: said_before }
+        Self { directory, controller, clock, logged_before: counts_before }
     }
 
-    /// Starts a fleet whose controller publishes what it decides.
+    /// Starts a fleet whose controller publishes the desired states that it computes.
     pub(crate) async fn start_reconciled() -> Self {
-        Self::start_with(|own| *own = reconciled_options()).await
+        Self::start_with(|options| *options = reconciled_options()).await
     }
 
-    /// Stops the controller, and starts one with these options on the same data.
+    /// Stops the controller, and starts another controller with these options on the same data.
     pub(crate) async fn restart(mut self, options: Options) -> Self {
         self.controller.stop().await;
         self.controller = start(new_config(self.directory.path().join("data")), options).await.unwrap();
         self
     }
 
-    pub(crate) fn parts(&self) -> &Arc<Components> {
+    /// Returns the components of the running controller, for access without a request.
+    pub(crate) fn components(&self) -> &Arc<Components> {
         self.controller.components()
     }
 
-    pub(crate) fn agents(&self) -> SocketAddr {
+    /// Returns the address of the agent listener.
+    pub(crate) fn agents_address(&self) -> SocketAddr {
         self.controller.agents_address()
     }
 
@@ -178,94 +181,103 @@ impl Fleet {
         let admin = self.directory.path().join("data/admin");
         let chain = CertificateDer::pem_file_iter(admin.join("admin.pem")).unwrap().map(Result::unwrap).collect();
         let key = PrivateKeyDer::from_pem_file(admin.join("admin.key")).unwrap();
-        self.client_of(self.controller.admin_address(), chain, key)
+        self.client_at(self.controller.admin_address(), chain, key)
     }
 
-    /// Sends a request of an operator. Returns status and body.
+    /// Sends a request as an operator. Returns the status and the body, or `null` if the body is not JSON.
     pub(crate) async fn request(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
         let answer = self.request_raw(method, path, body).await;
         (answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default())
     }
 
-    /// Sends a request of an operator. Returns the whole response.
+    /// Sends a request as an operator. Returns the whole response.
     pub(crate) async fn request_raw(&self, method: Method, path: &str, body: &Value) -> Response<Bytes> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json").body(body).unwrap();
         self.admin_client().send(request).await.unwrap()
     }
 
-    /// Reads a path as an operator.
+    /// Reads a path as an operator, checks that the status is 200, and returns the body.
     pub(crate) async fn read(&self, path: &str) -> Value {
         let (status, body) = self.request(Method::GET, path, &Value::Null).await;
         assert_eq!(status, 200, "{path}: {body}");
         body
     }
 
-    /// Applies objects as an operator.
+    /// Applies objects as an operator, with force.
     pub(crate) async fn apply(&self, objects: Value) {
         let (status, body) = self.request(Method::POST, "/v1/apply?force=true", &json!({ "objects": objects })).await;
         assert_eq!(status, 200, "{body}");
     }
 
-    /// Joins a host to a group.
+    /// Joins a host to a group. The join token is created for this host.
     pub(crate) async fn join_group(&self, group: &str, name: &str) -> Host {
         let token = self.create_token(json!({"nodegroup": group})).await;
-        let request = new_request();
+        let request = new_key_and_request();
         let answer = self.enrol(&token, name, &request.csr).await.unwrap();
-        self.host(answer.node, &request, answer.chain)
+        self.host_with_certificate(answer.node, &request, answer.chain)
     }
 
     /// Creates a join token, and returns it as `id.secret`.
     pub(crate) async fn create_token(&self, body: Value) -> String {
-        let created = token::create(&self.parts().registry, &admin_caller(), &body).await.unwrap();
+        let created = token::create(&self.components().registry, &admin_caller(), &body).await.unwrap();
         created.body["token"].as_str().unwrap().to_owned()
     }
 
-    /// Returns a client without a certificate that pins the root's key.
+    /// Returns a client of the agent listener that has no certificate. The client pins the hash of the root's key.
     pub(crate) fn client_without_certificate(&self) -> Client {
-        let hash = stemma_wire::tls::spki_sha256(self.parts().authority.root()).unwrap();
+        let hash = stemma_wire::tls::spki_sha256(self.components().authority.root()).unwrap();
         let tls = client_config(&Pin::KeyHash(hash), None, None, Arc::new(SystemClock)).unwrap();
-        Client::new(agent_target(self.agents()), Some(Arc::new(tls)), ClientLimits::default())
+        Client::new(agent_target(self.agents_address()), Some(Arc::new(tls)), ClientLimits::default())
     }
 
-    /// Returns a client with a certificate.
+    /// Returns a client of the agent listener with this certificate.
     pub(crate) fn client(&self, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Client {
-        self.client_of(self.agents(), chain, key)
+        self.client_at(self.agents_address(), chain, key)
     }
 
-    pub(crate) fn client_of(&self, at: SocketAddr, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Client {
-        let pin = Pin::Roots(vec![self.parts().authority.root().clone()]);
-        let fleet: FleetName = self.parts().fleet.clone();
-        let own = ClientIdentity { chain, key };
-        let tls = client_config(&pin, Some(fleet), Some(own), Arc::new(SystemClock)).unwrap();
-        Client::new(agent_target(at), Some(Arc::new(tls)), ClientLimits::default())
+    /// Returns a client of the listener at this address, with this certificate.
+    pub(crate) fn client_at(
+        &self,
+        address: SocketAddr,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Client {
+        let pin = Pin::Roots(vec![self.components().authority.root().clone()]);
+        let fleet: FleetName = self.components().fleet.clone();
+        let identity = ClientIdentity { chain, key };
+        let tls = client_config(&pin, Some(fleet), Some(identity), Arc::new(SystemClock)).unwrap();
+        Client::new(agent_target(address), Some(Arc::new(tls)), ClientLimits::default())
     }
 
+    /// Sends an enrolment request with a join token.
     pub(crate) async fn enrol(&self, token: &str, name: &str, csr: &[u8]) -> Result<EnrollResponse, ErrorResponse> {
         let request = EnrollRequest { token: token.into(), csr: csr.to_vec(), seal_key: [7; 32], name: name.into() };
         call(&mut self.client_without_certificate(), "/agent/v1/enroll", &request).await
     }
 
-    /// Joins a host with its own token.
+    /// Joins a host. The join token is created for this host.
     pub(crate) async fn join(&self, name: &str) -> Host {
         let token = self.create_token(json!({})).await;
-        let request = new_request();
+        let request = new_key_and_request();
         let answer = self.enrol(&token, name, &request.csr).await.unwrap();
-        self.host(answer.node, &request, answer.chain)
+        self.host_with_certificate(answer.node, &request, answer.chain)
     }
 
-    pub(crate) fn host(&self, node: Uuid, request: &KeyAndRequest, chain: Vec<Vec<u8>>) -> Host {
+    /// Returns the host of a node, with the certificate that was issued for this request.
+    pub(crate) fn host_with_certificate(&self, node: Uuid, request: &KeyAndRequest, chain: Vec<Vec<u8>>) -> Host {
         let key = private_key(&request.key);
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
         let client = self.client(chain.clone(), key.clone_key());
         Host { node, key, chain, client, held_desired: None, local: LocalState::default() }
     }
 
-    /// Writes until the store has reached this revision, so that a host that holds it is not ahead of the store.
+    /// Writes until the store has reached this revision, so that a host with a desired state of this revision is not
+    /// ahead of the store.
     pub(crate) async fn advance_revision(&self, revision: u64) {
         while self.last_revision().await < revision {
             let write = Transaction::new().put("test/revision", Bytes::new());
-            self.parts().registry.store().commit(write).await.unwrap();
+            self.components().registry.store().commit(write).await.unwrap();
         }
     }
 
@@ -273,17 +285,19 @@ impl Fleet {
     pub(crate) fn publish(&self, node: Uuid, revision: u64, mut state: DesiredState) {
         state.revision = Revision(revision);
         let changes = vec![(node, DesiredChange::Release(Box::new(state)))];
-        self.parts().desired.publish(PassResult { revision: Revision(revision), changes });
+        self.components().desired.publish(PassResult { revision: Revision(revision), changes });
     }
 }
 
 impl Host {
+    /// Sends a check-in without results. The controller may hold the check-in open for `wait_ms`.
     pub(crate) async fn check_in(&mut self, wait_ms: u32) -> Result<CheckInResponse, ErrorResponse> {
         let message = CheckIn { local: self.local.clone(), ..idle_check_in(self.held_desired, wait_ms) };
         call(&mut self.client, "/agent/v1/checkin", &message).await
     }
 
-    /// Returns the first desired state. Responses before it may only confirm that a report was stored.
+    /// Checks in until a response contains a desired state, and returns the state. Earlier responses may only confirm
+    /// that a report was stored.
     pub(crate) async fn first_state(&mut self) -> SignedDesired {
         loop {
             if let Some(first) = self.next_update(30_000).await.desired {
@@ -292,11 +306,11 @@ impl Host {
         }
     }
 
-    /// Checks in, and takes over the desired state of the response.
+    /// Checks in, and returns the update. If the update contains a desired state, the host's next check-in confirms it.
     pub(crate) async fn next_update(&mut self, wait_ms: u32) -> CheckInUpdate {
         match self.check_in(wait_ms).await.unwrap() {
-            CheckInResponse::Current(news) => {
-                if let Some(desired) = &news.desired {
+            CheckInResponse::Current(update) => {
+                if let Some(desired) = &update.desired {
                     self.held_desired = Some(HeldDesired {
                         epoch: desired.epoch,
                         revision: desired.revision,
@@ -304,25 +318,26 @@ impl Host {
                         task_set: desired.task_set_digest,
                     });
                 }
-                *news
+                *update
             }
-            CheckInResponse::Superseded => panic!("superseded by nobody"),
+            CheckInResponse::Superseded => panic!("no other check-in exists that could supersede this check-in"),
         }
     }
 
-    /// Reports, as the first result, that a task of the host's task set succeeded.
+    /// Sends a first result: a task of the host's task set succeeded.
     pub(crate) async fn report_success(&mut self, task: &str) {
         let result = task_result(1, self.held_desired.unwrap().task_set, task, Outcome::Changed);
         let message = CheckIn { results: vec![result], local: self.local.clone(), ..idle_check_in(self.held_desired, 0) };
-        let _taken: CheckInResponse = call(&mut self.client, "/agent/v1/checkin", &message).await.unwrap();
+        let _response: CheckInResponse = call(&mut self.client, "/agent/v1/checkin", &message).await.unwrap();
     }
 
+    /// Requests a new certificate for the host.
     pub(crate) async fn renew(&mut self, csr: &[u8]) -> Result<RenewResponse, ErrorResponse> {
         call(&mut self.client, "/agent/v1/renew", &RenewRequest { csr: csr.to_vec() }).await
     }
 }
 
-/// Builds the result of a task without any texts.
+/// Builds the result of a task. Its texts are empty.
 pub(crate) fn task_result(sequence: u64, task_set: PartDigest, task: &str, outcome: Outcome) -> TaskResult {
     TaskResult {
         sequence,
@@ -336,11 +351,12 @@ pub(crate) fn task_result(sequence: u64, task_set: PartDigest, task: &str, outco
     }
 }
 
-/// Returns the options of a controller that publishes what it decides.
+/// Returns the options of a controller that publishes the desired states that it computes.
 pub(crate) fn reconciled_options() -> Options {
     Options { publishing: Publishing::Reconciler, ..Options::default() }
 }
 
+/// Returns a configuration with this data directory and two listeners on free loopback ports.
 pub(crate) fn new_config(data_dir: PathBuf) -> Config {
     let run = args::RunArgs {
         data_dir: Some(data_dir),
@@ -351,11 +367,11 @@ pub(crate) fn new_config(data_dir: PathBuf) -> Config {
     Config::load_with_sockets(&run, &ActivatedSockets::default()).unwrap()
 }
 
-pub(crate) fn agent_target(at: SocketAddr) -> Target {
-    format!("https://{at}").parse().unwrap()
+pub(crate) fn agent_target(address: SocketAddr) -> Target {
+    format!("https://{address}").parse().unwrap()
 }
 
-/// Returns the caller that creates tokens.
+/// Returns the caller of a request to the admin listener, with `admin` as its manager.
 pub(crate) fn admin_caller() -> Caller {
     Caller {
         requester: Requester::from_listener("admin"),
@@ -369,7 +385,8 @@ pub(crate) fn admin_caller() -> Caller {
     }
 }
 
-pub(crate) fn new_request() -> KeyAndRequest {
+/// Generates a key, and a certificate request for it.
+pub(crate) fn new_key_and_request() -> KeyAndRequest {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -382,12 +399,12 @@ pub(crate) fn private_key(key: &KeyPair) -> PrivateKeyDer<'static> {
     PrivatePkcs8KeyDer::from(key.serialize_der()).into()
 }
 
-/// Builds the check-in of an idle host.
-pub(crate) fn idle_check_in(held: Option<HeldDesired>, wait_ms: u32) -> CheckIn {
+/// Builds the check-in of a host that has no results and an empty observation.
+pub(crate) fn idle_check_in(desired: Option<HeldDesired>, wait_ms: u32) -> CheckIn {
     let observation = Observation::default();
     CheckIn {
         boot_id: [1; 16],
-        held_desired: held,
+        held_desired: desired,
         results: Vec::new(),
         observation_digest: observation_digest(&observation),
         observation: Some(observation),
@@ -403,7 +420,8 @@ pub(crate) fn observation_digest(observation: &Observation) -> PartDigest {
     digest_part(WireVersion::CURRENT, &encode_part(WireVersion::CURRENT, observation))
 }
 
-/// Builds a desired state with this label, and this profile if any.
+/// Builds a desired state with this value of the label `tier`, an empty task set, and this profile if any. `blobs` are
+/// the blobs that the host may fetch.
 pub(crate) fn desired_state(label: &str, profile: Option<&Profile>, blobs: &[Hash]) -> DesiredState {
     let labels = stemma_wire::message::desired::KnownLabel { value: label.into(), to_host: false, origin: "test".into() };
     let known = Known { labels: BTreeMap::from([("tier".to_owned(), labels)]), ceiling: Mode::Apply, ..Known::default() };
@@ -420,6 +438,7 @@ pub(crate) async fn call<Q: Message, A: Message>(client: &mut Client, path: &str
     Err(error_response(&response))
 }
 
+/// Sends a request, and waits up to 90 seconds for the response.
 pub(crate) async fn send_request(client: &mut Client, method: Method, path: &str, body: impl Into<Bytes>) -> Response<Bytes> {
     let request = Request::builder().method(method).uri(path).body(body.into()).unwrap();
     client.send_with_timeout(request, Duration::from_secs(90)).await.unwrap()
@@ -433,10 +452,10 @@ pub(crate) fn error_response(response: &Response<Bytes>) -> ErrorResponse {
 
 /// Deletes a token as the API does.
 pub(crate) async fn delete_token(fleet: &Fleet, id: &str) -> Result<StoredAnswer, ApiError> {
-    token::delete(&fleet.parts().registry, &admin_caller(), id, |_, _| StoredAnswer::empty(204)).await
+    token::delete(&fleet.components().registry, &admin_caller(), id, |_, _| StoredAnswer::empty(204)).await
 }
 
-/// Returns the uuid of some other node.
+/// Returns a uuid that no host of the test has.
 pub(crate) fn other_node() -> Uuid {
     Uuid::from_u128(0xa5)
 }

@@ -1,5 +1,5 @@
-//! A cluster in which half of the nodes wait for tasks of the other half, and the cost of changes in it. The growth
-//! bench measures it in CPU, and the test that limits its ratios in allocations.
+//! A cluster in which half of the nodes wait for tasks of the other half, and the cost of changes and reads in this
+//! cluster. The growth bench measures the cost in CPU time. The growth test measures the cost in allocations.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,16 +15,17 @@ use stemma_wire::message::enroll::EnrollRequest;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use uuid::Uuid;
 
-use crate::fleet::{Fleet, new_request};
+use crate::fleet::{Fleet, new_key_and_request};
 
 /// The number of objects in an apply.
 const APPLY_SIZE: usize = 250;
-/// The number of changes in a round. The cheapest round counts, because other work of the machine only adds to a round.
+/// The number of changes in a round. The cheapest round is the result, because other work of the machine only adds cost
+/// to a round.
 const CHANGES_PER_ROUND: u32 = 8;
 const ROUNDS: u32 = 8;
 
-/// The measured operations: changes, then reads.
-pub(crate) const MEASURED: [&str; 8] = [
+/// The measured operations: changes, then reads. [`MeasuredCluster::measure_all`] returns their costs in this order.
+pub(crate) const MEASURED_OPERATIONS: [&str; 8] = [
     "label of one node",
     "result of one node",
     "node that is applied",
@@ -35,10 +36,10 @@ pub(crate) const MEASURED: [&str; 8] = [
     "resolved of one node",
 ];
 
-/// Returns the cost so far, in a unit of the caller: CPU of each thread, or allocations.
+/// A function that returns the cost so far, in the unit of the caller: CPU time of each thread, or allocations.
 pub(crate) type Meter<const PARTS: usize> = fn() -> [f64; PARTS];
 
-/// A running cluster.
+/// A running cluster whose operations are measured.
 pub(crate) struct MeasuredCluster<const PARTS: usize> {
     meter: Meter<PARTS>,
     fleet: Fleet,
@@ -49,6 +50,8 @@ pub(crate) struct MeasuredCluster<const PARTS: usize> {
     sequences: BTreeMap<Uuid, u64>,
 }
 
+/// Returns the objects of a cluster with the groups `x` and `y`. Tasks of `y` wait for tasks of `x`, and task `d` of
+/// `x` waits for tasks of both groups.
 fn site() -> Value {
     let task = |id: &str, tag: &str, after: Value| json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}, "cross_depends": after});
     json!([
@@ -64,22 +67,24 @@ fn site() -> Value {
     ])
 }
 
-fn node(n: usize) -> Value {
-    let group = if n.is_multiple_of(2) { "c/x" } else { "c/y" };
-    json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": group})
+/// Returns a node. Its group is `x` if its number is even, else `y`.
+fn node(number: usize) -> Value {
+    let group = if number.is_multiple_of(2) { "c/x" } else { "c/y" };
+    json!({"kind": "Node", "name": format!("n{number}"), "nodegroup": group})
 }
 
 impl<const PARTS: usize> MeasuredCluster<PARTS> {
+    /// Starts a controller with a cluster that has no nodes yet.
     pub(crate) async fn start(meter: Meter<PARTS>) -> Self {
         let options = Options { publishing: Publishing::Reconciler, ..Options::default() };
-        let fleet = Fleet::start_with(|own| *own = options).await;
+        let fleet = Fleet::start_with(|defaults| *defaults = options).await;
         let client = fleet.admin_client();
         let mut cluster = Self { meter, fleet, client, nodes: 0, hosts: 0, edits: 0, sequences: BTreeMap::new() };
         cluster.send_request(Method::POST, "/v1/apply?force=true", json!({"objects": site()})).await;
         cluster
     }
 
-    /// Adds nodes in a few writes, until the cluster has this number.
+    /// Adds nodes in large writes until the cluster has this number of nodes.
     pub(crate) async fn add_nodes(&mut self, nodes: usize) {
         while self.nodes < nodes {
             let end = nodes.min(self.nodes + APPLY_SIZE);
@@ -90,8 +95,8 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
         self.wait_until_settled().await;
     }
 
-    /// Measures each of [`MEASURED`].
-    pub(crate) async fn measure_all(&mut self) -> [[f64; PARTS]; MEASURED.len()] {
+    /// Measures each operation of [`MEASURED_OPERATIONS`].
+    pub(crate) async fn measure_all(&mut self) -> [[f64; PARTS]; MEASURED_OPERATIONS.len()] {
         [
             self.measure_edit().await,
             self.measure_result().await,
@@ -113,17 +118,17 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
         .await
     }
 
-    /// Measures a host that joins with a token: its request is checked, its certificate issued, its node created. The
-    /// creation of its key and the handshake are not included.
+    /// Measures a host that joins with a token: the controller checks the request, issues the certificate and creates
+    /// the node. The generation of the host's key and the handshake are not included.
     async fn measure_enrol(&mut self) -> [f64; PARTS] {
         let token = self.fleet.create_token(json!({"nodegroup": "c/x", "uses": ROUNDS * CHANGES_PER_ROUND})).await;
-        let mut csrs: Vec<Vec<u8>> = (0..ROUNDS * CHANGES_PER_ROUND).map(|_| new_request().csr).collect();
+        let mut csrs: Vec<Vec<u8>> = (0..ROUNDS * CHANGES_PER_ROUND).map(|_| new_key_and_request().csr).collect();
         self.measure_cheapest(async |cluster, _| {
             cluster.hosts += 1;
             let (name, csr) = (format!("h{}", cluster.hosts), csrs.pop().unwrap());
             let request = EnrollRequest { token: token.clone(), csr, seal_key: [7; 32], name };
             let from = SocketAddr::from(([127, 0, 0, 1], 1));
-            cluster.fleet.parts().enrolment.enrol(from, request).await.unwrap();
+            cluster.fleet.components().enrolment.enrol(from, request).await.unwrap();
         })
         .await
     }
@@ -139,36 +144,39 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
         .await
     }
 
-    /// Measures a result of one node that opens nothing: other nodes are still awaited, and the barrier that any node
-    /// opens is open.
+    /// Measures a result that opens no barrier. The barriers for all nodes of `x` still wait for other nodes, and the
+    /// barrier with `policy: any` is already open.
     async fn measure_result(&mut self) -> [f64; PARTS] {
         self.report_result("n2", "a", true).await;
         self.wait_until_settled().await;
         self.measure_cheapest(async |cluster, round| cluster.report_result("n0", "a", round.is_multiple_of(2)).await).await
     }
 
-    /// Measures a read.
+    /// Measures a read of this path.
     async fn measure_read(&mut self, path: &str) -> [f64; PARTS] {
         self.measure_cheapest(async |cluster, _| cluster.send_request(Method::GET, path, Value::Null).await).await
     }
 
-    /// Measures a change many times, and returns the cost of one in the cheapest round.
-    async fn measure_cheapest(&mut self, mut change: impl AsyncFnMut(&mut Self, u32)) -> [f64; PARTS] {
-        let mut least = [f64::INFINITY; PARTS];
+    /// Measures an operation in [`ROUNDS`] rounds. Returns the cost of one operation in the cheapest round.
+    async fn measure_cheapest(&mut self, mut operation: impl AsyncFnMut(&mut Self, u32)) -> [f64; PARTS] {
+        let mut minimum = [f64::INFINITY; PARTS];
         for round in 0..ROUNDS {
-            let before = (self.meter)();
+            let cost_before = (self.meter)();
             for _ in 0..CHANGES_PER_ROUND {
-                change(self, round).await;
+                operation(self, round).await;
                 self.wait_until_settled().await;
             }
-            let after = (self.meter)();
-            least = std::array::from_fn(|part| least[part].min((after[part] - before[part]) / f64::from(CHANGES_PER_ROUND)));
+            let cost_after = (self.meter)();
+            minimum = std::array::from_fn(|part| {
+                minimum[part].min((cost_after[part] - cost_before[part]) / f64::from(CHANGES_PER_ROUND))
+            });
         }
-        least
+        minimum
     }
 
+    /// Stores a result of a task, as if the host of the node `name` had sent it.
     async fn report_result(&mut self, name: &str, task: &str, is_done: bool) {
-        let parts = self.fleet.parts();
+        let parts = self.fleet.components();
         let uuid = parts.registry.cache().model().nodes.get_by_name(None, name).unwrap().meta.uuid;
         let (_, task_set) = parts.desired.digests(uuid).unwrap();
         let sequence = self.sequences.entry(uuid).or_default();
@@ -186,6 +194,7 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
         parts.intake.store_results(uuid, vec![result]).await.unwrap();
     }
 
+    /// Sends a request as an operator, and checks that it succeeds.
     async fn send_request(&mut self, method: Method, path: &str, body: Value) {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
@@ -194,9 +203,9 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
         assert!(answer.status().is_success(), "{path}: {:?}", answer.body());
     }
 
-    /// Waits until all that is stored is resolved and published.
+    /// Waits until the controller has resolved and published every write of the store.
     async fn wait_until_settled(&self) {
-        let parts = self.fleet.parts();
+        let parts = self.fleet.components();
         let head = parts.registry.store().head().await.unwrap().get();
         while parts.desired.resolved_revision().0 < head {
             tokio::time::sleep(Duration::from_micros(500)).await;

@@ -1,4 +1,4 @@
-//! A fleet whose lists are read, for the lists bench and for the test that counts their work.
+//! A fleet whose nodes are listed, for the lists bench and for the test that counts the cost of lists.
 
 use serde_json::{Value, json};
 
@@ -6,17 +6,18 @@ use crate::served::TestApi;
 
 const GROUPS: usize = 20;
 
-/// Adds a cluster of this many nodes with templates.
-pub(crate) async fn add_nodes(served: &TestApi, nodes: usize) {
-    add_nodes_with(served, nodes, |_| json!({})).await;
+/// Adds a cluster of `nodes` nodes in 20 groups. Each node runs 12 tasks with templates.
+pub(crate) async fn add_nodes(api: &TestApi, nodes: usize) {
+    add_nodes_with(api, nodes, |_| json!({})).await;
 }
 
-/// Adds the same, with additional fields of each node by its number.
-pub(crate) async fn add_nodes_with(served: &TestApi, nodes: usize, more: fn(usize) -> Value) {
+/// Adds a cluster as [`add_nodes`] does. `extra_fields` returns additional fields of the node with the given number.
+pub(crate) async fn add_nodes_with(api: &TestApi, nodes: usize, extra_fields: fn(usize) -> Value) {
     let tasks: Vec<Value> = (0..12)
-        .map(|n| {
-            let parameters = json!({"path": format!("/etc/{n}.conf"), "template": "tier {{ labels.tier }} of {{ labels.site }}"});
-            json!({"id": format!("conf-{n}"), "type": "file", "tags": ["web"], "parameters": parameters})
+        .map(|number| {
+            let parameters =
+                json!({"path": format!("/etc/{number}.conf"), "template": "tier {{ labels.tier }} of {{ labels.site }}"});
+            json!({"id": format!("conf-{number}"), "type": "file", "tags": ["web"], "parameters": parameters})
         })
         .collect();
     let mut objects = vec![
@@ -27,41 +28,41 @@ pub(crate) async fn add_nodes_with(served: &TestApi, nodes: usize, more: fn(usiz
         json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "standard", "debug": "true"}}),
         json!({"kind": "Cluster", "name": "prod", "cluster_template": "base", "labels": {"site": "fra1"}}),
     ];
-    objects.extend((0..GROUPS).map(|n| {
-        json!({"kind": "NodeGroup", "cluster": "prod", "name": format!("g{n}"), "roles": ["web"], "labels": {"tier": "gold"}})
+    objects.extend((0..GROUPS).map(|number| {
+        json!({"kind": "NodeGroup", "cluster": "prod", "name": format!("g{number}"), "roles": ["web"], "labels": {"tier": "gold"}})
     }));
-    objects.extend((0..nodes).map(|n| {
-        let rack = format!("r{}", n / 40);
-        let mut node = json!({"kind": "Node", "name": format!("n{n:05}"), "nodegroup": format!("prod/g{}", n % GROUPS), "labels": {"rack": rack}});
-        if let (Value::Object(node), Value::Object(more)) = (&mut node, more(n)) {
-            node.extend(more);
+    objects.extend((0..nodes).map(|number| {
+        let rack = format!("r{}", number / 40);
+        let mut node = json!({"kind": "Node", "name": format!("n{number:05}"), "nodegroup": format!("prod/g{}", number % GROUPS), "labels": {"rack": rack}});
+        if let (Value::Object(node), Value::Object(extra_fields)) = (&mut node, extra_fields(number)) {
+            node.extend(extra_fields);
         }
         node
     }));
-    for some in objects.chunks(1_000) {
-        served.expect("POST", "/v1/apply?manager=bench", &json!({"objects": some}), 200).await;
+    for chunk in objects.chunks(1_000) {
+        api.expect("POST", "/v1/apply?manager=bench", &json!({"objects": chunk}), 200).await;
     }
 }
 
-/// Returns the fields that filters read, rare and common ones, by a node's number.
-pub(crate) fn varied_fields(n: usize) -> Value {
-    let is_each = |of: usize| n % of == of - 1;
+/// Returns fields of the node with this number, for filters. Some values occur in many nodes, and others in few.
+pub(crate) fn varied_fields(number: usize) -> Value {
+    let is_nth = |interval: usize| number % interval == interval - 1;
     let traits = [("CUSTOM_HALF", 2), ("CUSTOM_SOME", 89), ("CUSTOM_FEW", 97), ("CUSTOM_RARE", 997)];
-    let traits: Vec<&str> = traits.into_iter().filter(|(_, of)| is_each(*of)).map(|(name, _)| name).collect();
+    let traits: Vec<&str> = traits.into_iter().filter(|(_, interval)| is_nth(*interval)).map(|(name, _)| name).collect();
     let mut node = json!({
-        "traits": traits, "properties": {"memory_mb": 1024 * (n % 128)}, "owner": format!("team-{}", n % 50), "parked": is_each(503),
-        "labels": {"rack": format!("r{}", n / 40), "serial": format!("s{n}")},
+        "traits": traits, "properties": {"memory_mb": 1024 * (number % 128)}, "owner": format!("team-{}", number % 50), "parked": is_nth(503),
+        "labels": {"rack": format!("r{}", number / 40), "serial": format!("s{number}")},
     });
-    if is_each(101) {
+    if is_nth(101) {
         node["labels"]["tier"] = "silver".into();
     }
-    if is_each(499) {
+    if is_nth(499) {
         node["roles"] = json!(["db"]);
     }
     node
 }
 
-/// Filters of lists, and whether the index supports them.
+/// Query strings of filters, each with whether the index supports the filter.
 pub(crate) const FILTERS: &[(&str, bool)] = &[
     ("", true),
     ("traits=CUSTOM_HALF", true),

@@ -23,7 +23,7 @@ use stemma_controller::store::{
 };
 use stemma_core::traits::TraitNames;
 use stemma_wire::clock::SystemClock;
-use stemma_wire::endpoint::{RouteMatch, SocketKind, find};
+use stemma_wire::endpoint::{RouteMatch, SocketKind, find_route};
 
 /// The API of a controller, and the directory of its store.
 pub(crate) struct TestApi {
@@ -31,9 +31,9 @@ pub(crate) struct TestApi {
     _directory: tempfile::TempDir,
 }
 
-/// A response.
+/// A response of the API, with the headers that tests check.
 pub(crate) struct ApiResponse {
-    /// The status.
+    /// The HTTP status.
     pub(crate) status: u16,
     /// The body, or `null` if it is not JSON.
     pub(crate) body: Value,
@@ -46,7 +46,7 @@ pub(crate) struct ApiResponse {
 }
 
 impl ApiResponse {
-    /// Returns the stable name of the error, or an empty text.
+    /// Returns the type of the error, such as `field.invalid`, or an empty text.
     pub(crate) fn kind(&self) -> &str {
         self.body["error"]["type"].as_str().unwrap_or_default()
     }
@@ -57,57 +57,60 @@ impl ApiResponse {
     }
 }
 
-/// Checks that a successful request got a status of its row in the endpoint table.
+/// Checks that the endpoint table lists the status of a successful response. A request that prefers a body must have
+/// the endpoint's status for that case, if there is one.
 fn check_status(method: &str, path: &str, prefers_body: bool, status: u16) {
     let path = path.split('?').next().unwrap_or_default();
-    if let RouteMatch::Route(endpoint, _) = find(SocketKind::Admin, method, path) {
-        let is_of_row = match endpoint.preferred_status().filter(|_| prefers_body) {
+    if let RouteMatch::Route(endpoint, _) = find_route(SocketKind::Admin, method, path) {
+        let is_listed = match endpoint.representation_status().filter(|_| prefers_body) {
             Some(preferred) => status == preferred,
             None => endpoint.route().statuses.contains(&status),
         };
-        assert!(status >= 300 || is_of_row, "{method} {path}: {status}, {endpoint:?}");
+        assert!(status >= 300 || is_listed, "{method} {path}: {status}, {endpoint:?}");
     }
 }
 
-/// Maximum total size of file bodies that nothing names, in bytes.
-pub(crate) const UNNAMED_BYTES: u64 = 8 << 20;
+/// Maximum total size of the file bodies that no stored release names, in bytes.
+pub(crate) const MAX_UNNAMED_BYTES: u64 = 8 << 20;
 
-/// Returns whether this binary tests an engine with late answers.
+/// Returns whether this test binary uses a store engine whose answers are delayed (`api_late`).
 fn is_delayed() -> bool {
     env!("CARGO_CRATE_NAME").ends_with("_late")
 }
 
 impl TestApi {
-    /// Starts with an empty store.
+    /// Starts an API with an empty store.
     pub(crate) async fn start() -> Self {
         Self::start_on_store(is_delayed().then_some(delayed::READ_DELAY), RedbOptions::default()).await
     }
 
-    /// Starts with an empty store with these options. If `late` is given, its engine answers commits that late.
-    pub(crate) async fn start_on_store(late: Option<Duration>, options: RedbOptions) -> Self {
-        Self::start_with(late, options, |registry| registry).await
+    /// Starts an API with an empty store with these options. If `commit_delay` is set, the store's answers to commits
+    /// are delayed by this time.
+    pub(crate) async fn start_on_store(commit_delay: Option<Duration>, options: RedbOptions) -> Self {
+        Self::start_with(commit_delay, options, |registry| registry).await
     }
 
-    /// Starts with an empty store of a fleet with this maximum number of nodes.
-    pub(crate) async fn start_with_max_nodes(most_nodes: u64) -> Self {
-        let late = is_delayed().then_some(delayed::READ_DELAY);
-        Self::start_with(late, RedbOptions::default(), |registry| registry.with_max_nodes(most_nodes)).await
+    /// Starts an API with an empty store, for a fleet with this maximum number of nodes.
+    pub(crate) async fn start_with_max_nodes(max_nodes: u64) -> Self {
+        let commit_delay = is_delayed().then_some(delayed::READ_DELAY);
+        Self::start_with(commit_delay, RedbOptions::default(), |registry| registry.with_max_nodes(max_nodes)).await
     }
 
-    async fn start_with(late: Option<Duration>, options: RedbOptions, change: impl FnOnce(Registry) -> Registry) -> Self {
+    /// Starts an API with an empty store. `change` adjusts the registry.
+    async fn start_with(commit_delay: Option<Duration>, options: RedbOptions, change: impl FnOnce(Registry) -> Registry) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
         let store = RedbStore::create(&directory.path().join("store.redb"), &create, options).expect("a new store");
         let store: Arc<dyn Store> = Arc::new(store);
-        let store = late.map_or(Arc::clone(&store), |late| Arc::new(DelayedStore::new(store, late)));
+        let store = commit_delay.map_or(Arc::clone(&store), |commit_delay| Arc::new(DelayedStore::new(store, commit_delay)));
         let cache = Arc::new(Cache::load(store.as_ref()).await.expect("an empty store is read"));
-        let bodies = directory.path().join("blobs");
-        std::fs::create_dir(&bodies).expect("a new directory");
-        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
-        tokio::spawn(async move { following.follow(followed.as_ref()).await });
+        let blob_directory = directory.path().join("blobs");
+        std::fs::create_dir(&blob_directory).expect("a new directory");
+        let (watching_cache, watched_store) = (Arc::clone(&cache), Arc::clone(&store));
+        tokio::spawn(async move { watching_cache.follow(watched_store.as_ref()).await });
         let api = Api {
             registry: Arc::new(change(Registry::new(store, cache, Arc::new(SystemClock)))),
-            blobs: Arc::new(BlobStore::new(&bodies).with_max_unnamed_bytes(UNNAMED_BYTES)),
+            blobs: Arc::new(BlobStore::new(&blob_directory).with_max_unnamed_bytes(MAX_UNNAMED_BYTES)),
             desired: None,
             reconciler: None,
             metrics: None,
@@ -130,17 +133,17 @@ impl TestApi {
         Self { api: Arc::new(api), _directory: directory }
     }
 
-    /// Returns the API, for a listener.
+    /// Returns the API itself, as a listener needs it.
     pub(crate) fn api(&self) -> Arc<Api> {
         Arc::clone(&self.api)
     }
 
-    /// Sends a request.
+    /// Sends a request with a JSON body, if any, and returns the response.
     pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> ApiResponse {
         self.send_text(method, path, headers, &body.map(ToString::to_string).unwrap_or_default()).await
     }
 
-    /// Reads a path, and returns the body as it was sent.
+    /// Reads a path, checks that the status is 200, and returns the bytes of the body.
     pub(crate) async fn get_text(&self, path: &str) -> Bytes {
         let request = Request::builder().uri(path).header("host", "localhost");
         let request = request.body(Full::new(Bytes::new())).expect("a request");
@@ -162,26 +165,26 @@ impl TestApi {
         let response = respond(Arc::clone(&self.api), None, request).await;
         let status = response.status().as_u16();
         check_status(method, path, headers.iter().any(|(name, _)| *name == "prefer"), status);
-        let [allow, applied, warning] = ["allow", "preference-applied", "warning"]
+        let [allow, preference, warning] = ["allow", "preference-applied", "warning"]
             .map(|name| response.headers().get(name).map(|value| value.to_str().expect("a text").to_owned()));
         let bytes = response.into_body().collect().await.expect("a body of bytes").to_bytes();
         ApiResponse {
             status,
             body: serde_json::from_slice(&bytes).unwrap_or_default(),
             allow,
-            preference_applied: applied,
+            preference_applied: preference,
             warning,
         }
     }
 
-    /// Sends a body, checks the status, and returns the body of the response.
+    /// Sends a request with this body, checks the status of the response, and returns its body.
     pub(crate) async fn expect(&self, method: &str, path: &str, body: &Value, status: u16) -> Value {
         let answer = self.send(method, path, &[], Some(body)).await;
         assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.body);
         answer.body
     }
 
-    /// Reads a path.
+    /// Reads a path, checks that the status is 200, and returns the body.
     pub(crate) async fn get(&self, path: &str) -> Value {
         let answer = self.send("GET", path, &[], None).await;
         assert_eq!(answer.status, 200, "GET {path}: {}", answer.body);

@@ -18,7 +18,7 @@ use stemma_core::condition::{AuthorError, Condition, Template, TemplateParser, T
 
 pub use condition::MAX_CONDITION_BYTES;
 
-/// Reads templates with minijinja's parser and conditions with CEL's. Stateless.
+/// A parser of templates in minijinja's syntax and of conditions in CEL. It has no state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SyntaxReader;
 

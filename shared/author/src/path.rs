@@ -7,19 +7,22 @@ use stemma_core::condition::Template;
 use stemma_core::input::Inputs;
 use stemma_render::{NoSecrets, RenderLimits, Renderer};
 
-/// The limits for rendering a path. A path is short, and each node may have its own, so a path that takes more steps is
-/// left to the host. The byte limit equals that of all inputs of a node together: a path that is too long is rendered
-/// first, then refused.
+/// The limits for rendering a path in the controller. Each node may have its own paths, so the controller does not
+/// render a path that needs more steps: only the host renders it. `output_bytes` equals the limit of all inputs of a
+/// node, so a path that is too long for a host is rendered here, and refused afterwards.
 const PATH_LIMITS: RenderLimits = RenderLimits { steps: 10_000, depth: 16, output_bytes: 256 * 1024 };
 
 /// The template of a path, or of the program of a command.
 #[derive(Debug)]
 pub(crate) struct PathTemplate {
+    /// The template as the release contains it.
     text: Box<str>,
+    /// The template in its normal form, so that equal templates have equal texts.
     normalized_text: Box<str>,
 }
 
 impl PathTemplate {
+    /// Creates the template. A text that cannot be normalized is its own normal form.
     pub(crate) fn new(text: &str) -> Self {
         let normalized = normalize(text).unwrap_or_else(|| text.to_owned());
         Self { text: text.into(), normalized_text: normalized.into() }
@@ -37,31 +40,31 @@ impl Template for PathTemplate {
     }
 }
 
-/// Returns the template with the usual blanks, quotes and form of keys: `{{facts["a"]}}` becomes `{{ facts.a }}`.
-/// Returns `None` if it does not parse or contains a tag as plain text. It then stays unchanged.
+/// Returns a template with the usual blanks, quotes and form of keys: `{{facts["a"]}}` becomes `{{ facts.a }}`. Returns
+/// `None` if the text is not a template, or if its plain text contains an opening tag such as `{{`.
 fn normalize(text: &str) -> Option<String> {
     let tokens = machinery::tokenize(text, false, SyntaxConfig::default()).collect::<Result<Vec<_>, _>>().ok()?;
     let mut normalized = String::with_capacity(text.len());
     let mut rest = tokens.as_slice();
-    while let Some(((token, span), after)) = rest.split_first() {
-        let (next, after) = match (token, after) {
-            (Token::BracketOpen, [(Token::Str(key), _), (Token::BracketClose, _), after @ ..])
-                if is_dotted_key(key) && !matches!(after, [(Token::ParenOpen, _), ..]) =>
+    while let Some(((token, span), following)) = rest.split_first() {
+        let (normal_token, following) = match (token, following) {
+            (Token::BracketOpen, [(Token::Str(key), _), (Token::BracketClose, _), following @ ..])
+                if is_dotted_key(key) && !matches!(following, [(Token::ParenOpen, _), ..]) =>
             {
-                (format!(".{key}"), after)
+                (format!(".{key}"), following)
             }
-            _ => (format_token(text, token, *span)?, after),
+            _ => (format_token(text, token, *span)?, following),
         };
-        if normalized.ends_with(is_word_char) && next.starts_with(is_word_char) {
+        if normalized.ends_with(is_word_char) && normal_token.starts_with(is_word_char) {
             normalized.push(' ');
         }
-        normalized.push_str(&next);
-        rest = after;
+        normalized.push_str(&normal_token);
+        rest = following;
     }
     Some(normalized)
 }
 
-/// Returns the normalized form of a token, or `None` if it is text that contains an opening tag.
+/// Returns the normal form of a token, or `None` if it is plain text that contains an opening tag.
 fn format_token(text: &str, token: &Token<'_>, span: Span) -> Option<String> {
     Some(match token {
         Token::TemplateData(data) if ["{{", "{%", "{#"].iter().any(|tag| data.contains(tag)) => return None,
@@ -82,7 +85,8 @@ fn is_dotted_key(key: &str) -> bool {
     key.starts_with(is_letter) && key.chars().all(|letter| is_letter(letter) || letter.is_ascii_digit())
 }
 
-/// Returns whether two adjacent tokens would become one if this character is at both sides of their border.
+/// Returns whether a character can be part of a word or of a quoted text. Two adjacent tokens need a blank between them
+/// if the first ends and the second begins with such a character.
 fn is_word_char(letter: char) -> bool {
     letter.is_alphanumeric() || matches!(letter, '_' | '"')
 }
@@ -93,7 +97,7 @@ mod tests {
 
     #[test]
     fn y01_path_template_normalizes_equal_templates_alike() {
-        for (text, spelled) in [
+        for (text, normalized) in [
             ("/etc/{{ facts.a }}/x", "/etc/{{ facts.a }}/x"),
             ("/etc/{{facts.a}}/x", "/etc/{{ facts.a }}/x"),
             ("/etc/{{  facts [ 'a' ]  }}/x", "/etc/{{ facts.a }}/x"),
@@ -103,13 +107,13 @@ mod tests {
             ("/{% raw %}{{facts.a}}{% endraw %}", "/{% raw %}{{facts.a}}{% endraw %}"),
             ("/{{ a", "/{{ a"),
         ] {
-            assert_eq!(PathTemplate::new(text).normalized_text(), spelled, "{text}");
+            assert_eq!(PathTemplate::new(text).normalized_text(), normalized, "{text}");
         }
     }
 
     #[test]
     fn y01_path_template_distinguishes_different_templates() {
-        for (one, other) in [
+        for (left, right) in [
             ("/{{ facts.a }}", "/{{ facts.b }}"),
             ("/{{ facts.a }}", "/ {{ facts.a }}"),
             ("/{{ -1 }}", "/{{- 1 }}"),
@@ -117,7 +121,7 @@ mod tests {
             ("/{{ 'a' }}", "/{{ a }}"),
             ("/{{ facts.a }}", "/{% raw %}{{ facts.a }}{% endraw %}"),
         ] {
-            assert_ne!(PathTemplate::new(one).normalized_text(), PathTemplate::new(other).normalized_text(), "{one} {other}");
+            assert_ne!(PathTemplate::new(left).normalized_text(), PathTemplate::new(right).normalized_text(), "{left} {right}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The reads found so far in a template or condition.
+//! The reads that were found so far in a template or condition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,46 +25,49 @@ pub(crate) enum Lookup {
     Primary(Box<str>),
 }
 
-/// The effect on a template if a value that it reads is absent. Ordered, the gravest first.
+/// The effect on a template if a value that it reads is absent, in the order of severity: the most severe effect first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum OnAbsent {
     /// Rendering fails.
     Fails,
-    /// Rendering fails if it reaches the read.
+    /// Rendering fails if it reaches the read, for example in a branch of an `if`.
     MayFail,
     /// Rendering continues without the value.
     Tolerated,
-    /// The template checks whether the value exists.
+    /// The template checks whether the value exists, so it expects that the value may be absent.
     Guarded,
 }
 
-/// The reads, and the look-ups by number with the fields that are read from each.
+/// The reads that were found so far in a template or condition. A look-up is given by its number, which is its index in
+/// `lookups`.
 #[derive(Default)]
 pub(crate) struct ReadCollector {
     /// All reads except look-ups.
     references: BTreeSet<Reference>,
-    /// The reads that the template needs, with the effect on it if the value is absent.
+    /// The reads whose absence can make rendering fail, each with this effect.
     required: BTreeMap<Reference, OnAbsent>,
-    /// The reads whose values the template checks for.
+    /// The reads for which the template checks whether the value exists.
     guarded: BTreeSet<Reference>,
-    /// The same as `required`, for fields of looked-up nodes, by the number of the look-up.
+    /// The fields of looked-up nodes whose absence can make rendering fail, each by the number of its look-up.
     required_fields: BTreeMap<(usize, Path), OnAbsent>,
-    /// The same as `guarded`, for fields of looked-up nodes.
+    /// The fields of looked-up nodes for which the template checks whether they exist, each by the number of its
+    /// look-up.
     guarded_fields: BTreeSet<(usize, Path)>,
-    /// Look-ups for which the template checks whether they find a node, or whether that node has a field.
+    /// Numbers of the look-ups for which the template checks whether a node is found, or whether a field of that node
+    /// exists.
     guarded_lookups: BTreeSet<usize>,
-    /// Look-ups from which every path through the template picks a node.
+    /// Numbers of the look-ups that must find a node, because rendering always reads a field of a single node of them.
     required_lookups: BTreeSet<usize>,
     /// The look-ups, each with the fields that are read from its nodes.
     lookups: Vec<(Lookup, BTreeSet<Path>)>,
-    /// The numbers of the look-ups, by their text.
+    /// The numbers of the look-ups, by the text of the look-up.
     numbers_by_text: BTreeMap<String, usize>,
 }
 
 impl OnAbsent {
-    /// Returns the effect of an absent value in a part that is walked under `inner`, nested in a part that is walked
-    /// under `self`.
-    pub(crate) fn nested_in(self, inner: Self) -> Self {
+    /// Returns the effect of an absent value in an inner part of the template. `self` is the effect in the outer part,
+    /// and `inner` the effect that the inner part has by itself.
+    pub(crate) fn combined_with(self, inner: Self) -> Self {
         match (self, inner) {
             (_, Self::Guarded) => Self::Guarded,
             (Self::Guarded, _) => Self::Tolerated,
@@ -87,6 +90,7 @@ impl Lookup {
         impossible_name(&self.with_fields(FieldSet::default()))
     }
 
+    /// Returns the read of these fields from the nodes of the look-up.
     fn with_fields(&self, fields: FieldSet) -> Read {
         match self {
             Self::Nodes(query) => Read::Nodes { query: query.clone(), fields },
@@ -95,10 +99,11 @@ impl Lookup {
     }
 }
 
-/// The reason why something cannot be read, and what to write instead.
+/// The reason why an input cannot be read, and the advice what to write instead.
 pub(crate) type ReadError = (String, &'static str);
 
-/// Returns the read of keys below `params`, `facts`, `node` or `cluster`.
+/// Returns the read of a path such as `params.a.b`: a root, and the keys below it. The root is `params`, `facts`,
+/// `node` or `cluster`. Fails if the path is too deep, or if there is no such fact or field.
 pub(crate) fn read_path(root: TemplateRoot, keys: Vec<Box<str>>) -> Result<Read, ReadError> {
     let remedy = "read one of those";
     let Some(path) = Path::new(keys) else {
@@ -114,8 +119,9 @@ pub(crate) fn read_path(root: TemplateRoot, keys: Vec<Box<str>>) -> Result<Read,
     }
 }
 
-/// Returns the reference of a read. Fails if its name is invalid: a label that cannot exist is a typing error.
-pub(crate) fn named_reference(read: Read) -> Result<Reference, String> {
+/// Returns the reference to the input of a read. Fails if the name in the read is invalid, because an invalid name is
+/// probably a typing error.
+pub(crate) fn checked_reference(read: Read) -> Result<Reference, String> {
     match &read {
         Read::Label(key) => LabelKey::new(key).map(drop).map_err(|error| error.to_string())?,
         Read::Trait(name) => Trait::new(name).map(drop).map_err(|error| error.to_string())?,
@@ -138,7 +144,7 @@ fn check_query(query: &NodeQuery) -> Result<(), String> {
     roles.into_iter().flat_map(plain_names).try_for_each(|role| Name::new(role).map(drop).map_err(|error| error.to_string()))
 }
 
-/// Returns the names that are neither patterns nor `*`.
+/// Returns the names in a look-up that are neither a `/pattern/` nor `*`.
 fn plain_names(names: &NamePatterns) -> impl Iterator<Item = &str> {
     names.as_slice().iter().map(|name| &**name).filter(|name| !is_pattern(name) && *name != "*")
 }
@@ -147,27 +153,28 @@ fn check_tag(name: &str) -> Result<(), String> {
     TagName::new(name).map(drop).map_err(|error| error.to_string())
 }
 
-/// Stores an effect under a key, if it is graver than the one stored there.
-fn note_worst<K: Ord>(map: &mut BTreeMap<K, OnAbsent>, key: K, if_absent: OnAbsent) {
-    let known = map.entry(key).or_insert(if_absent);
-    *known = if_absent.min(*known);
+/// Stores an effect under a key, unless a more severe effect is stored there.
+fn store_most_severe<K: Ord>(map: &mut BTreeMap<K, OnAbsent>, key: K, if_absent: OnAbsent) {
+    let most_severe = map.entry(key).or_insert(if_absent);
+    *most_severe = if_absent.min(*most_severe);
 }
 
+/// Returns whether a name has the form `/pattern/`.
 fn is_pattern(name: &str) -> bool {
     name.len() > 1 && name.starts_with('/') && name.ends_with('/')
 }
 
-/// Fails if a `/pattern/` of a look-up is not a regex that core can match with.
+/// Fails if a name has the form `/pattern/` and the pattern is not a valid regex.
 pub(crate) fn check_pattern(name: &str) -> Result<(), String> {
     let Some(pattern) = name.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) else { return Ok(()) };
     regex_lite::Regex::new(pattern).map(|_| ()).map_err(|error| format!("`{name}` is not a regex: {error}"))
 }
 
 impl ReadCollector {
-    /// Adds a read.
+    /// Adds a read. `if_absent` is the effect on the template if the value is absent.
     pub(crate) fn add(&mut self, reference: Reference, if_absent: OnAbsent) {
         match if_absent {
-            OnAbsent::Fails | OnAbsent::MayFail => note_worst(&mut self.required, reference.clone(), if_absent),
+            OnAbsent::Fails | OnAbsent::MayFail => store_most_severe(&mut self.required, reference.clone(), if_absent),
             OnAbsent::Guarded => drop(self.guarded.insert(reference.clone())),
             OnAbsent::Tolerated => {}
         }
@@ -179,8 +186,9 @@ impl ReadCollector {
         self.guarded_lookups.extend(lookups.numbers());
     }
 
-    /// Records that every path through the template picks a node from these look-ups. Has no effect if they are
-    /// several, or stand for each node.
+    /// Records that rendering always reads a field of a single node of a look-up, so the look-up must find a node. Has
+    /// no effect for a loop over each node, which may run zero times. Has no effect for several look-ups either,
+    /// because it is not known which of them is used.
     pub(crate) fn note_pick(&mut self, lookups: &Lookups) {
         let mut numbers = lookups.numbers();
         if let (false, Some(number), None) = (lookups.is_each_node(), numbers.next(), numbers.next()) {
@@ -188,68 +196,69 @@ impl ReadCollector {
         }
     }
 
-    /// Returns what the template requires and nowhere checks for: labels, parameters, labels of looked-up nodes, and
-    /// that someone holds a tag. A look-up from which a node is picked must find one.
+    /// Returns the reads whose values must exist for the template, because it never checks for them: labels,
+    /// parameters, labels of looked-up nodes, and fields of primaries. Also returns the look-ups that must find a node.
     pub(crate) fn required_references(&self) -> Result<Vec<RequiredReference>, ReferenceError> {
-        let need =
+        let new_requirement =
             |reference, if_absent: OnAbsent| RequiredReference { reference, is_unconditional: if_absent == OnAbsent::Fails };
-        let required = self.required.iter().filter(|(needed, _)| !self.is_guarded(needed));
-        let mut needs: BTreeSet<RequiredReference> =
-            required.map(|(needed, if_absent)| need(needed.clone(), *if_absent)).collect();
+        let unguarded_reads = self.required.iter().filter(|(candidate, _)| !self.is_guarded(candidate));
+        let mut requirements: BTreeSet<RequiredReference> =
+            unguarded_reads.map(|(candidate, if_absent)| new_requirement(candidate.clone(), *if_absent)).collect();
         for number in &self.required_lookups {
             let reference = Reference::new(self.lookups[*number].0.with_fields(FieldSet::default()))?;
-            needs.insert(need(reference, OnAbsent::Fails));
+            requirements.insert(new_requirement(reference, OnAbsent::Fails));
         }
         for ((number, path), if_absent) in &self.required_fields {
             let (lookup, is_label) = (&self.lookups[*number].0, path.first() == "labels");
-            let is_asked = match lookup {
+            let has_guard = match lookup {
                 Lookup::Nodes(_) => !is_label || self.guarded_fields.contains(&(*number, path.clone())),
                 Lookup::Primary(_) => self.guarded_lookups.contains(number),
             };
-            if !is_asked {
+            if !has_guard {
                 let reference = Reference::new(lookup.with_fields([path.clone()].into_iter().collect()))?;
-                needs.insert(need(reference, *if_absent));
+                requirements.insert(new_requirement(reference, *if_absent));
             }
         }
-        Ok(needs.into_iter().collect())
+        Ok(requirements.into_iter().collect())
     }
 
-    /// Returns whether the template checks that the value exists. A read that is neither a label nor a parameter counts
-    /// as checked.
+    /// Returns whether the template checks that a value, or for a parameter a value around it, exists. A read that is
+    /// neither a label nor a parameter counts as checked, because only labels and parameters are reported as missing.
     fn is_guarded(&self, reference: &Reference) -> bool {
         match reference.read() {
             Read::Label(_) => self.guarded.contains(reference),
             Read::Parameter(path) => {
-                self.guarded.iter().any(|guarded| matches!(guarded.read(), Read::Parameter(prefix) if path.is_within(prefix)))
+                self.guarded.iter().any(|guard| matches!(guard.read(), Read::Parameter(prefix) if path.is_within(prefix)))
             }
             _ => true,
         }
     }
 
-    /// Returns the reference of a look-up, with the fields read from it so far.
+    /// Returns the reference of a look-up, with the fields that are read from it so far.
     pub(crate) fn reference(&self, number: usize) -> Result<Reference, ReferenceError> {
         let (lookup, fields) = &self.lookups[number];
         Reference::new(lookup.with_fields(fields.iter().cloned().collect()))
     }
 
-    /// Adds a look-up and returns its number.
+    /// Adds a look-up and returns its number. Equal look-ups have the same number. Fails if a name in the look-up is
+    /// invalid.
     pub(crate) fn add_lookup(&mut self, lookup: Lookup) -> Result<usize, String> {
-        let text = named_reference(lookup.with_fields(FieldSet::default()))?.to_string();
-        let next = self.lookups.len();
-        let number = *self.numbers_by_text.entry(text).or_insert(next);
-        if number == next {
+        let text = checked_reference(lookup.with_fields(FieldSet::default()))?.to_string();
+        let new_number = self.lookups.len();
+        let number = *self.numbers_by_text.entry(text).or_insert(new_number);
+        if number == new_number {
             self.lookups.push((lookup, BTreeSet::new()));
         }
         Ok(number)
     }
 
-    /// Returns whether a look-up returns at most one node.
+    /// Returns whether a look-up is `primary(…)`, which finds at most one node.
     pub(crate) fn is_primary_lookup(&self, number: usize) -> bool {
         matches!(self.lookups[number].0, Lookup::Primary(_))
     }
 
-    /// Adds a read of a field of the nodes of look-ups. `on_absent_in_node` is the effect if one of many nodes lacks
-    /// the field.
+    /// Adds the read of a field from the nodes of look-ups. `if_absent` is the effect on the template if a primary
+    /// lacks the field, and `on_absent_in_node` the effect if one of the nodes of `nodes(…)` lacks it.
     pub(crate) fn add_field(
         &mut self,
         lookups: &Lookups,
@@ -261,10 +270,10 @@ impl ReadCollector {
             return Err(("the path is too deep".to_owned(), "name a field of a node: `n.name`"));
         };
         for number in lookups.numbers() {
-            let (lookup, read) = &mut self.lookups[number];
+            let (lookup, read_fields) = &mut self.lookups[number];
             fields::check_lookup(lookup.function_name(), &path)
                 .map_err(|error| (error.to_string(), "read one of the fields that cross hosts"))?;
-            read.insert(path.clone());
+            read_fields.insert(path.clone());
             let field = (number, path.clone());
             match if matches!(lookup, Lookup::Primary(_)) { if_absent } else { on_absent_in_node } {
                 OnAbsent::Guarded => {
@@ -272,13 +281,13 @@ impl ReadCollector {
                     self.guarded_fields.insert(field);
                 }
                 OnAbsent::Tolerated => {}
-                if_absent => note_worst(&mut self.required_fields, field, if_absent),
+                if_absent => store_most_severe(&mut self.required_fields, field, if_absent),
             }
         }
         Ok(())
     }
 
-    /// Returns the references, sorted and without duplicates.
+    /// Returns the references of all reads, sorted and without duplicates.
     pub(crate) fn finish(self) -> Result<Vec<Reference>, ReferenceError> {
         let mut references: Vec<Reference> = self.references.into_iter().collect();
         for (lookup, fields) in self.lookups {

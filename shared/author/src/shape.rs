@@ -1,8 +1,9 @@
-//! What an expression may stand for, as far as reads depend on it.
+//! The kinds of values that an expression may have, as far as reads depend on them.
 
 use std::collections::BTreeSet;
 
-/// A root of which only a key can be read.
+/// A root: a name such as `labels`, through which a template or condition reads inputs. Only its keys can be read,
+/// never the whole root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TemplateRoot {
     Labels,
@@ -14,44 +15,46 @@ pub(crate) enum TemplateRoot {
     Tags,
 }
 
-/// The look-ups, by number, whose nodes a value may be, and whether it is each of them.
+/// The look-ups that a value may come from. The value is a node, or a list of nodes, of one of these look-ups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lookups {
+    /// The numbers of the look-ups.
     numbers: BTreeSet<usize>,
-    /// True if the value is each node of one look-up: the whole list, the variable of a loop over it, or a primary. If
-    /// a template picks some of the nodes, or one of two look-ups, it may never reach a node that lacks a field.
+    /// True if the value is the whole list of one look-up, each of its nodes in turn, or a primary. False if a template
+    /// selects some of the nodes, or one of two look-ups: it may then never reach a node that lacks a field.
     is_each_node: bool,
 }
 
-/// What an expression may stand for.
+/// The kind of value that an expression may have. It determines which inputs are read when the value is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// A variable that is not set on some path to here.
+    /// No value: a variable that is not set, or the missing `else` of an `if` expression.
     Unset,
-    /// Data. Its reads are already registered.
+    /// Plain data. Its reads are already registered.
     Plain,
     /// The text of a label.
     Label(Box<str>),
     /// A root without a key.
     Root(TemplateRoot),
-    /// Keys below `params`, `facts`, `node` or `cluster`; at least one.
+    /// A value below `params`, `facts`, `node` or `cluster`: the root, and at least one key.
     Path(TemplateRoot, Vec<Box<str>>),
-    /// The list of nodes of one of these look-ups.
+    /// A list of nodes of one of these look-ups.
     Nodes(Lookups),
-    /// A node of one of these look-ups, or each in turn, and keys below it.
+    /// A node of one of these look-ups, or each of its nodes in turn. The keys are the path of a field of the node.
+    /// They are empty for the node itself.
     Node(Lookups, Vec<Box<str>>),
-    /// minijinja's `loop`.
+    /// The variable `loop` of minijinja.
     Loop,
-    /// A macro.
+    /// A macro itself, without a call.
     Macro,
-    /// A function that is not called here.
+    /// A function itself, without a call.
     Function(&'static str),
-    /// Different things on different paths.
+    /// A value whose kind depends on which branch of the template ran before.
     Ambiguous,
 }
 
 impl TemplateRoot {
-    /// Returns the root of this name.
+    /// Returns the root with this name, if any.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "labels" => Self::Labels,
@@ -86,14 +89,14 @@ impl TemplateRoot {
             Self::Facts => "name one: `facts.cpu.count`",
             Self::Node => "name a field: `node.name`",
             Self::Cluster => "name a field: `cluster.name`",
-            Self::Traits => "ask for one: `'HW_CPU_X86_AVX2' in traits`",
-            Self::Tags => "ask for one: `'mysql' in tags`",
+            Self::Traits => "check for one: `'HW_CPU_X86_AVX2' in traits`",
+            Self::Tags => "check for one: `'mysql' in tags`",
         }
     }
 }
 
 impl Lookups {
-    /// Returns the look-up for a value that is each of its nodes.
+    /// Returns the look-ups for a value that is the whole list of one look-up, or each of its nodes in turn.
     pub(crate) fn each_node(number: usize) -> Self {
         Self { numbers: [number].into(), is_each_node: true }
     }
@@ -103,7 +106,7 @@ impl Lookups {
         Self { numbers: self.numbers.clone(), is_each_node: false }
     }
 
-    /// Returns whether the value is each node of one look-up.
+    /// Returns whether the value is the whole list of one look-up, or each of its nodes in turn.
     pub(crate) const fn is_each_node(&self) -> bool {
         self.is_each_node
     }
@@ -120,13 +123,14 @@ impl Lookups {
 }
 
 impl Shape {
-    /// Returns the shape of a variable that has one shape after some branches and the other after the rest.
+    /// Returns the shape of a value after two branches. `self` is its shape after the first branch, and `other` its
+    /// shape after the second.
     pub(crate) fn join(self, other: Self) -> Self {
         match (self, other) {
             (left, right) if left == right => left,
             (Self::Unset, shape) | (shape, Self::Unset) => shape,
             (Self::Nodes(left), Self::Nodes(right)) => Self::Nodes(left.union(&right)),
-            (Self::Node(left, a), Self::Node(right, b)) if a.is_empty() && b.is_empty() => {
+            (Self::Node(left, left_keys), Self::Node(right, right_keys)) if left_keys.is_empty() && right_keys.is_empty() => {
                 Self::Node(left.union(&right), Vec::new())
             }
             (Self::Plain | Self::Label(_), Self::Plain | Self::Label(_)) => Self::Plain,

@@ -12,29 +12,30 @@ const MAX_QUOTED_CHARS: usize = 64;
 pub(crate) struct SourceText<'a>(pub(crate) &'a str);
 
 impl SourceText<'_> {
-    /// Returns the line and column of a byte offset. Both count from 1; the column counts characters.
+    /// Returns the line and column of a byte offset, each counted from 1. The column counts characters.
     pub(crate) fn position(self, offset: usize) -> (u32, u32) {
-        let before = self.0.get(..offset).unwrap_or(self.0);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let line = 1 + before.matches('\n').count();
-        let column = 1 + before[line_start..].chars().count();
+        let text_before = self.0.get(..offset).unwrap_or(self.0);
+        let line_start = text_before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = 1 + text_before.matches('\n').count();
+        let column = 1 + text_before[line_start..].chars().count();
         (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(column).unwrap_or(u32::MAX))
     }
 
-    /// Returns the text of a range on one line, cut to [`MAX_QUOTED_CHARS`]. An empty range stands for the whole text.
+    /// Returns the text of a range in backquotes and on one line, cut to [`MAX_QUOTED_CHARS`]. For an empty range,
+    /// returns `the whole text`.
     fn quote(self, range: Range<usize>) -> String {
         if range.is_empty() {
             return "the whole text".to_owned();
         }
         let text = self.0.get(range).unwrap_or_default();
-        let mut cut: String = text.chars().take(MAX_QUOTED_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let mut quotation: String = text.chars().take(MAX_QUOTED_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
         if text.chars().nth(MAX_QUOTED_CHARS).is_some() {
-            cut.push('…');
+            quotation.push('…');
         }
-        format!("`{cut}`")
+        format!("`{quotation}`")
     }
 
-    /// Returns the error for a range of bytes.
+    /// Returns the error for a range of bytes. `why` is the reason and `remedy` the advice.
     pub(crate) fn error_at(self, range: Range<usize>, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
         let (line, column) = self.position(range.start);
         AuthorError { line, column, what: self.quote(range), why: why.into(), remedy: remedy.into() }

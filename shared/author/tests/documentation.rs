@@ -1,4 +1,4 @@
-//! The examples in `docs/templates.md` are accepted, and its error messages are the real ones.
+//! Tests that the examples in `docs/templates.md` are accepted, and that the page shows the errors as reported.
 
 use stemma_author::SyntaxReader;
 use stemma_core::condition::TemplateParser;
@@ -33,7 +33,7 @@ fn documented_errors_match_reported_errors() {
         ["\n\nhost = {{ labels[params.key] }}", "{{ facts.memory.free_bytes }}", "{% for n in params.ports %}\n{{ n }}\n"]
     {
         let error = SyntaxReader.parse_template(template).expect_err(template).to_string();
-        let text = error.split_once(": ").map_or(&*error, |(_, said)| said);
+        let text = error.split_once(": ").map_or(&*error, |(_, message)| message);
         assert!(PAGE.contains(text), "{error}");
     }
 }

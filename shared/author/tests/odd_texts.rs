@@ -1,4 +1,4 @@
-//! The author crate does not panic on any text, whatever its parsers make of it (S52, odd characters of S51).
+//! Tests that the author crate does not panic on any text (S52, and the unusual characters of S51).
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,6 +7,7 @@ use stemma_author::SyntaxReader;
 use stemma_core::condition::TemplateParser;
 use stemma_core::input::Inputs;
 
+/// Parts of random texts: signs and words of templates and conditions, and unusual characters.
 const PARTS: &[&str] = &[
     "{{",
     "}}",
@@ -100,6 +101,7 @@ const PARTS: &[&str] = &[
     "null",
 ];
 
+/// Generates a text of up to 39 parts. About every seventh part is a random character.
 fn random_text() -> impl Strategy<Value = String> {
     let part = prop_oneof![6 => prop::sample::select(PARTS).prop_map(String::from), 1 => any::<char>().prop_map(String::from)];
     vec(part, 0..40).prop_map(|parts| parts.concat())
@@ -110,8 +112,8 @@ proptest! {
 
     #[test]
     fn s52_syntax_reader_never_panics_on_random_text(text in random_text()) {
-        for read in [SyntaxReader.parse_template(&text).map(|_| ()), SyntaxReader.parse_script(&text).map(|_| ())] {
-            if let Err(error) = read {
+        for result in [SyntaxReader.parse_template(&text).map(|_| ()), SyntaxReader.parse_script(&text).map(|_| ())] {
+            if let Err(error) = result {
                 prop_assert!(error.line > 0 && error.column > 0 && !error.to_string().contains('\n'), "{error:?}");
             }
         }

@@ -1,6 +1,6 @@
-//! Compares the inputs that `stemma-author` finds in random templates with those that rendering reads.
+//! Compares the inputs that `stemma-author` finds in random templates with the inputs that the renderer reads.
 //!
-//! The renderer records which inputs it reads, so the test needs no second analysis of a template.
+//! The renderer records the inputs that it reads, so the test needs no second analysis of a template.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use stemma_core::condition::{TemplateParser, TemplateReads};
 use stemma_core::input::{Input, Inputs, Read, Reference, RequiredReference};
 use stemma_render::{Cause, NoSecrets, RenderLimits, Renderer};
 
-/// References that random templates may read, and similar ones.
+/// References that random templates may read, and similar references.
 const READ_EXPRESSIONS: &[&str] = &[
     "labels.a",
     "labels.b",
@@ -35,13 +35,15 @@ const READ_EXPRESSIONS: &[&str] = &[
     "primary('db'){name}",
 ];
 
+/// Generates the name of a variable. Some names hide a root such as `labels`.
 fn variable_name() -> impl Strategy<Value = String> {
     prop_oneof![3 => Just("v"), 3 => Just("w"), 1 => Just("labels"), 1 => Just("node"), 1 => Just("nodes")].prop_map(String::from)
 }
 
+/// Generates a list of nodes: a look-up or a variable, with at most one filter or slice.
 fn nodes_call() -> impl Strategy<Value = String> {
-    let plain = prop_oneof![Just("nodes(tag='db')"), Just("nodes(role=['s', 'r'])"), Just("v"), Just("w"), Just("nodes")];
-    let kept = prop_oneof![
+    let source = prop_oneof![Just("nodes(tag='db')"), Just("nodes(role=['s', 'r'])"), Just("v"), Just("w"), Just("nodes")];
+    let filter = prop_oneof![
         Just(""),
         Just("|list"),
         Just("|reverse"),
@@ -49,9 +51,10 @@ fn nodes_call() -> impl Strategy<Value = String> {
         Just("|selectattr('name', 'ne', 'x')"),
         Just("[1:]"),
     ];
-    (plain, kept).prop_map(|(nodes, kept)| format!("({nodes}{kept})"))
+    (source, filter).prop_map(|(nodes, filter)| format!("({nodes}{filter})"))
 }
 
+/// Generates an expression without other expressions in it.
 fn leaf_expression() -> BoxedStrategy<String> {
     prop_oneof![
         Just("1"),
@@ -82,6 +85,7 @@ fn leaf_expression() -> BoxedStrategy<String> {
     .boxed()
 }
 
+/// Generates an expression with up to three levels of operators and filters.
 fn expression() -> impl Strategy<Value = String> {
     leaf_expression().prop_recursive(3, 12, 3, |inner| {
         prop_oneof![
@@ -101,13 +105,14 @@ fn expression() -> impl Strategy<Value = String> {
     })
 }
 
+/// Generates a template with up to three levels of blocks.
 fn template() -> impl Strategy<Value = String> {
-    let emit = expression().prop_map(|e| format!("{{{{ {e} }}}}")).boxed();
+    let output = expression().prop_map(|e| format!("{{{{ {e} }}}}")).boxed();
     let set = (variable_name(), prop_oneof![expression().boxed(), nodes_call().boxed()])
         .prop_map(|(v, e)| format!("{{% set {v} = {e} %}}"))
         .boxed();
-    let flat = prop_oneof![3 => emit, 2 => set, 1 => Just("text".to_owned())].boxed();
-    flat.prop_recursive(3, 24, 4, |inner| {
+    let without_blocks = prop_oneof![3 => output, 2 => set, 1 => Just("text".to_owned())].boxed();
+    without_blocks.prop_recursive(3, 24, 4, |inner| {
         let body = vec(inner, 1..4).prop_map(|parts| parts.concat());
         prop_oneof![
             body.clone(),
@@ -127,7 +132,8 @@ fn template() -> impl Strategy<Value = String> {
     })
 }
 
-/// Returns a value of the type that the controller would send. `variant` chooses among several, also an absent input.
+/// Returns an input for a reference, of the type that the controller would send. `variant` selects one of several
+/// values, or an absent input.
 fn value(reference: &Reference, variant: u8) -> Input {
     let node = |name: &str| {
         let fields = reference.read().fields().expect("a look-up has fields");
@@ -148,14 +154,16 @@ fn value(reference: &Reference, variant: u8) -> Input {
     }
 }
 
+/// Returns an input for each reference. The variants are used in turn.
 fn inputs(references: &[Reference], variants: &[u8]) -> Inputs {
     let mut inputs = Inputs::new();
-    for (n, reference) in references.iter().enumerate() {
-        inputs.insert(reference.clone(), value(reference, variants[n % variants.len()])).expect("small");
+    for (index, reference) in references.iter().enumerate() {
+        inputs.insert(reference.clone(), value(reference, variants[index % variants.len()])).expect("small");
     }
     inputs
 }
 
+/// Renders a template. Returns the cause of an error, the references that were read, and the text.
 fn render_template(template: &str, inputs: &Inputs) -> (Option<Cause>, Vec<Reference>, Option<String>) {
     let renderer = Renderer::new(inputs, &NoSecrets, RenderLimits::default());
     match renderer.text(template) {
@@ -169,51 +177,51 @@ proptest! {
 
     #[test]
     fn renderer_reads_only_references_found_by_author(template in template(), variants in vec(0_u8..12, 1..6)) {
-        let Ok(TemplateReads { references: found, needs, .. }) = SyntaxReader.parse_template(&template) else {
+        let Ok(TemplateReads { references: found, required_references, .. }) = SyntaxReader.parse_template(&template) else {
             return Err(TestCaseError::reject("not of the grammar"));
         };
-        let sent = inputs(&found, &variants);
-        let (cause, read, text) = render_template(&template, &sent);
+        let inputs_sent = inputs(&found, &variants);
+        let (cause, references_read, text) = render_template(&template, &inputs_sent);
         prop_assert!(!matches!(cause, Some(Cause::NotAnInput { .. })), "{template}\nfound {found:?}\n{cause:?}");
 
-        // Additional inputs change nothing and are not read.
-        let mut extended = sent.clone();
-        for other in READ_EXPRESSIONS.iter().map(|text| text.parse::<Reference>().expect("a reference")) {
-            if sent.find(&other).is_none() && !found.iter().any(|one| references_overlap(one, &other)) {
-                extended.insert(other.clone(), value(&other, 1)).expect("small");
+        // Additional inputs do not change the text, and are not read.
+        let mut extended = inputs_sent.clone();
+        for extra in READ_EXPRESSIONS.iter().map(|text| text.parse::<Reference>().expect("a reference")) {
+            if inputs_sent.find(&extra).is_none() && !found.iter().any(|candidate| references_overlap(candidate, &extra)) {
+                extended.insert(extra.clone(), value(&extra, 1)).expect("small");
             }
         }
-        let (_, read_of_more, text_of_more) = render_template(&template, &extended);
-        prop_assert_eq!(&read_of_more, &read, "{}", template);
-        prop_assert_eq!(text_of_more, text, "{}", template);
+        let (_, extended_references, extended_text) = render_template(&template, &extended);
+        prop_assert_eq!(&extended_references, &references_read, "{}", template);
+        prop_assert_eq!(extended_text, text, "{}", template);
 
         // Rendering fails if an input that it requires is absent.
-        let required = needs.iter().filter(|need| need.is_unconditional).map(|need| &need.reference);
+        let required = required_references.iter().filter(|need| need.is_unconditional).map(|need| &need.reference);
         for need in required.filter(|need| found.contains(need)) {
-            let mut without = sent.clone();
-            without.insert(need.clone(), Input::Absent).expect("less than before");
-            let (cause, ..) = render_template(&template, &without);
+            let mut reduced_inputs = inputs_sent.clone();
+            reduced_inputs.insert(need.clone(), Input::Absent).expect("less than before");
+            let (cause, ..) = render_template(&template, &reduced_inputs);
             prop_assert!(cause.is_some(), "{template}\nwithout {need}");
         }
 
-        // Rendering also fails if the template takes one node from a look-up that finds none.
-        let takes_one_node = |need: &&RequiredReference| matches!(need.reference.read(), Read::Nodes { fields, .. } if fields.is_empty());
-        for need in needs.iter().filter(takes_one_node) {
-            let mut without = sent.clone();
-            for reference in found.iter().filter(|one| references_overlap(one, &need.reference)) {
-                without.insert(reference.clone(), Input::Value(json!([]))).expect("less than before");
+        // Rendering also fails if the template selects one node of a look-up, and the look-up finds no node.
+        let selects_one_node = |need: &&RequiredReference| matches!(need.reference.read(), Read::Nodes { fields, .. } if fields.is_empty());
+        for need in required_references.iter().filter(selects_one_node) {
+            let mut reduced_inputs = inputs_sent.clone();
+            for reference in found.iter().filter(|candidate| references_overlap(candidate, &need.reference)) {
+                reduced_inputs.insert(reference.clone(), Input::Value(json!([]))).expect("less than before");
             }
-            let (cause, ..) = render_template(&template, &without);
+            let (cause, ..) = render_template(&template, &reduced_inputs);
             prop_assert!(cause.is_some(), "{template}\nwith nobody in {}", need.reference);
         }
 
         // If an input that the template reads is not sent, the error names that input.
-        if let Some(removed) = read.first() {
-            let mut rest = Inputs::new();
-            for (reference, input) in sent.iter().filter(|(reference, _)| *reference != removed) {
-                rest.insert(reference.clone(), input.clone()).expect("fewer than before");
+        if let Some(removed) = references_read.first() {
+            let mut remaining_inputs = Inputs::new();
+            for (reference, input) in inputs_sent.iter().filter(|(reference, _)| *reference != removed) {
+                remaining_inputs.insert(reference.clone(), input.clone()).expect("fewer than before");
             }
-            let (cause, ..) = render_template(&template, &rest);
+            let (cause, ..) = render_template(&template, &remaining_inputs);
             let names_removed = matches!(&cause, Some(Cause::NotAnInput { reference }) if removed.as_str().starts_with(reference.as_str()));
             prop_assert!(names_removed, "{template}\nwithout {removed}: {cause:?}");
         }
@@ -221,8 +229,8 @@ proptest! {
 }
 
 /// Returns whether two look-ups find the same nodes, or one path is within the other.
-fn references_overlap(one: &Reference, other: &Reference) -> bool {
-    match (one.read(), other.read()) {
+fn references_overlap(first: &Reference, second: &Reference) -> bool {
+    match (first.read(), second.read()) {
         (Read::Nodes { query: a, .. }, Read::Nodes { query: b, .. }) => a == b,
         (Read::Primary { tag: a, .. }, Read::Primary { tag: b, .. }) => a == b,
         (Read::Parameter(a), Read::Parameter(b)) | (Read::Fact(a), Read::Fact(b)) => a.is_within(b) || b.is_within(a),

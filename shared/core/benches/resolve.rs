@@ -1,7 +1,7 @@
 //! Measurements of resolve: `cargo bench -p stemma-core --bench resolve`.
 //!
-//! CPU time of this thread, counted by the kernel, and resident memory before and after. Fuel's library is read from
-//! the shared material. If it is missing, nothing is measured and the reason is printed.
+//! The bench measures CPU time of this thread, as the kernel counts it, and resident memory. It reads Fuel's library
+//! from the shared material. Without the library it measures only the inspection rules, and prints the reason.
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 #![allow(clippy::disallowed_methods, reason = "a bench reads what the kernel counts; core itself reads no file")]
 
@@ -49,27 +49,28 @@ fn main() {
     bench_cluster_growth(&compile_release(&with_lookup_task(with_conditions_and_templates(parse_library(&file)))));
 }
 
-/// Runs a thousand rules of two conditions each, of which one in twenty acts. Returns the time in microseconds.
+/// Runs a thousand inspection rules with two conditions each on one report. One rule in twenty acts on the node.
+/// Returns the CPU time in microseconds.
 fn bench_rules_per_report() -> f64 {
     let mut fleet = Fleet::new();
-    for n in 0..1_000_u32 {
-        let regex = if n % 20 == 0 { "EPYC" } else { "Xeon" };
+    for number in 0..1_000_u32 {
+        let regex = if number % 20 == 0 { "EPYC" } else { "Xeon" };
         let spec = json!({
-            "priority": n,
+            "priority": number,
             "conditions": [
                 {"op": "gt", "args": {"values": ["{inventory[cpu][count]}", "1"]}},
                 {"op": "contains", "args": {"value": "{inventory[cpu][model]}", "regex": regex}},
             ],
-            "actions": [{"op": "set-plugin-data", "args": {"path": "last", "value": "{node.name}"}}, {"op": "add-trait", "args": {"name": format!("CUSTOM_{}", n % 40)}}],
+            "actions": [{"op": "set-plugin-data", "args": {"path": "last", "value": "{node.name}"}}, {"op": "add-trait", "args": {"name": format!("CUSTOM_{}", number % 40)}}],
         });
         let spec = serde_json::from_value(spec).expect("a rule");
-        fleet.apply(FleetChange::Rule(Arc::new(Object { meta: meta(u128::from(n), None), spec })));
+        fleet.apply(FleetChange::Rule(Arc::new(Object { meta: meta(u128::from(number), None), spec })));
     }
     let facts = json!({"cpu": {"count": 8, "model": "AMD EPYC 7702P 64-Core Processor"}, "hostname": "n1"});
-    let seen = Observation { facts: FactMap::from_tree(facts.as_object().expect("facts")), ..Observation::default() };
+    let observation = Observation { facts: FactMap::from_tree(facts.as_object().expect("facts")), ..Observation::default() };
     let node = Node { meta: meta(1, NodeName::new("n1").ok()), spec: NodeSpec::default() };
-    let (ruled, us) = measure(|| fleet.rules().run(&InspectedNode::new(&node, &seen)));
-    assert_eq!(ruled.traits.len(), 2);
+    let (outcome, us) = measure(|| fleet.rules().run(&InspectedNode::new(&node, &observation)));
+    assert_eq!(outcome.traits.len(), 2);
     us
 }
 
@@ -90,10 +91,11 @@ fn resident_bytes() -> usize {
     text.split(' ').nth(1).expect("a second field").parse::<usize>().expect("a number") * 4096
 }
 
+/// Runs `work`. Returns its result, and its CPU time in microseconds.
 fn measure<T>(work: impl FnOnce() -> T) -> (T, f64) {
-    let before = cpu_us();
-    let done = work();
-    (done, cpu_us() - before)
+    let start_us = cpu_us();
+    let result = work();
+    (result, cpu_us() - start_us)
 }
 
 fn release_name() -> ReleaseRef {
@@ -104,26 +106,27 @@ fn compile_release(spec: &ReleaseSpec) -> Arc<CompiledRelease> {
     compile(&release_name(), spec, &|_| None, &SyntaxReader).expect("the library compiles")
 }
 
-/// Adds 20 conditions and 10 templates of 3 references to the library. They read labels of all levels, parameters and a
-/// fact.
+/// Adds a condition to 20 tasks of the library, and adds 10 tasks with a template that has 3 references. Conditions and
+/// templates read labels of all levels, parameters and a fact.
 fn with_conditions_and_templates(mut library: ReleaseSpec) -> ReleaseSpec {
-    let mut plain = library.tasks.iter_mut().filter(|task| task.kind == "puppet");
-    for (at, task) in plain.by_ref().take(20).enumerate() {
-        let label = ["tier", "zone", "pool", "rack"][at % 4];
-        task.condition = Some(format!("has(labels.{label}) && labels.{label} != 'none{at}'"));
+    let mut puppet_tasks = library.tasks.iter_mut().filter(|task| task.kind == "puppet");
+    for (index, task) in puppet_tasks.by_ref().take(20).enumerate() {
+        let label = ["tier", "zone", "pool", "rack"][index % 4];
+        task.condition = Some(format!("has(labels.{label}) && labels.{label} != 'none{index}'"));
     }
-    for at in 0..10 {
-        let mut task = Task::new(format!("conf-{at}"), "file");
+    for index in 0..10 {
+        let mut task = Task::new(format!("conf-{index}"), "file");
         task.tags = Some(vec!["/.*/".into()]);
-        let label = ["tier", "zone", "pool", "rack"][at % 4];
-        let text = format!("{{{{ labels.{label} }}}} {{{{ params.p{at}.size }}}} {{{{ facts.os.id }}}}");
-        task.parameters.insert("path".into(), json!(format!("/etc/conf-{at}")));
+        let label = ["tier", "zone", "pool", "rack"][index % 4];
+        let text = format!("{{{{ labels.{label} }}}} {{{{ params.p{index}.size }}}} {{{{ facts.os.id }}}}");
+        task.parameters.insert("path".into(), json!(format!("/etc/conf-{index}")));
         task.parameters.insert("template".into(), json!(text));
         library.tasks.push(task);
     }
     library
 }
 
+/// Returns the metadata of an object that was created at time 0. `id` is its uuid as a number.
 fn meta<N>(id: u128, name: N) -> Meta<N> {
     Meta::new(Uuid::from_u128(id), name, Timestamp(0))
 }
@@ -132,11 +135,12 @@ fn object_name(text: &str) -> ObjectName {
     ObjectName::new(text).expect("a name")
 }
 
+/// Returns the labels that the bench's manager provides at one level, merged with the inherited labels.
 fn labels(pairs: &[(&str, String)]) -> LabelLayer {
-    let said = |(key, value): &(&str, String)| {
+    let provided_entry = |(key, value): &(&str, String)| {
         (LabelKey::new(key).expect("a key"), ProvidedValue::Value(LabelValue::new(value).expect("a value")))
     };
-    let intent: Intent<LabelKey, LabelValue> = pairs.iter().map(said).collect();
+    let intent: Intent<LabelKey, LabelValue> = pairs.iter().map(provided_entry).collect();
     LabelLayer { provided: Some(OwnedMap::default().update(&manager(), &intent)), merge: Some(true) }
 }
 
@@ -145,25 +149,28 @@ fn manager() -> Manager {
     MANAGER.with(Clone::clone)
 }
 
+/// Returns ten parameters that the bench's manager provides at one level.
 fn parameters() -> ParameterLayer {
     let intent: BTreeMap<LabelKey, ProvidedValue<ParameterValue>> = (0..10)
-        .map(|at| {
-            let value = ParameterValue::new(json!({"size": at, "list": [1, 2, 3]})).expect("a parameter");
-            (LabelKey::new(&format!("p{at}")).expect("a key"), ProvidedValue::Value(value))
+        .map(|index| {
+            let value = ParameterValue::new(json!({"size": index, "list": [1, 2, 3]})).expect("a parameter");
+            (LabelKey::new(&format!("p{index}")).expect("a key"), ProvidedValue::Value(value))
         })
         .collect();
     ParameterLayer { provided: Some(OwnedMap::default().update(&manager(), &intent)), merge: Some(true) }
 }
 
+/// Measures the resolve and the task order of a cluster of 200 nodes with Fuel's library. Prints the mean time of a
+/// round.
 fn bench_two_hundred_nodes(library: &ReleaseSpec) {
     const ROUNDS: u32 = 50;
     let release = compile_release(library);
-    let roles = |at: u128| match at {
+    let roles = |index: u128| match index {
         0..3 => "controller",
         3..163 => "compute",
         _ => "ceph-osd",
     };
-    let mut us = 0.0;
+    let mut total_us = 0.0;
     let mut counts = (0, 0);
     for _ in 0..ROUNDS {
         let mut fleet = Fleet::new();
@@ -176,33 +183,34 @@ fn bench_two_hundred_nodes(library: &ReleaseSpec) {
         fleet.apply(FleetChange::NodeGroup(Arc::new(Object { meta: meta(2, object_name("g")), spec })));
         fleet.set_loaded();
         let nodes: Vec<Arc<Node>> = (0..200)
-            .map(|at| {
+            .map(|index| {
                 let spec = NodeSpec {
                     nodegroup: Some(group),
-                    roles: vec![Name::new(roles(at)).expect("a role")],
+                    roles: vec![Name::new(roles(index)).expect("a role")],
                     ..NodeSpec::default()
                 };
-                Arc::new(Object { meta: meta(100 + at, NodeName::new(&format!("n{at}")).ok()), spec })
+                Arc::new(Object { meta: meta(100 + index, NodeName::new(&format!("n{index}")).ok()), spec })
             })
             .collect();
         let cache = ResolveCache::new();
-        let (graph, used) = measure(|| {
+        let (graph, round_us) = measure(|| {
             fleet.apply_all(nodes.into_iter().map(FleetChange::Node));
             resolve_cluster(&fleet, &cache, cluster);
             ClusterGraph::from_fleet(&fleet, cluster)
         });
-        us += used;
-        let placed: usize = graph.classes.iter().map(|class| class.nodes.len() * class.profile.tasks.len()).sum();
-        counts = (placed + graph.stages.len(), graph.order_pairs().len());
+        total_us += round_us;
+        let instances: usize = graph.classes.iter().map(|class| class.nodes.len() * class.profile.tasks.len()).sum();
+        counts = (instances + graph.stages.len(), graph.order_pairs().len());
     }
     println!(
         "Fuel's library on 200 nodes: {} instances, {} pairs: {:.2} ms",
         counts.0,
         counts.1,
-        us / 1000.0 / f64::from(ROUNDS)
+        total_us / 1000.0 / f64::from(ROUNDS)
     );
 }
 
+/// Returns the inherited fields of a level that provides only labels.
 fn inherited(labels: LabelLayer) -> Inherited {
     Inherited { labels, ..Inherited::default() }
 }
@@ -211,60 +219,67 @@ fn inherited(labels: LabelLayer) -> Inherited {
 fn build_fleet(release: &Arc<CompiledRelease>, nodes: u128) -> Fleet {
     let mut fleet = Fleet::new();
     fleet.apply(FleetChange::Release(Arc::clone(release)));
-    let many: Vec<(String, String)> = (0..20).map(|at| (format!("site.example/k{at}"), format!("value-{at}"))).collect();
-    let mut base: Vec<(&str, String)> = many.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
-    base.push(("tier", "standard".into()));
-    let mut of_template = inherited(labels(&base));
-    of_template.parameters = parameters();
-    let spec = ClusterTemplateSpec { inherited: of_template, release: Some(release_name()), ..ClusterTemplateSpec::default() };
+    let site_labels: Vec<(String, String)> =
+        (0..20).map(|index| (format!("site.example/k{index}"), format!("value-{index}"))).collect();
+    let mut template_labels: Vec<(&str, String)> = site_labels.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+    template_labels.push(("tier", "standard".into()));
+    let mut template_fields = inherited(labels(&template_labels));
+    template_fields.parameters = parameters();
+    let spec =
+        ClusterTemplateSpec { inherited: template_fields, release: Some(release_name()), ..ClusterTemplateSpec::default() };
     fleet.apply(FleetChange::Template(Arc::new(Object { meta: meta(1, object_name("base")), spec })));
-    for at in 0..CLUSTER_COUNT {
+    for index in 0..CLUSTER_COUNT {
         let spec = ClusterSpec {
             cluster_template: Some(TemplateId(Uuid::from_u128(1))),
-            inherited: inherited(labels(&[("zone", format!("z{at}"))])),
+            inherited: inherited(labels(&[("zone", format!("z{index}"))])),
             ..ClusterSpec::default()
         };
-        fleet.apply(FleetChange::Cluster(Arc::new(Object { meta: meta(1000 + at, object_name(&format!("c{at}"))), spec })));
+        fleet.apply(FleetChange::Cluster(Arc::new(Object { meta: meta(1000 + index, object_name(&format!("c{index}"))), spec })));
     }
-    for at in 0..GROUP_COUNT {
-        let role = match at / CLUSTER_COUNT {
+    for index in 0..GROUP_COUNT {
+        let role = match index / CLUSTER_COUNT {
             0 => "controller",
             1 | 2 => "ceph-osd",
             _ => "compute",
         };
         let spec = NodeGroupSpec {
-            inherited: inherited(labels(&[("pool", format!("p{at}"))])),
+            inherited: inherited(labels(&[("pool", format!("p{index}"))])),
             roles: vec![Name::new(role).expect("a role")],
-            ..NodeGroupSpec::new(ClusterId(Uuid::from_u128(1000 + at % CLUSTER_COUNT)))
+            ..NodeGroupSpec::new(ClusterId(Uuid::from_u128(1000 + index % CLUSTER_COUNT)))
         };
-        fleet.apply(FleetChange::NodeGroup(Arc::new(Object { meta: meta(2000 + at, object_name(&format!("g{at}"))), spec })));
+        fleet.apply(FleetChange::NodeGroup(Arc::new(Object {
+            meta: meta(2000 + index, object_name(&format!("g{index}"))),
+            spec,
+        })));
     }
-    for at in 0..nodes {
-        fleet.apply(FleetChange::Node(build_node(at, "r")));
-        fleet.apply(FleetChange::Observation(NodeId(Uuid::from_u128(10_000 + at)), build_observation(at)));
+    for index in 0..nodes {
+        fleet.apply(FleetChange::Node(build_node(index, "r")));
+        fleet.apply(FleetChange::Observation(NodeId(Uuid::from_u128(10_000 + index)), build_observation(index)));
     }
     fleet.set_loaded();
     fleet
 }
 
-fn build_node(at: u128, rack: &str) -> Arc<Node> {
+/// Builds the node with this number. The value of its label `rack` begins with `rack`.
+fn build_node(index: u128, rack: &str) -> Arc<Node> {
     let spec = NodeSpec {
-        nodegroup: Some(GroupId(Uuid::from_u128(2000 + at % GROUP_COUNT))),
-        inherited: inherited(labels(&[("rack", format!("{rack}{}", at / GROUP_COUNT % 40))])),
+        nodegroup: Some(GroupId(Uuid::from_u128(2000 + index % GROUP_COUNT))),
+        inherited: inherited(labels(&[("rack", format!("{rack}{}", index / GROUP_COUNT % 40))])),
         ..NodeSpec::default()
     };
-    Arc::new(Object { meta: meta(10_000 + at, NodeName::new(&format!("node-{at}")).ok()), spec })
+    Arc::new(Object { meta: meta(10_000 + index, NodeName::new(&format!("node-{index}")).ok()), spec })
 }
 
-fn build_observation(at: u128) -> Arc<Observation> {
-    let address = format!("10.{}.{}.{}", at >> 16 & 255, at >> 8 & 255, at & 255);
+/// Builds the observation of the node with this number: the facts of a usual host, and 14 traits.
+fn build_observation(index: u128) -> Arc<Observation> {
+    let address = format!("10.{}.{}.{}", index >> 16 & 255, index >> 8 & 255, index & 255);
     let facts = FactMap::from_tree(
         json!({
             "architecture": "x86_64",
             "cpu": {"cores": 8, "count": 16, "model": "Some Processor 7", "vendor": "GenuineSome"},
             "firmware": "uefi",
-            "fqdn": format!("node-{at}.example.net"),
-            "hostname": format!("node-{at}"),
+            "fqdn": format!("node-{index}.example.net"),
+            "hostname": format!("node-{index}"),
             "kernel": {"name": "Linux", "release": "6.12.0-1-amd64"},
             "memory": {"total_bytes": 68_719_476_736_u64},
             "network": {"address": address, "addresses": [address]},
@@ -276,56 +291,66 @@ fn build_observation(at: u128) -> Arc<Observation> {
         .as_object()
         .expect("an object"),
     );
-    let names = stemma_core::traits::standard().iter().filter(|name| name.starts_with("HW_CPU_X86")).take(14);
+    let names = stemma_core::traits::standard_names().iter().filter(|name| name.starts_with("HW_CPU_X86")).take(14);
     let traits: TraitSet = names.map(|name| Trait::new(name).expect("a trait")).collect();
     Arc::new(Observation { facts, traits: traits.into(), ..Observation::default() })
 }
 
-fn resolve_one(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Arc<ResolvedNode> {
+/// Resolves a node. Panics if the fleet lacks an object that the node needs.
+fn resolve_or_panic(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Arc<ResolvedNode> {
     match resolve_node(fleet, cache, id) {
-        Resolution::Complete(answer) => answer,
+        Resolution::Complete(resolved) => resolved,
         Resolution::Incomplete(missing) => panic!("{missing:?}"),
     }
 }
 
-/// Returns the time of one edit of a node, in microseconds. A snapshot is held, as in a controller.
+/// Returns the CPU time of one edit of a node with its resolve, in microseconds. Each edit changes a clone of the
+/// fleet, because other parts of a controller still read the old state.
 fn edit_cost(fleet: &Fleet, cache: &ResolveCache, count: u128) -> f64 {
     const ROUNDS: u32 = 5_000;
     let edits: Vec<FleetChange> =
         (0..u128::from(ROUNDS)).map(|round| FleetChange::Node(build_node(round * 7 % count, "edited"))).collect();
-    let (reached, us) = measure(|| {
-        let one = |change| {
-            let mut next = fleet.clone();
-            next.apply(change).nodes(&next).map(|id| resolve_one(&next, cache, id)).collect::<Vec<_>>().len()
+    let (resolved_count, us) = measure(|| {
+        let apply_edit = |change| {
+            let mut edited_fleet = fleet.clone();
+            edited_fleet
+                .apply(change)
+                .nodes(&edited_fleet)
+                .map(|id| resolve_or_panic(&edited_fleet, cache, id))
+                .collect::<Vec<_>>()
+                .len()
         };
-        edits.into_iter().map(one).sum::<usize>()
+        edits.into_iter().map(apply_edit).sum::<usize>()
     });
-    assert_eq!(reached, ROUNDS as usize, "one edit reaches one node");
+    assert_eq!(resolved_count, ROUNDS as usize, "one edit reaches one node");
     us / f64::from(ROUNDS)
 }
 
+/// Returns the CPU time of one edit in a fleet of `count` resolved nodes, in microseconds.
 fn bench_single_edit(release: &Arc<CompiledRelease>, count: u128) -> f64 {
     let fleet = build_fleet(release, count);
     let cache = ResolveCache::new();
-    fleet.nodes().for_each(|node| drop(resolve_one(&fleet, &cache, node.id())));
+    fleet.nodes().for_each(|node| drop(resolve_or_panic(&fleet, &cache, node.id())));
     edit_cost(&fleet, &cache, count)
 }
 
+/// Measures a large fleet, and prints its costs. Returns the CPU time of one edit in microseconds, and the number of
+/// nodes.
 fn bench_large_fleet(release: &Arc<CompiledRelease>) -> (f64, u128) {
     let count: u128 = std::env::var("STEMMA_BENCH_NODES").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
     let nodes = f64::from(u32::try_from(count).expect("a number of nodes"));
-    let empty = resident_bytes();
-    let (fleet, load) = measure(|| build_fleet(release, count));
-    println!("{count} nodes put into the model: {:.0} ms, {:.1} us a node", load / 1000.0, load / nodes);
+    let bytes_before = resident_bytes();
+    let (fleet, load_us) = measure(|| build_fleet(release, count));
+    println!("{count} nodes put into the model: {:.0} ms, {:.1} us a node", load_us / 1000.0, load_us / nodes);
     let cache = ResolveCache::new();
-    let (answers, us) =
-        measure(|| fleet.nodes().map(|node| resolve_one(&fleet, &cache, node.id())).collect::<Vec<Arc<ResolvedNode>>>());
+    let (resolved_nodes, us) =
+        measure(|| fleet.nodes().map(|node| resolve_or_panic(&fleet, &cache, node.id())).collect::<Vec<Arc<ResolvedNode>>>());
     let digests: std::collections::BTreeSet<TaskDigest> =
-        answers.iter().filter_map(|answer| Some(answer.task_set()?.digest)).collect();
+        resolved_nodes.iter().filter_map(|resolved| Some(resolved.task_set()?.digest)).collect();
     println!("full resolve of them: {:.0} ms, {:.2} us a node, {} digests", us / 1000.0, us / nodes, digests.len());
-    let bytes = resident_bytes().saturating_sub(empty) / usize::try_from(count).expect("a number of nodes");
+    let bytes = resident_bytes().saturating_sub(bytes_before) / usize::try_from(count).expect("a number of nodes");
     println!("memory for spec, answer and observation: {bytes} bytes a node");
-    let (_, us) = measure(|| answers.iter().map(|answer| answer.labels().iter().count()).sum::<usize>());
+    let (_, us) = measure(|| resolved_nodes.iter().map(|resolved| resolved.labels().iter().count()).sum::<usize>());
     println!("their effective labels read out: {:.0} ms, {:.2} us a node", us / 1000.0, us / nodes);
     bench_template_edit(&fleet, &cache, nodes);
     let (graph, us) = measure(|| ClusterGraph::from_fleet(&fleet, ClusterId(Uuid::from_u128(1000))));
@@ -338,20 +363,21 @@ fn bench_large_fleet(release: &Arc<CompiledRelease>) -> (f64, u128) {
     (edit_cost(&fleet, &cache, count), count)
 }
 
+/// Measures the edit of a label of the template, with the resolve of all nodes that the edit changes.
 fn bench_template_edit(fleet: &Fleet, cache: &ResolveCache, nodes: f64) {
-    let mut next = fleet.clone();
-    let template = next.templates().next().expect("the template").clone();
+    let mut edited_fleet = fleet.clone();
+    let template = edited_fleet.templates().next().expect("the template").clone();
     let mut spec = template.spec.clone();
     spec.inherited.labels = labels(&[("tier", "gold".into())]);
     let change = FleetChange::Template(Arc::new(Object { meta: template.meta.clone(), spec }));
-    let (reached, us) = measure(|| {
-        let dirty = next.apply(change);
-        dirty.nodes(&next).map(|id| resolve_one(&next, cache, id)).collect::<Vec<_>>().len()
+    let (changed_count, us) = measure(|| {
+        let dirty = edited_fleet.apply(change);
+        dirty.nodes(&edited_fleet).map(|id| resolve_or_panic(&edited_fleet, cache, id)).collect::<Vec<_>>().len()
     });
-    println!("a template's label edited: {reached} nodes reached, {:.0} ms, {:.2} us a node", us / 1000.0, us / nodes);
+    println!("a template's label edited: {changed_count} nodes reached, {:.0} ms, {:.2} us a node", us / 1000.0, us / nodes);
 }
 
-/// Adds a task on every controller that looks up the cluster's nodes.
+/// Adds a task to the nodes with the role `controller`. The template of the task looks up the nodes of the cluster.
 fn with_lookup_task(mut library: ReleaseSpec) -> ReleaseSpec {
     let mut task = Task::new("look-up-all", "file");
     task.roles = vec!["/(primary-)?controller/".into()];
@@ -362,8 +388,8 @@ fn with_lookup_task(mut library: ReleaseSpec) -> ReleaseSpec {
     library
 }
 
-/// Measures the time for a node as its cluster grows. Three controllers look up all nodes, and the others are compute
-/// nodes.
+/// Compares the cost of a join and of an edit in a small and a large cluster. Three nodes have the role `controller`
+/// and look up all nodes. The other nodes have the role `compute`.
 fn bench_cluster_growth(release: &Arc<CompiledRelease>) {
     let (join_small, edit_small) = join_and_edit_cost(release, 100);
     let (join_large, edit_large) = join_and_edit_cost(release, 10_000);
@@ -373,49 +399,50 @@ fn bench_cluster_growth(release: &Arc<CompiledRelease>) {
     println!("                 factor {:.2}", edit_large / edit_small);
 }
 
-/// Returns the CPU time of a join and of an edit, each with the resolve of that node, in microseconds.
+/// Returns the CPU time of a join and of an edit, each with the resolve of the node, in microseconds.
 fn join_and_edit_cost(release: &Arc<CompiledRelease>, count: u128) -> (f64, f64) {
     const EDITS: u32 = 2_000;
-    let node = |at: u128, rack: &str| {
-        let group = GroupId(Uuid::from_u128(if at < 3 { 2000 } else { 2001 }));
-        let mut node = Node::clone(&build_node(at, rack));
+    let node = |index: u128, rack: &str| {
+        let group = GroupId(Uuid::from_u128(if index < 3 { 2000 } else { 2001 }));
+        let mut node = Node::clone(&build_node(index, rack));
         node.spec.nodegroup = Some(group);
         Arc::new(node)
     };
-    let id = |at: u128| NodeId(Uuid::from_u128(10_000 + at));
-    let (mut join, rounds) = (0.0, 10_000 / count);
+    let id = |index: u128| NodeId(Uuid::from_u128(10_000 + index));
+    let (mut join_us, rounds) = (0.0, 10_000 / count);
     let mut fleet = Fleet::new();
     let mut cache = ResolveCache::new();
     for _ in 0..rounds {
         (fleet, cache) = (build_empty_cluster(release), ResolveCache::new());
-        let (reached, us) = measure(|| {
-            let one = |at| {
-                let mut dirty = fleet.apply(FleetChange::Node(node(at, "r")));
-                dirty.extend(fleet.apply(FleetChange::Observation(id(at), build_observation(at))));
-                drop(resolve_one(&fleet, &cache, id(at)));
+        let (max_changed, us) = measure(|| {
+            let step = |index| {
+                let mut dirty = fleet.apply(FleetChange::Node(node(index, "r")));
+                dirty.extend(fleet.apply(FleetChange::Observation(id(index), build_observation(index))));
+                drop(resolve_or_panic(&fleet, &cache, id(index)));
                 dirty.nodes(&fleet).count()
             };
-            (0..count).map(one).max()
+            (0..count).map(step).max()
         });
-        assert_eq!(reached, Some(4), "the node, and the three that look it up");
-        join += us;
+        assert_eq!(max_changed, Some(4), "a join changes the node and the three controllers that look it up");
+        join_us += us;
     }
-    fleet.nodes().for_each(|node| drop(resolve_one(&fleet, &cache, node.id())));
+    fleet.nodes().for_each(|node| drop(resolve_or_panic(&fleet, &cache, node.id())));
     // The label alternates with each round through the cluster, so that every edit changes a value.
     let rack = |round: u128| ["one", "other"][usize::from((round / (count - 3)).is_multiple_of(2))];
     let edits: Vec<_> =
         (0..u128::from(EDITS)).map(|round| FleetChange::Node(node(3 + round * 7 % (count - 3), rack(round)))).collect();
-    let (reached, us) = measure(|| {
-        let one = |change| {
+    let (max_changed, us) = measure(|| {
+        let step = |change| {
             let dirty = fleet.apply(change);
-            dirty.nodes(&fleet).inspect(|id| drop(resolve_one(&fleet, &cache, *id))).count()
+            dirty.nodes(&fleet).inspect(|id| drop(resolve_or_panic(&fleet, &cache, *id))).count()
         };
-        edits.into_iter().map(one).max()
+        edits.into_iter().map(step).max()
     });
-    assert_eq!(reached, Some(1), "one edit reaches one node");
-    (join / 10_000.0, us / f64::from(EDITS))
+    assert_eq!(max_changed, Some(1), "one edit reaches one node");
+    (join_us / 10_000.0, us / f64::from(EDITS))
 }
 
+/// Builds a fleet of one cluster with a group for controllers and a group for compute nodes. It has no nodes.
 fn build_empty_cluster(release: &Arc<CompiledRelease>) -> Fleet {
     let mut fleet = Fleet::new();
     fleet.apply(FleetChange::Release(Arc::clone(release)));

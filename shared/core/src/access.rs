@@ -20,11 +20,12 @@ pub enum AccessVerb {
 /// The scope of an object for access checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessScope {
-    /// In no cluster and readable by everyone: templates, releases, the catalogue.
+    /// An object that is in no cluster and that every principal can read, such as a template, a release or a namespace
+    /// of the catalogue.
     Shared,
-    /// In a cluster, or the cluster itself.
+    /// An object in this cluster, or the cluster itself.
     Cluster(ClusterId),
-    /// In no cluster: a node without a group.
+    /// A node that is in no node group, and so in no cluster.
     Unplaced,
 }
 
@@ -39,7 +40,7 @@ pub enum Verdict {
     Hidden,
 }
 
-/// The reason why a certificate is not issued.
+/// The reason why a certificate request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCertificate {
     /// The request is for another principal.
@@ -48,60 +49,63 @@ pub enum NoCertificate {
     /// The caller did not present a certificate.
     #[error("a caller that uses a token cannot request a certificate; an admin can issue one")]
     NotPresented,
-    /// The certificate would be valid for longer than the one that the caller presented.
+    /// The requested certificate would be valid for longer than the certificate that the caller presented.
     #[error(
         "the certificate would be valid for longer than the one that requests it, which is valid for {most_s} seconds in total"
     )]
     TooLong {
-        /// Maximum validity, in seconds.
+        /// Maximum validity that the caller can request, in seconds.
         most_s: u64,
     },
 }
 
-/// The subject of a certificate request.
+/// The principal for which a certificate is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateSubject {
     /// The caller itself.
     Caller {
-        /// Total validity of the certificate that the caller presented, in seconds. `None` if it presented none.
+        /// Total validity of the certificate that the caller presented, in seconds. `None` if the caller presented no
+        /// certificate.
         presented_s: Option<u64>,
     },
-    /// Another principal.
+    /// A principal other than the caller.
     OtherPrincipal,
 }
 
 impl Rights {
-    /// Returns the maximum validity of a certificate that the principal requests, or `None` if only the general limit
-    /// applies. An admin may request any validity. Another principal may request at most the validity of the
-    /// certificate that it presents, so that whoever steals a certificate cannot obtain one that far outlives the
-    /// stolen one.
+    /// Returns the maximum validity of a certificate that the principal requests, in seconds. Returns `None` if only
+    /// the general limit applies.
+    ///
+    /// An admin may request any validity. Another principal may request a certificate for itself only, with at most the
+    /// validity of the certificate that it presents. So a stolen certificate cannot be used to obtain one that far
+    /// outlives the stolen one.
     fn max_certificate_seconds(self, subject: CertificateSubject) -> Result<Option<u64>, NoCertificate> {
         match subject {
             _ if self.role == PrincipalRole::Admin => Ok(None),
             CertificateSubject::OtherPrincipal => Err(NoCertificate::OtherPrincipal),
-            CertificateSubject::Caller { presented_s: shown_s } => shown_s.map(Some).ok_or(NoCertificate::NotPresented),
+            CertificateSubject::Caller { presented_s: validity_s } => validity_s.map(Some).ok_or(NoCertificate::NotPresented),
         }
     }
 
-    /// Returns the validity of a certificate that the principal requests, in seconds. It is `requested`, or `usual` if
-    /// the request contains no validity.
+    /// Returns the validity of a certificate that the principal requests, in seconds. The result is `requested_s`, or
+    /// `default_s` if the request contains no validity. The default is lowered to the principal's maximum.
     ///
     /// # Errors
-    /// [`NoCertificate`].
+    /// [`NoCertificate`] if the principal may not request this certificate, or requests too long a validity.
     pub fn certificate_seconds(
         self,
         subject: CertificateSubject,
-        requested: Option<u64>,
-        usual: u64,
+        requested_s: Option<u64>,
+        default_s: u64,
     ) -> Result<u64, NoCertificate> {
         match self.max_certificate_seconds(subject)? {
-            None => Ok(requested.unwrap_or(usual)),
-            Some(most_s) if requested.is_some_and(|asked| asked > most_s) => Err(NoCertificate::TooLong { most_s }),
-            Some(most_s) => Ok(requested.unwrap_or(usual.min(most_s))),
+            None => Ok(requested_s.unwrap_or(default_s)),
+            Some(max_s) if requested_s.is_some_and(|seconds| seconds > max_s) => Err(NoCertificate::TooLong { most_s: max_s }),
+            Some(max_s) => Ok(requested_s.unwrap_or(default_s.min(max_s))),
         }
     }
 
-    /// The rights of a fleet admin and of the controller itself.
+    /// The rights of a fleet admin and of the controller itself: every access in every cluster.
     pub const ALL: Self = Self { role: PrincipalRole::Admin, cluster: None };
 
     /// Returns whether these rights include all of `other`: at least the same role, for the same cluster or all
@@ -110,28 +114,29 @@ impl Rights {
         self.role >= other.role && self.cluster.is_none_or(|cluster| other.cluster == Some(cluster))
     }
 
-    /// Decides whether the principal may access an object in this scope. An object of another cluster is hidden from a
-    /// principal that is bound to a cluster. Such a principal may read shared objects, and not write them.
-    pub fn verdict(self, act: AccessVerb, place: AccessScope) -> Verdict {
-        let is_hidden = match (self.cluster, place) {
+    /// Decides whether the principal may read or write an object in this scope. If the principal is bound to a cluster,
+    /// objects of other clusters and unplaced nodes are hidden from it, and it may read shared objects but not write
+    /// them. A viewer may write nothing.
+    pub fn verdict(self, verb: AccessVerb, scope: AccessScope) -> Verdict {
+        let is_hidden = match (self.cluster, scope) {
             (None, _) | (Some(_), AccessScope::Shared) => false,
-            (Some(own), AccessScope::Cluster(cluster)) => own != cluster,
+            (Some(bound_cluster), AccessScope::Cluster(cluster)) => bound_cluster != cluster,
             (Some(_), AccessScope::Unplaced) => true,
         };
         if is_hidden {
             return Verdict::Hidden;
         }
-        let writes_shared = self.cluster.is_none() || place != AccessScope::Shared;
-        match act {
+        let may_write_scope = self.cluster.is_none() || scope != AccessScope::Shared;
+        match verb {
             AccessVerb::Read => Verdict::Allowed,
-            AccessVerb::Write if self.role > PrincipalRole::Viewer && writes_shared => Verdict::Allowed,
+            AccessVerb::Write if self.role > PrincipalRole::Viewer && may_write_scope => Verdict::Allowed,
             AccessVerb::Write => Verdict::Forbidden,
         }
     }
 
     /// Returns whether the principal can read objects in this scope.
-    pub fn can_see(self, place: AccessScope) -> bool {
-        self.verdict(AccessVerb::Read, place) == Verdict::Allowed
+    pub fn can_see(self, scope: AccessScope) -> bool {
+        self.verdict(AccessVerb::Read, scope) == Verdict::Allowed
     }
 }
 
@@ -144,38 +149,40 @@ mod tests {
     #[test]
     fn rights_hide_other_clusters_when_bound_to_one() {
         use PrincipalRole::{Admin, Operator, Viewer};
-        use Verdict::{Allowed as Yes, Forbidden as No, Hidden as Gone};
-        let [own, other] = [1, 2].map(|id| ClusterId(Uuid::from_u128(id)));
-        let places = [AccessScope::Shared, AccessScope::Cluster(own), AccessScope::Cluster(other), AccessScope::Unplaced];
-        for (role, within, reads, writes) in [
+        use Verdict::{Allowed as Yes, Forbidden as No, Hidden as Hide};
+        let [own_cluster, other_cluster] = [1, 2].map(|id| ClusterId(Uuid::from_u128(id)));
+        let scopes =
+            [AccessScope::Shared, AccessScope::Cluster(own_cluster), AccessScope::Cluster(other_cluster), AccessScope::Unplaced];
+        for (role, bound_cluster, reads, writes) in [
             (Viewer, None, [Yes, Yes, Yes, Yes], [No, No, No, No]),
             (Operator, None, [Yes, Yes, Yes, Yes], [Yes, Yes, Yes, Yes]),
             (Admin, None, [Yes, Yes, Yes, Yes], [Yes, Yes, Yes, Yes]),
-            (Viewer, Some(own), [Yes, Yes, Gone, Gone], [No, No, Gone, Gone]),
-            (Operator, Some(own), [Yes, Yes, Gone, Gone], [No, Yes, Gone, Gone]),
-            (Admin, Some(own), [Yes, Yes, Gone, Gone], [No, Yes, Gone, Gone]),
+            (Viewer, Some(own_cluster), [Yes, Yes, Hide, Hide], [No, No, Hide, Hide]),
+            (Operator, Some(own_cluster), [Yes, Yes, Hide, Hide], [No, Yes, Hide, Hide]),
+            (Admin, Some(own_cluster), [Yes, Yes, Hide, Hide], [No, Yes, Hide, Hide]),
         ] {
-            let rights = Rights { role, cluster: within };
-            assert_eq!(places.map(|place| rights.verdict(AccessVerb::Read, place)), reads, "{rights:?} reads");
-            assert_eq!(places.map(|place| rights.verdict(AccessVerb::Write, place)), writes, "{rights:?} writes");
-            assert_eq!(places.map(|place| rights.can_see(place)), reads.map(|verdict| verdict == Yes), "{rights:?} sees");
+            let rights = Rights { role, cluster: bound_cluster };
+            assert_eq!(scopes.map(|scope| rights.verdict(AccessVerb::Read, scope)), reads, "{rights:?} reads");
+            assert_eq!(scopes.map(|scope| rights.verdict(AccessVerb::Write, scope)), writes, "{rights:?} writes");
+            assert_eq!(scopes.map(|scope| rights.can_see(scope)), reads.map(|verdict| verdict == Yes), "{rights:?} sees");
         }
     }
 
     #[test]
     fn rights_cover_others_when_role_and_cluster_are_wider() {
         use PrincipalRole::{Admin, Operator};
-        let [own, other] = [1, 2].map(|id| Some(ClusterId(Uuid::from_u128(id))));
-        for (one, another, covers) in [
+        let [own_cluster, other_cluster] = [1, 2].map(|id| Some(ClusterId(Uuid::from_u128(id))));
+        for (rights, other_rights, covers) in [
             ((Admin, None), (Admin, None), true),
-            ((Admin, None), (Operator, own), true),
-            ((Operator, None), (Admin, own), false),
-            ((Admin, own), (Operator, own), true),
-            ((Admin, own), (Operator, other), false),
-            ((Admin, own), (Operator, None), false),
+            ((Admin, None), (Operator, own_cluster), true),
+            ((Operator, None), (Admin, own_cluster), false),
+            ((Admin, own_cluster), (Operator, own_cluster), true),
+            ((Admin, own_cluster), (Operator, other_cluster), false),
+            ((Admin, own_cluster), (Operator, None), false),
         ] {
-            let [one, another] = [one, another].map(|(role, within)| Rights { role, cluster: within });
-            assert_eq!(one.covers(another), covers, "{one:?} {another:?}");
+            let [rights, other_rights] =
+                [rights, other_rights].map(|(role, bound_cluster)| Rights { role, cluster: bound_cluster });
+            assert_eq!(rights.covers(other_rights), covers, "{rights:?} {other_rights:?}");
         }
     }
 
@@ -184,7 +191,7 @@ mod tests {
         use PrincipalRole::{Admin, Operator};
         let certified = CertificateSubject::Caller { presented_s: Some(3600) };
         let by_token = CertificateSubject::Caller { presented_s: None };
-        for (role, whose, asked, given) in [
+        for (role, subject, requested_s, expected) in [
             (Operator, certified, Some(3600), Ok(3600)),
             (Operator, certified, Some(3601), Err(NoCertificate::TooLong { most_s: 3600 })),
             (Operator, certified, None, Ok(3600)),
@@ -195,7 +202,11 @@ mod tests {
             (Admin, CertificateSubject::OtherPrincipal, None, Ok(7200)),
         ] {
             let rights = Rights { role, cluster: None };
-            assert_eq!(rights.certificate_seconds(whose, asked, 7200), given, "{rights:?} {whose:?} {asked:?}");
+            assert_eq!(
+                rights.certificate_seconds(subject, requested_s, 7200),
+                expected,
+                "{rights:?} {subject:?} {requested_s:?}"
+            );
         }
     }
 }

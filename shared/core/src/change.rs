@@ -17,55 +17,59 @@ use crate::ownership::{OwnedMap, OwnedSet};
 use crate::task::Mode;
 use crate::traits::Trait;
 
-/// How a change of a field reaches hosts.
+/// The way in which the change of a field reaches hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Propagation {
-    /// Nothing is sent to a host. The field is for people, or is used in the controller only.
+    /// Nothing is sent to a host. The field is for people, or only the controller uses it.
     ControllerOnly,
-    /// Sent at once to every host below. Starts no task. A task that reads the field follows by digest.
+    /// The change is sent at once to every host below the object, and starts no task by itself. If a task reads the
+    /// field, the task digest of the host changes, and the new task set is rolled out.
     InPlace,
-    /// Like `InPlace`, but only for hosts below whose own value of a key changes.
+    /// The change is sent at once, like `InPlace`, but only to the hosts below whose effective value of a key changes.
     InPlaceByKey,
-    /// The known part is sent at once to every host below. Tasks follow by digest.
+    /// The known part is sent at once to every host below. Changed tasks are rolled out within the budget of the node
+    /// group.
     InPlaceAndRolledOut,
-    /// Applied within the group's budget if the host's task digest changes.
+    /// The change is applied within the budget of the node group, if the host's task digest changes.
     RolledOut,
-    /// Applied within the group's budget, although no digest changes.
+    /// The change is applied within the budget of the node group, although no task digest changes.
     RolledOutWithoutDigest,
 }
 
-/// The hosts that a change affects, of those below the changed object or of the one that reports it.
+/// The hosts that a change affects, among the hosts below the changed object. For a report, the only such host is the
+/// host that reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostScope {
     /// No host.
     Nobody,
-    /// Every host, whatever it sets itself.
+    /// Every host, whatever its node sets.
     Everyone,
-    /// The hosts whose own value of a key changes.
+    /// The hosts whose effective value of a key changes.
     ByKey,
-    /// The hosts whose tasks or requirements read the field, or whose tasks are placed by it.
+    /// The hosts whose tasks or requirements read the field, and the hosts whose tasks the field places.
     ByTasks,
 }
 
-/// A field that differs, and its propagation.
+/// A field whose value has changed, and the propagation of the change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldChange {
     /// Name of the field in manifests.
     pub field: &'static str,
-    /// How it reaches hosts.
+    /// The way in which the change reaches hosts.
     pub propagation: Propagation,
 }
 
-/// The change between two contents of a release. The fleet stores only the compiled form of a release, so one entry
-/// covers every field of it that affects hosts.
+/// The field change that represents any change of a release. The fleet has only the compiled form of a release, so it
+/// cannot compare single fields.
 pub(crate) const RELEASE_CHANGES: &[FieldChange] = &[FieldChange { field: "tasks", propagation: Propagation::RolledOut }];
 
-/// The change when an inspection rule is added or removed. What the rule sets is known about hosts at once.
+/// The field change that represents an inspection rule that is added or removed. What the rule sets belongs to the
+/// known part of a node, and is sent to hosts at once.
 pub(crate) const RULE_CHANGES: &[FieldChange] = &[FieldChange { field: "actions", propagation: Propagation::InPlace }];
 
-/// Data of operators or hosts with a propagation for each field.
+/// Data of operators or hosts whose fields each have a propagation.
 pub trait ClassifyFields {
-    /// Names of the fields.
+    /// The names of the fields in manifests, in the order of the spec.
     const FIELDS: &'static [&'static str];
     /// Returns the fields of `self` that differ from those of `old`, in the order of the spec. A change of a field's
     /// owners is not a difference.
@@ -84,8 +88,8 @@ pub fn changes<S: Spec + ClassifyFields>(old: &Object<S>, new: &Object<S>) -> Ve
     changes
 }
 
-/// Returns the propagation of an object's name. The name is sent as the origin of what the object provides, and
-/// templates read the names of nodes, groups and clusters.
+/// Returns the propagation of a change of an object's name. The name is sent to hosts as the origin of what the object
+/// provides. Templates read the names of nodes, groups and clusters.
 const fn name_propagation(kind: Kind) -> Propagation {
     match kind {
         Kind::ClusterTemplate | Kind::InspectionRule => Propagation::InPlace,
@@ -98,7 +102,7 @@ const fn name_propagation(kind: Kind) -> Propagation {
 }
 
 impl Propagation {
-    /// Returns the hosts that a change affects.
+    /// Returns the hosts that a change with this propagation affects.
     pub const fn host_scope(self) -> HostScope {
         match self {
             Self::ControllerOnly => HostScope::Nobody,
@@ -108,7 +112,7 @@ impl Propagation {
         }
     }
 
-    /// Returns whether a change may place tasks on other hosts.
+    /// Returns whether a change with this propagation may place tasks on other hosts.
     pub(crate) const fn may_move_tasks(self) -> bool {
         match self {
             Self::InPlaceAndRolledOut | Self::RolledOut => true,
@@ -280,18 +284,20 @@ classified! {
     }
 }
 
-/// Collects the fields that differ.
+/// Collects the changed fields of one object, each with its propagation.
 #[derive(Default)]
 struct FieldDiffCollector(Vec<FieldChange>);
 
 impl FieldDiffCollector {
-    fn field<T: PartialEq + ?Sized>(&mut self, field: &'static str, old: &T, new: &T, class: Propagation) {
-        self.add(field, old != new, class);
+    /// Adds a field with this propagation if its old and its new value differ.
+    fn field<T: PartialEq + ?Sized>(&mut self, field: &'static str, old: &T, new: &T, propagation: Propagation) {
+        self.add(field, old != new, propagation);
     }
 
-    fn add(&mut self, field: &'static str, differs: bool, class: Propagation) {
+    /// Adds a field with this propagation if `differs` is true.
+    fn add(&mut self, field: &'static str, differs: bool, propagation: Propagation) {
         if differs {
-            self.0.push(FieldChange { field, propagation: class });
+            self.0.push(FieldChange { field, propagation });
         }
     }
 
@@ -304,58 +310,63 @@ impl FieldDiffCollector {
         self.field("lifecycle", &old.lifecycle, lifecycle, Propagation::InPlace);
     }
 
-    /// Adds a change of the mode. A lower mode is in place, so that a host stops at once. A higher one makes hosts run
-    /// tasks, so it is applied within the group's budget.
+    /// Adds a change of the mode. A lower mode is sent at once, so that the host stops running tasks. A higher mode
+    /// makes hosts run tasks, so it is applied within the budget of the group.
     fn mode(&mut self, old: Option<Mode>, new: Option<Mode>) {
-        let class = if new.unwrap_or_default() > old.unwrap_or_default() {
+        let propagation = if new.unwrap_or_default() > old.unwrap_or_default() {
             Propagation::RolledOutWithoutDigest
         } else {
             Propagation::InPlace
         };
-        self.field("mode", &old, &new, class);
+        self.field("mode", &old, &new, propagation);
     }
 
-    /// Adds the changes of tags. The role of a tag and its primary decide tasks. Probes are known at once. A title is
-    /// for people.
+    /// Adds the changes of the tags of a release or cluster. The role and the primary of a tag decide which tasks run,
+    /// so a change of them is rolled out. Ready probes (the checks of a tag on its hosts) are sent at once. A title is
+    /// only for people.
     fn tags(&mut self, old: &BTreeMap<TagName, TagSpec>, new: &BTreeMap<TagName, TagSpec>) {
-        let decides = |(tag, spec): (&TagName, &TagSpec)| {
+        let placement = |(tag, spec): (&TagName, &TagSpec)| {
             let TagSpec { has_primary, role, title: _, ready: _ } = spec;
             (tag.clone(), *has_primary, role.clone())
         };
-        self.add("tags", !old.iter().map(decides).eq(new.iter().map(decides)), Propagation::RolledOut);
-        let ready = |(tag, spec): (&TagName, &TagSpec)| (!spec.ready.is_empty()).then(|| (tag.clone(), spec.ready.clone()));
-        self.add("tags.ready", !old.iter().filter_map(ready).eq(new.iter().filter_map(ready)), Propagation::InPlace);
+        self.add("tags", !old.iter().map(placement).eq(new.iter().map(placement)), Propagation::RolledOut);
+        let probes = |(tag, spec): (&TagName, &TagSpec)| (!spec.ready.is_empty()).then(|| (tag.clone(), spec.ready.clone()));
+        self.add("tags.ready", !old.iter().filter_map(probes).eq(new.iter().filter_map(probes)), Propagation::InPlace);
         let title = |(tag, spec): (&TagName, &TagSpec)| (!spec.title.is_empty()).then(|| (tag.clone(), spec.title.clone()));
         self.add("tags.title", !old.iter().filter_map(title).eq(new.iter().filter_map(title)), Propagation::ControllerOnly);
     }
 
-    /// Adds a change of the tags of a node: assigned and unassigned by an operator, or decided by an extension.
+    /// Adds a change of the tags that a node has, or lacks, by a decision: of an operator, or of an extension for a
+    /// role.
     fn tags_by_hand(&mut self, old: &NodeTags, new: &NodeTags) {
         let NodeTags { assigned, unassigned, decided } = new;
-        let gives = |decided: &BTreeMap<Name, DecidedTags>| {
+        let tags_by_role = |decided: &BTreeMap<Name, DecidedTags>| {
             decided.iter().map(|(role, decision)| (role.clone(), decision.tags.clone())).collect::<Vec<_>>()
         };
-        let same = is_same_intent(&old.assigned, assigned)
+        let has_same_tags = is_same_intent(&old.assigned, assigned)
             && is_same_intent(&old.unassigned, unassigned)
-            && gives(&old.decided) == gives(decided);
-        self.add("tags", !same, Propagation::RolledOut);
+            && tags_by_role(&old.decided) == tags_by_role(decided);
+        self.add("tags", !has_same_tags, Propagation::RolledOut);
     }
 
+    /// Adds a change of the traits that operators set on a node. A change of their owners is not a difference.
     fn traits(&mut self, old: &OwnedSet<Trait>, new: &OwnedSet<Trait>) {
         self.add("traits", !is_same_intent(old, new), Propagation::InPlace);
     }
 }
 
-/// Returns whether two versions of a level have equal values. Owners are not compared.
+/// Returns whether two versions of what a level provides have equal values and the same merge mode. Owners are not
+/// compared.
 fn has_same_values<K: Ord, V: PartialEq>(old: &Layer<K, V>, new: &Layer<K, V>) -> bool {
     let Layer { provided, merge } = new;
-    let same = match (&old.provided, provided) {
+    let is_provided_equal = match (&old.provided, provided) {
         (Some(old), Some(new)) => is_same_intent(old, new),
         (old, new) => old.is_none() && new.is_none(),
     };
-    same && old.merge == *merge
+    is_provided_equal && old.merge == *merge
 }
 
+/// Returns whether two maps have the same keys and values. The owners of the keys are not compared.
 fn is_same_intent<K: Ord, V: PartialEq>(old: &OwnedMap<K, V>, new: &OwnedMap<K, V>) -> bool {
     let values = |map| OwnedMap::iter(map).map(|(key, entry)| (key, &entry.value));
     values(old).eq(values(new))
@@ -371,13 +382,13 @@ mod tests {
     #[test]
     fn mode_change_is_in_place_when_towards_noop() {
         let group = |mode| NodeGroupSpec { mode, ..NodeGroupSpec::new(ClusterId(Uuid::nil())) };
-        for (old, new, class) in [
+        for (old, new, propagation) in [
             (None, Some(Mode::Noop), Propagation::InPlace),
             (Some(Mode::Noop), None, Propagation::RolledOutWithoutDigest),
             (Some(Mode::Observe), Some(Mode::Noop), Propagation::RolledOutWithoutDigest),
             (Some(Mode::Noop), Some(Mode::Observe), Propagation::InPlace),
         ] {
-            assert_eq!(group(new).changes(&group(old)), [FieldChange { field: "mode", propagation: class }], "{old:?} {new:?}");
+            assert_eq!(group(new).changes(&group(old)), [FieldChange { field: "mode", propagation }], "{old:?} {new:?}");
         }
         assert!(group(None).changes(&group(None)).is_empty());
     }
@@ -386,8 +397,8 @@ mod tests {
     fn changes_lists_only_differing_fields() {
         let old = ClusterSpec::default();
         let new = ClusterSpec { paused: true, description: "x".into(), ..ClusterSpec::default() };
-        let found = new.changes(&old);
-        let names: Vec<_> = found.iter().map(|change| (change.field, change.propagation)).collect();
+        let changes = new.changes(&old);
+        let names: Vec<_> = changes.iter().map(|change| (change.field, change.propagation)).collect();
         assert_eq!(names, [("description", Propagation::ControllerOnly), ("paused", Propagation::InPlace)]);
     }
 }

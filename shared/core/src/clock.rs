@@ -24,17 +24,19 @@ use crate::finding::{Finding, rule};
 use crate::object::Timestamp;
 use crate::time;
 
-/// How far the clock may jump forward or back between two checks. Time synchronization never moves it further at once.
+/// Maximum difference between the clock and its expected time, in milliseconds, in both directions. Time
+/// synchronization never moves the clock further at once.
 const TOLERANCE_MS: u64 = 5 * 60 * 1000;
-/// How long a controller may have been stopped without its clock being suspect.
+/// Maximum time that a controller may have been stopped, in milliseconds. After a longer time, its clock is suspect at
+/// the start.
 const MAX_DOWNTIME_MS: u64 = 30 * 24 * 3600 * 1000;
-/// How long a clock that jumped must run on without another jump.
+/// Time that a suspect clock must run without another jump before it is trusted again, in seconds.
 const SETTLING_SECONDS: u64 = 24 * 3600;
 
-/// Maximum number of doubts that are stored separately.
+/// Maximum number of doubts (periods in which the clock was not trusted) that a store records.
 const MAX_CLOCK_DOUBTS: usize = 64;
 
-/// A reading of the wall clock and of the monotonic clock.
+/// The wall clock and the monotonic clock, read at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
     /// The time of the wall clock.
@@ -43,84 +45,89 @@ pub struct ClockReading {
     pub monotonic_seconds: u64,
 }
 
-/// The times that the clock may show after an earlier reading.
+/// The times that the wall clock may show, computed from an earlier reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedTime {
+    /// The earlier reading, from which the clock should have run on.
     start: ClockReading,
-    /// How far the clock may be ahead of the expected time.
+    /// Maximum time that the clock may be ahead of the expected time, in milliseconds.
     max_ahead_ms: u64,
 }
 
-/// Whether the clock can be trusted.
+/// The trust in the controller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockTrust {
     /// The clock shows the expected time.
     Good {
-        /// The times that it may show next.
+        /// The times that the clock may show at the next reading.
         expected: ExpectedTime,
     },
-    /// The clock shows another time than expected.
+    /// The clock does not show the expected time.
     Suspect {
-        /// The times that it should show.
+        /// The times that the clock should show.
         expected: ExpectedTime,
-        /// The reading after the last jump, from which it has run on since.
+        /// The reading after the last jump. The clock has run on from this reading without another jump.
         since: ClockReading,
     },
 }
 
-/// A period in which the clock was not trusted, by revisions of the store.
+/// A period in which the clock was not trusted. The revisions of the store mark its start and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockDoubt {
-    /// The first revision that was written in this period.
+    /// The first revision that the store wrote in this period.
     pub from: u64,
-    /// The last revision, or `None` if it is that of the record with this doubt.
+    /// The last revision that the store wrote in this period. `None` means the revision of the record that contains
+    /// this doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<u64>,
-    /// When the clock was trusted again.
+    /// The time at which the clock was trusted again.
     pub until: Timestamp,
-    /// How far the clock was ahead of the expected time at the end of the doubt, or 0 if it was put back. If the clock
-    /// was behind before the doubt, this is the maximum.
+    /// Time by which the clock was ahead of its expected time when the doubt ended, in milliseconds. 0 if the clock was
+    /// put back. The clock may have been behind by at most this time before the doubt.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ahead_ms: u64,
 }
 
-/// The doubts of a store, in their order. If there are more than [`MAX_CLOCK_DOUBTS`], the first two are merged.
+/// The doubts of a store, oldest first. If there are more than [`MAX_CLOCK_DOUBTS`], the two oldest are merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockDoubts(Vec<ClockDoubt>);
 
-/// A jump of the clock.
+/// A jump of the clock: the time that it should have shown, and the time that it showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockJump {
-    /// The time that it should have shown.
+    /// The time that the clock should have shown.
     pub expected: Timestamp,
-    /// The time that it showed.
+    /// The time that the clock showed.
     pub actual: Timestamp,
 }
 
+/// Returns whether a duration is zero. Serde then omits the field.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 const fn is_zero(milliseconds: &u64) -> bool {
     *milliseconds == 0
 }
 
-/// Formats a time for people.
-pub fn format_time(at: Timestamp) -> String {
-    time::format(at.0).unwrap_or_else(|| format!("{} ms after 1970", at.0))
+/// Formats a time for people, in UTC. A time after the year 9999 is written as milliseconds after 1970.
+pub fn format_time(timestamp: Timestamp) -> String {
+    time::format(timestamp.0).unwrap_or_else(|| format!("{} ms after 1970", timestamp.0))
 }
 
 impl ExpectedTime {
-    fn running_from(from: ClockReading) -> Self {
-        Self { start: from, max_ahead_ms: TOLERANCE_MS }
+    /// Returns the expected times of a clock that is correct at this reading and runs on from it.
+    fn from_reading(reading: ClockReading) -> Self {
+        Self { start: reading, max_ahead_ms: TOLERANCE_MS }
     }
 
-    /// Returns the time that a clock without a jump shows now.
+    /// Returns the time that the wall clock should show at a reading, computed from the monotonic clock.
     fn time_at(self, now: ClockReading) -> Timestamp {
-        let passed_s = now.monotonic_seconds.saturating_sub(self.start.monotonic_seconds);
-        Timestamp(self.start.wall.0.saturating_add(passed_s.saturating_mul(1000)))
+        let elapsed_s = now.monotonic_seconds.saturating_sub(self.start.monotonic_seconds);
+        Timestamp(self.start.wall.0.saturating_add(elapsed_s.saturating_mul(1000)))
     }
 
+    /// Returns whether the wall clock of a reading shows one of the expected times.
     fn allows(self, now: ClockReading) -> bool {
-        let Timestamp(at) = self.time_at(now);
-        (at.saturating_sub(TOLERANCE_MS)..=at.saturating_add(self.max_ahead_ms)).contains(&now.wall.0)
+        let Timestamp(expected_ms) = self.time_at(now);
+        (expected_ms.saturating_sub(TOLERANCE_MS)..=expected_ms.saturating_add(self.max_ahead_ms)).contains(&now.wall.0)
     }
 }
 
@@ -130,7 +137,8 @@ impl ClockDoubts {
         self.0.is_empty()
     }
 
-    /// Adds the newest doubt, which has ended.
+    /// Adds the newest doubt, which has ended. If there are then too many, merges the two oldest doubts into one. The
+    /// time between the two then counts as a doubt as well.
     pub fn add(&mut self, doubt: ClockDoubt) {
         self.0.push(doubt);
         if let [first, second, ..] = self.0[..]
@@ -141,55 +149,59 @@ impl ClockDoubts {
         }
     }
 
-    /// Sets the revision of the record that first contains the last doubt.
+    /// Sets the last revision of the newest doubt, unless it is set. `revision` is the revision of the record that
+    /// first contains the doubt.
     pub fn set_last_revision(&mut self, revision: u64) {
         if let Some(last) = self.0.last_mut() {
             last.to.get_or_insert(revision);
         }
     }
 
-    /// Returns when the last doubt ended.
+    /// Returns the time at which the newest doubt ended, or `None` if there are no doubts.
     pub fn last_end(&self) -> Option<Timestamp> {
         self.0.last().map(|doubt| doubt.until)
     }
 
-    /// Returns the time from which to count the age of a record with this time and revision. The age of a record
-    /// written during a doubt counts from the doubt's end. A doubt may begin with a jump ahead, because the clock was
-    /// behind before. The time of an older record is then moved ahead by the jump, at most to the end of the doubt. If
-    /// a record's time is in the future, the clock was ahead before the doubt and was put back in it. The age then
-    /// counts from the end of the doubt at the latest.
-    pub fn age_start(&self, at: Timestamp, revision: u64, now: Timestamp) -> Timestamp {
-        self.0.iter().fold(at, |at, doubt| {
+    /// Returns the time from which the age of a record counts. `written_at` is the time in the record, and `revision`
+    /// is the revision of the store that wrote it.
+    ///
+    /// If the record was written during a doubt, its age counts from the end of the doubt. If it was written before a
+    /// doubt that began with a jump ahead, the clock may have been behind. Its age then counts from its own time plus
+    /// the jump, but not from later than the end of the doubt. If its time is later than `now`, the clock was ahead
+    /// when the record was written. Its age then counts from the end of the doubt at the latest.
+    pub fn age_start(&self, written_at: Timestamp, revision: u64, now: Timestamp) -> Timestamp {
+        self.0.iter().fold(written_at, |start, doubt| {
             if revision < doubt.from {
-                let latest = doubt.until.min(Timestamp(at.0.saturating_add(doubt.ahead_ms)));
-                if at > now { latest } else { at.max(latest) }
+                let latest = doubt.until.min(Timestamp(start.0.saturating_add(doubt.ahead_ms)));
+                if start > now { latest } else { start.max(latest) }
             } else if doubt.to.is_none_or(|to| revision <= to) {
                 doubt.until
             } else {
-                at
+                start
             }
         })
     }
 }
 
 impl ClockTrust {
-    /// Judges the clock at a start by the last recorded time. If there is none, the clock is good, because nothing
-    /// exists yet that could expire.
-    pub fn at_start(last: Option<Timestamp>, now: ClockReading) -> Self {
-        let good = Self::Good { expected: ExpectedTime::running_from(now) };
-        let Some(last) = last else { return good };
-        let expected = ExpectedTime { start: ClockReading { wall: last, ..now }, max_ahead_ms: MAX_DOWNTIME_MS };
+    /// Returns the trust in the clock at a start of the controller, judged by the last time that the store recorded.
+    /// Without such a time, the clock is good, because nothing exists yet that could expire.
+    pub fn at_start(last_recorded: Option<Timestamp>, now: ClockReading) -> Self {
+        let good = Self::Good { expected: ExpectedTime::from_reading(now) };
+        let Some(last_recorded) = last_recorded else { return good };
+        let expected = ExpectedTime { start: ClockReading { wall: last_recorded, ..now }, max_ahead_ms: MAX_DOWNTIME_MS };
         if expected.allows(now) { good } else { Self::Suspect { expected, since: now } }
     }
 
-    /// Returns the next state after another reading.
+    /// Returns the trust after another reading. The clock becomes suspect if it does not show the expected time. A
+    /// suspect clock becomes good if it shows the expected time again, or has run for a day without another jump.
     #[must_use]
     pub fn next(self, now: ClockReading) -> Self {
-        let good = Self::Good { expected: ExpectedTime::running_from(now) };
+        let good = Self::Good { expected: ExpectedTime::from_reading(now) };
         match self {
             Self::Good { expected } | Self::Suspect { expected, .. } if expected.allows(now) => good,
             Self::Good { expected } => Self::Suspect { expected, since: now },
-            Self::Suspect { expected, since } if !ExpectedTime::running_from(since).allows(now) => {
+            Self::Suspect { expected, since } if !ExpectedTime::from_reading(since).allows(now) => {
                 Self::Suspect { expected, since: now }
             }
             Self::Suspect { since, .. } if now.monotonic_seconds.saturating_sub(since.monotonic_seconds) >= SETTLING_SECONDS => {
@@ -199,8 +211,8 @@ impl ClockTrust {
         }
     }
 
-    /// Returns how far the clock is ahead of the expected time, in milliseconds, at the reading that ends a doubt.
-    /// Returns 0 if the clock was put back or was not suspect.
+    /// Returns the time by which the clock is ahead of its expected time, in milliseconds. `now` is the reading at
+    /// which the clock is trusted again. Returns 0 if the clock was put back or was not suspect.
     pub fn ahead_at_end(self, now: ClockReading) -> u64 {
         match self {
             Self::Suspect { expected, .. } if !expected.allows(now) => now.wall.0.saturating_sub(expected.time_at(now).0),
@@ -208,7 +220,7 @@ impl ClockTrust {
         }
     }
 
-    /// Returns the jump that made the clock suspect, or `None` if the clock is trusted.
+    /// Returns the jump because of which the clock is suspect, or `None` if the clock is trusted.
     pub fn jump(self) -> Option<ClockJump> {
         match self {
             Self::Good { .. } => None,
@@ -216,7 +228,7 @@ impl ClockTrust {
         }
     }
 
-    /// Returns the finding for a suspect clock.
+    /// Returns the finding for a suspect clock, or `None` if the clock is trusted.
     pub fn finding(self) -> Option<Finding> {
         let ClockJump { expected: from, actual: to } = self.jump()?;
         let message = format!(
@@ -239,7 +251,8 @@ mod tests {
     /// A day in 2026.
     const NOW_S: u64 = 1_795_000_000;
 
-    /// Returns a reading of a clock that is off by `off_s` after the process ran for `steady_s`.
+    /// Returns a reading `steady_s` seconds after the start of the process, by a wall clock that is ahead by `off_s`
+    /// seconds.
     fn reading(off_s: i64, steady_s: u64) -> ClockReading {
         ClockReading {
             wall: Timestamp((NOW_S + steady_s).checked_add_signed(off_s).unwrap() * 1000),
@@ -253,7 +266,7 @@ mod tests {
 
     #[test]
     fn x04_f12_clock_is_suspect_until_correct_or_settled_for_a_day() {
-        for (what, looks, expected) in [
+        for (case, readings, expected) in [
             ("it goes on", &[(0, 10), (0, HOUR_S), (0, 30 * DAY_S)][..], &[true, true, true][..]),
             ("it is kept right in small steps", &[(240, 10), (480, 20), (200, 30)], &[true, true, true]),
             ("400 days ahead, and right again", &[(days(400), 10), (days(400), 20), (0, 30)], &[false, false, true]),
@@ -278,10 +291,10 @@ mod tests {
             ),
         ] {
             let mut trust = ClockTrust::at_start(None, reading(0, 0));
-            assert!(trust.jump().is_none(), "{what}");
-            for ((off_s, steady_s), good) in looks.iter().zip(expected) {
+            assert!(trust.jump().is_none(), "{case}");
+            for ((off_s, steady_s), is_trusted) in readings.iter().zip(expected) {
                 trust = trust.next(reading(*off_s, *steady_s));
-                assert_eq!(trust.jump().is_none(), *good, "{what}: {off_s} after {steady_s}: {trust:?}");
+                assert_eq!(trust.jump().is_none(), *is_trusted, "{case}: {off_s} after {steady_s}: {trust:?}");
             }
         }
     }
@@ -289,7 +302,7 @@ mod tests {
     #[test]
     fn x04_f12_age_counts_from_end_of_doubt_when_written_during_doubt() {
         let doubt = |from, to, until, ahead_ms| ClockDoubt { from, to, until: Timestamp(until), ahead_ms };
-        let counted = |doubts: &ClockDoubts, at, revision| doubts.age_start(Timestamp(at), revision, Timestamp(1_000_000)).0;
+        let counted_from = |doubts: &ClockDoubts, at, revision| doubts.age_start(Timestamp(at), revision, Timestamp(1_000_000)).0;
         let mut doubts = ClockDoubts::default();
         assert!(doubts.is_empty());
         doubts.add(doubt(10, Some(12), 1000, 0));
@@ -302,63 +315,73 @@ mod tests {
             (1500, 13, 1500),
             (5, 20, 2000),
             (9_000_000, 25, 2000),
-            // A record of a clock that was ahead and trusted.
+            // The record was written by a clock that was ahead and trusted.
             (9_000_000, 9, 1000),
             (9_000_000, 13, 2000),
         ] {
-            assert_eq!(counted(&doubts, at, revision), expected, "{at} at revision {revision}");
+            assert_eq!(counted_from(&doubts, at, revision), expected, "{at} at revision {revision}");
         }
         doubts.set_last_revision(22);
-        assert_eq!(counted(&doubts, 9_000_000, 25), 9_000_000, "it is after it");
+        assert_eq!(counted_from(&doubts, 9_000_000, 25), 9_000_000, "it is after it");
         assert_eq!(doubts.last_end(), Some(Timestamp(2000)));
-        // The clock runs on from 500 ms later. It may have been behind by as much before.
+        // The clock jumps 500 ms ahead and runs on from there. It may have been behind by 500 ms before.
         doubts.add(doubt(30, Some(31), 3000, 500));
         for (at, revision, expected) in [(5, 9, 505), (5, 10, 1500), (5, 21, 2500), (2800, 25, 3000), (2800, 32, 2800)] {
-            assert_eq!(counted(&doubts, at, revision), expected, "{at} at revision {revision}");
+            assert_eq!(counted_from(&doubts, at, revision), expected, "{at} at revision {revision}");
         }
         // A clock that is ahead is trusted after a day, and put back later.
         let mut put_back = doubts.clone();
         put_back.add(doubt(40, Some(41), 900_000, 800_000));
         put_back.add(doubt(50, Some(51), 5000, 0));
         for (at, revision, expected) in [(2800, 25, 5000), (850_000, 40, 5000), (899_000, 45, 5000), (4990, 50, 5000)] {
-            let counted = put_back.age_start(Timestamp(at), revision, Timestamp(6000)).0;
-            assert_eq!(counted, expected, "{at} at revision {revision}");
+            let counted_from = put_back.age_start(Timestamp(at), revision, Timestamp(6000)).0;
+            assert_eq!(counted_from, expected, "{at} at revision {revision}");
         }
-        // A correct clock is put back and trusted, and is correct again at a start. Nobody notices that it was put
-        // forward then.
-        let mut wrong = ClockDoubts::default();
-        wrong.add(doubt(10, Some(11), 1000, 0));
+        // A correct clock is put back and is trusted. It is correct again at a later start, and no check notices that
+        // jump.
+        let mut corrected_doubts = ClockDoubts::default();
+        corrected_doubts.add(doubt(10, Some(11), 1000, 0));
         for (now, expected) in [(1000, 1000), (1500, 1000), (20_000, 20_000), (21_000, 20_000)] {
-            let counted = wrong.age_start(Timestamp(20_000), 9, Timestamp(now)).0;
-            assert_eq!(counted, expected, "at {now}: no older than it is");
+            let counted_from = corrected_doubts.age_start(Timestamp(20_000), 9, Timestamp(now)).0;
+            assert_eq!(counted_from, expected, "at {now}: no older than it is");
         }
         for nth in 4..=100 {
             doubts.add(doubt(nth * 10, Some(nth * 10 + 1), nth * 1000, 0));
         }
         assert_eq!(doubts.0.len(), MAX_CLOCK_DOUBTS);
-        let all = [9, 10, 370, 380, 1000].map(|revision| counted(&doubts, 5, revision));
-        assert_eq!(all, [505, 37_000, 37_000, 38_000, 100_000], "the first ones are one");
+        let starts = [9, 10, 370, 380, 1000].map(|revision| counted_from(&doubts, 5, revision));
+        assert_eq!(starts, [505, 37_000, 37_000, 38_000, 100_000], "the first ones are one");
     }
 
     #[test]
     fn x04_f12_clock_at_start_is_compared_with_last_known_time() {
-        let at = |off_s: i64| Some(reading(off_s, 0).wall);
-        for (what, last, looks, expected) in [
+        let time_with_offset = |off_s: i64| Some(reading(off_s, 0).wall);
+        for (case, last, readings, expected) in [
             ("nothing is known", None, &[(0, 0)][..], &[true][..]),
-            ("it ran a minute ago", at(-60), &[(0, 0)], &[true]),
-            ("it ran 29 days ago", at(days(-29)), &[(0, 0)], &[true]),
-            ("it ran 31 days ago", at(days(-31)), &[(0, 0), (0, 10), (0, DAY_S - 1), (0, DAY_S)], &[false, false, false, true]),
-            ("it ran four minutes later", at(240), &[(0, 0)], &[true]),
-            ("it ran an hour later", at(3600), &[(0, 0), (0, 10)], &[false, false]),
-            ("400 days ahead, and right again", at(-60), &[(days(400), 0), (days(400), 10), (0, 20)], &[false, false, true]),
-            ("400 days ahead, and another 40", at(-60), &[(days(400), 0), (days(440), 10)], &[false, false]),
+            ("it ran a minute ago", time_with_offset(-60), &[(0, 0)], &[true]),
+            ("it ran 29 days ago", time_with_offset(days(-29)), &[(0, 0)], &[true]),
+            (
+                "it ran 31 days ago",
+                time_with_offset(days(-31)),
+                &[(0, 0), (0, 10), (0, DAY_S - 1), (0, DAY_S)],
+                &[false, false, false, true],
+            ),
+            ("it ran four minutes later", time_with_offset(240), &[(0, 0)], &[true]),
+            ("it ran an hour later", time_with_offset(3600), &[(0, 0), (0, 10)], &[false, false]),
+            (
+                "400 days ahead, and right again",
+                time_with_offset(-60),
+                &[(days(400), 0), (days(400), 10), (0, 20)],
+                &[false, false, true],
+            ),
+            ("400 days ahead, and another 40", time_with_offset(-60), &[(days(400), 0), (days(440), 10)], &[false, false]),
         ] {
-            let (first, later) = looks.split_first().unwrap();
-            let mut trust = ClockTrust::at_start(last, reading(first.0, first.1));
-            assert_eq!(trust.jump().is_none(), expected[0], "{what}");
-            for ((off_s, steady_s), good) in later.iter().zip(&expected[1..]) {
+            let (first_reading, later_readings) = readings.split_first().unwrap();
+            let mut trust = ClockTrust::at_start(last, reading(first_reading.0, first_reading.1));
+            assert_eq!(trust.jump().is_none(), expected[0], "{case}");
+            for ((off_s, steady_s), is_trusted) in later_readings.iter().zip(&expected[1..]) {
                 trust = trust.next(reading(*off_s, *steady_s));
-                assert_eq!(trust.jump().is_none(), *good, "{what}: {off_s} after {steady_s}: {trust:?}");
+                assert_eq!(trust.jump().is_none(), *is_trusted, "{case}: {off_s} after {steady_s}: {trust:?}");
             }
         }
     }

@@ -8,75 +8,81 @@ use std::sync::Arc;
 
 use crate::input::{Inputs, Reference, RequiredReference};
 
-/// Bytes that one part of a condition reads in one step. The limits of a node are counted in steps, so the limits bound
-/// both bytes and time (docs/adr/0011).
+/// Number of bytes that a part of a condition reads in one step. The limits of a node are counted in steps, so that
+/// they bound both bytes and time (docs/adr/0011).
 pub const STEP_BYTES: usize = 256;
 
-/// Maximum number of steps of a condition over its inputs.
+/// Maximum number of steps of one condition over the inputs of one node.
 pub const MAX_CONDITION_STEPS: usize = 4_000_000;
 
-/// Maximum number of steps of a condition over the inputs of all nodes of a cluster, if it looks up other nodes for
-/// each of them.
+/// Maximum number of steps of a condition over the inputs of all nodes of a cluster. It applies to a condition that
+/// looks up other nodes for each of these nodes.
 const MAX_CLUSTER_STEPS: usize = 64_000_000;
 
-/// Number of steps that a condition may always use for a node, whatever the size of the fleet.
+/// Number of steps that one condition may always use for a node, even in the largest cluster.
 const MIN_CONDITION_STEPS: usize = 1_000;
 
-/// Number of steps that all conditions of a node together may always use, whatever the size of its cluster.
+/// Number of steps that all conditions of a node together may always use, even in the largest cluster.
 const MIN_NODE_STEPS: usize = 16_384;
 
-/// Returns the step limit of a condition that looks up other nodes, for each node of a cluster with `nodes` nodes. All
-/// nodes of the cluster are resolved together, and the result of a look-up grows with their number. So the limit
-/// shrinks with that number.
+/// Returns the maximum number of steps for one node of a condition that looks up other nodes. `nodes` is the number of
+/// nodes of the cluster.
+///
+/// All nodes of a cluster are resolved together, and the result of a look-up grows with their number. So the limit
+/// shrinks as the number grows.
 pub(crate) fn condition_step_limit(nodes: usize) -> usize {
     (MAX_CLUSTER_STEPS / round_count(nodes)).clamp(MIN_CONDITION_STEPS, MAX_CONDITION_STEPS)
 }
 
-/// Returns the step limit of all conditions of a node together. `nodes` is the number of nodes of its cluster, and
-/// `clusters` the number of clusters that have nodes.
+/// Returns the maximum number of steps of all conditions of a node together. `nodes` is the number of nodes of its
+/// cluster, and `clusters` is the number of clusters that have nodes.
 ///
-/// A pass resolves all nodes, so its cost must be bounded by the fleet and not by the conditions that authors write.
-/// Each cluster has the same share of a pass and divides it among its nodes, down to a minimum that makes a pass linear
-/// in the nodes. What one cluster adds is therefore not taken from another (docs/adr/0014).
+/// A pass resolves all nodes of the fleet, so the size of the fleet must bound its cost, whatever conditions authors
+/// write. Each cluster has the same share of a pass and divides it among its nodes. The minimum share of a node makes
+/// the cost of a pass linear in the number of nodes. So the conditions of one cluster do not reduce the steps of
+/// another (docs/adr/0014).
 pub fn node_step_limit(clusters: usize, nodes: usize) -> usize {
     let cluster_steps = MAX_CLUSTER_STEPS / round_count(clusters);
     (cluster_steps / round_count(nodes)).clamp(MIN_NODE_STEPS, MAX_CONDITION_STEPS)
 }
 
-/// Rounds a count up to a power of two before it divides steps, so that results seldom change when nodes or clusters
-/// are added.
+/// Rounds a count up to a power of two. Step limits are divided by the rounded count, so that they seldom change when
+/// nodes or clusters are added.
 pub(crate) fn round_count(count: usize) -> usize {
     count.max(1).next_power_of_two()
 }
 
-/// Returns the share of one node in the steps of a condition that is evaluated once for all nodes of its cluster,
-/// because it reads the same values for each. `limit` is the result of [`condition_step_limit`] for that cluster.
+/// Returns the share of one node, in steps, in the cost of a condition that reads the same values for all nodes of its
+/// cluster and is evaluated only once. `limit` is the result of [`condition_step_limit`] for the cluster, so
+/// `MAX_CLUSTER_STEPS / limit` is about the number of its nodes.
 pub(crate) fn node_share(steps: usize, limit: usize) -> usize {
     steps.div_ceil(MAX_CLUSTER_STEPS / limit)
 }
 
 /// A condition that was parsed when its release was stored.
 pub trait Condition: fmt::Debug + Send + Sync {
-    /// Returns what the condition reads, sorted and unique. [`Condition::evaluate`] requires an input for each.
+    /// Returns the values that the condition reads, sorted and unique. [`Condition::evaluate`] requires an input for
+    /// each.
     fn references(&self) -> &[Reference];
 
-    /// Returns the number of steps of an evaluation over these inputs. It is computed before the first step, without a
-    /// copy of shared values.
+    /// Returns the number of steps that an evaluation over these inputs takes. The number is computed without an
+    /// evaluation, and without a copy of shared values.
     ///
     /// # Errors
-    /// [`ConditionError::TooLong`] if the number is higher than `limit`, [`ConditionError::NotAnInput`] if an input is
-    /// missing.
+    /// [`ConditionError::TooLong`] if the number is higher than `limit`, and [`ConditionError::NotAnInput`] if an input
+    /// is missing.
     fn cost(&self, inputs: &Inputs, limit: usize) -> Result<usize, ConditionError>;
 
-    /// Returns whether the condition holds for these inputs. Inputs that it does not read are ignored.
-    /// [`Condition::cost`] returns beforehand how many steps this takes.
+    /// Returns whether the condition holds for these inputs. Inputs that the condition does not read are ignored.
+    /// [`Condition::cost`] returns the number of steps that the evaluation takes.
     ///
     /// # Errors
-    /// [`ConditionError`]. A condition with an error counts as false, with a finding and the reason in `skipped`.
+    /// [`ConditionError`]. The caller then leaves the task out, as if the condition were false, with a finding and the
+    /// reason.
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError>;
 
-    /// Returns the places that read a name that nothing can have. A new condition is rejected for it. A stored one is
-    /// accepted.
+    /// Returns an error for each place in the condition that reads a name which no object can have. A new condition
+    /// with such a place is rejected. A stored condition is accepted.
     fn impossible_names(&self) -> &[AuthorError] {
         &[]
     }
@@ -97,28 +103,29 @@ pub enum ConditionError {
         /// The type of its result.
         found: &'static str,
     },
-    /// The inputs lack a value that the condition reads. This is an error of the caller.
+    /// The inputs lack a value that the condition reads. The caller is at fault, not the author of the condition.
     #[error("`{}` is not among the inputs", .reference.display_text())]
     NotAnInput {
         /// The missing input.
         reference: Reference,
     },
-    /// The condition takes more steps than one condition may.
+    /// The condition takes more steps than one condition may use.
     #[error(
         "takes more than {limit} steps over its inputs, the limit in a cluster of this size: look up fewer nodes, or compare with no value of the node itself"
     )]
     TooLong {
-        /// The limit.
+        /// Maximum number of steps of one condition.
         limit: usize,
     },
-    /// Together with the conditions before it, the condition takes more steps than all conditions of a node may.
     // The message contains neither the limit nor the remaining steps. From these, a principal bound to one cluster
     // could compute the number of clusters in the fleet.
+    /// The condition takes more steps than the earlier conditions of the node leave of the limit for all conditions of
+    /// a node.
     #[error(
         "takes {steps} steps over its inputs, more than the conditions of the tasks before it leave of the limit for all conditions of a node; look up fewer nodes, or place the task by a tag instead"
     )]
     TooMany {
-        /// The steps of this condition.
+        /// Number of steps of this condition.
         steps: usize,
     },
     /// An error of the interpreter, such as a division by zero or a comparison of incompatible types.
@@ -131,60 +138,64 @@ pub enum ConditionError {
 
 /// A template that was parsed when its release was stored.
 pub trait Template: fmt::Debug + Send + Sync {
-    /// Returns the text for a host with these inputs, or `None` if rendering fails.
+    /// Returns the text of the template for a host with these inputs, or `None` if rendering fails.
     fn render(&self, inputs: &Inputs) -> Option<String>;
 
-    /// Returns the text of the template in a normal form. Templates that differ only in blanks, quotes or the form of a
-    /// key have the same one.
+    /// Returns the text of the template in a normal form. Templates that differ only in blanks, quotes or the notation
+    /// of a key have the same normal form.
     fn normalized_text(&self) -> &str;
 }
 
 /// Parses templates and conditions when a release is stored.
 pub trait TemplateParser: Send + Sync {
-    /// Parses the template of a file or of a command's item and returns what it reads.
+    /// Parses the template of a file, or of an argument of a command, and returns the values that it reads.
     ///
     /// # Errors
-    /// [`AuthorError`] if it does not parse, or reads what docs/templates.md does not allow.
+    /// [`AuthorError`] if the template does not parse, or reads a value that docs/templates.md does not allow.
     fn parse_template(&self, text: &str) -> Result<TemplateReads, AuthorError>;
 
-    /// Parses the template of a shell script. Returns what it reads and where it inserts values unquoted.
+    /// Parses the template of a shell script. Returns the values that it reads, and the places where it inserts a value
+    /// without quotes.
     ///
     /// # Errors
-    /// [`AuthorError`], also if a value is at a place that cannot be quoted.
+    /// [`AuthorError`] as for [`TemplateParser::parse_template`], and if the script inserts a value at a place where it
+    /// cannot be quoted.
     fn parse_script(&self, text: &str) -> Result<TemplateReads, AuthorError>;
 
     /// Parses a condition for evaluation.
     ///
     /// # Errors
-    /// [`AuthorError`] if it does not parse, is too large, or reads what docs/templates.md does not allow.
+    /// [`AuthorError`] if the condition does not parse, is too large, or reads a value that docs/templates.md does not
+    /// allow.
     fn parse_condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError>;
 
-    /// Parses the template of a path for rendering. Returns `None` if this parser cannot render.
+    /// Parses the template of a path, so that it can be rendered. Returns `None` if the parser cannot render templates.
     fn parse_path(&self, text: &str) -> Option<Arc<dyn Template>> {
         let _ = text;
         None
     }
 }
 
-/// The values that a template reads, and its use of them.
+/// The values that a template reads, and the places in it that need a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplateReads {
     /// The references, sorted and unique.
     pub references: Vec<Reference>,
-    /// The references without which the template fails, sorted and unique: labels, parameters, and fields of looked-up
-    /// nodes.
-    pub needs: Vec<RequiredReference>,
-    /// The places of `|raw` in a script, as line and column. Only an admin may store such a template (docs/trust.md,
-    /// rule 3).
+    /// The references that the template needs, sorted and unique. If a host lacks the value of one, rendering fails.
+    /// They are labels, parameters, and fields of looked-up nodes.
+    pub required_references: Vec<RequiredReference>,
+    /// The places of `|raw` in a script, as line and column. Only an admin may store a script with such a place
+    /// (docs/trust.md, rule 3).
     pub unquoted: Vec<(u32, u32)>,
-    /// The places where a value would be evaluated once more: as a pattern, as a path of keys, or as the name of a
-    /// filter or test. A new template is rejected for it. A stored one is accepted.
+    /// An error for each place where a value would be evaluated again: as a pattern, as a path of keys, or as the name
+    /// of a filter or test. A new template with such a place is rejected. A stored template is accepted.
     pub reread_values: Vec<AuthorError>,
-    /// The places that read a name that nothing can have. A new template is rejected for it. A stored one is accepted.
+    /// An error for each place that reads a name which no object can have. A new template with such a place is
+    /// rejected. A stored template is accepted.
     pub impossible_names: Vec<AuthorError>,
 }
 
-/// A template or condition that cannot be stored.
+/// An error in a template or condition, because of which it cannot be stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}: {why}; {remedy}")]
 pub struct AuthorError {
@@ -194,9 +205,9 @@ pub struct AuthorError {
     pub column: u32,
     /// The text at this position, quoted and cut at 64 characters.
     pub what: String,
-    /// Why it is rejected.
+    /// The reason why the text is rejected.
     pub why: String,
-    /// What to write instead.
+    /// The instruction to the author: the correct text to write.
     pub remedy: String,
 }
 
@@ -204,7 +215,7 @@ pub struct AuthorError {
 pub(crate) mod testing {
     use super::*;
 
-    /// A parser that finds a single secret and nothing else.
+    /// A parser that finds the secret `db` in templates, and no other reference.
     pub(crate) struct OneSecret;
 
     impl TemplateParser for OneSecret {

@@ -29,17 +29,17 @@ use std::fmt;
 use serde_json::{Number, Value};
 use sha2::{Digest as _, Sha256};
 
-/// A definition of the task digest. Its number is stored with each released task set.
+/// A definition of how the task digest is computed. The number of the version is stored with each released task set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DigestVersion {
     /// The first version.
     V1,
-    /// Distinguishes an untranslated task from one that runs.
+    /// The second version. It distinguishes a task with an expression that is not evaluated from a task that runs.
     V2,
 }
 
-/// The digest of what a host runs, which decides whether the host has something to run. It is never compared with the
-/// digest of a part of the desired state as it is sent.
+/// The digest of what a host runs. It decides whether the host has something to run. It is not comparable with the
+/// digest of a part of the desired state, which is computed from the bytes that are sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
 #[display("{}", Hex(_0))]
 #[debug("TaskDigest({self})")]
@@ -62,10 +62,10 @@ impl fmt::Display for Hex<'_> {
 }
 
 impl DigestVersion {
-    /// The version for new releases.
+    /// The version of the digests of new task sets.
     pub const LATEST: Self = Self::V2;
 
-    /// Returns the version with this number, or `None` if it is from a later program.
+    /// Returns the version with this number, or `None` if a later version of the program added it.
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             1 => Some(Self::V1),
@@ -74,7 +74,7 @@ impl DigestVersion {
         }
     }
 
-    /// Returns the number that is stored and sent.
+    /// Returns the number of the version, as it is stored and sent.
     pub const fn number(self) -> u32 {
         match self {
             Self::V1 => 1,
@@ -105,17 +105,17 @@ hex_digest!(TaskDigest, ReleaseHash);
 #[error("a digest is 64 hexadecimal digits")]
 pub struct InvalidDigest;
 
-/// Returns the hash of the bytes.
+/// Returns the SHA-256 of the bytes.
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Returns the hash of the concatenated parts.
+/// Returns the SHA-256 of the concatenated parts.
 pub(crate) fn sha256_of_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
     parts.fold(Sha256::new(), Sha256::chain_update).finalize().into()
 }
 
-/// Computes a task digest. Each item is hashed with its length.
+/// A task digest that is being computed. Each item is hashed with its length.
 #[derive(Clone)]
 pub struct TaskDigestHasher {
     version: DigestVersion,
@@ -123,7 +123,8 @@ pub struct TaskDigestHasher {
 }
 
 impl TaskDigestHasher {
-    /// Starts a digest with the version and the node's tags. Both lists must be sorted.
+    /// Starts a task digest with the version, the tags of the node, and the tags of which the node is primary. Both
+    /// lists must be sorted.
     pub fn new(version: DigestVersion, tags: &[impl AsRef<str>], primary_tags: &[impl AsRef<str>]) -> Self {
         let mut hasher = Self { version, hash: Sha256::new() };
         hasher.add_item(format!("stemma task digest {}", version.number()).as_bytes());
@@ -136,7 +137,8 @@ impl TaskDigestHasher {
         hasher
     }
 
-    /// Adds a task: the hash of its canonical JSON, whether it is untranslated, and the canonical JSON of its inputs.
+    /// Adds a task. `definition` is the hash of its canonical JSON, `is_untranslated` is true if it has an expression
+    /// that is not evaluated, and `inputs` is the canonical JSON of its inputs.
     pub fn add_task(&mut self, definition: &[u8; 32], is_untranslated: bool, inputs: &str) {
         self.add_item(definition);
         match self.version {
@@ -146,21 +148,20 @@ impl TaskDigestHasher {
         self.add_item(inputs.as_bytes());
     }
 
-    /// Returns the digest of everything that was added.
+    /// Returns the digest of the items that were added.
     pub fn finish(self) -> TaskDigest {
         TaskDigest(self.hash.finalize().into())
     }
 
+    /// Adds bytes to the hash, preceded by their length. So the digest depends on the boundaries between items.
     fn add_item(&mut self, bytes: &[u8]) {
         self.hash.update((bytes.len() as u64).to_be_bytes());
         self.hash.update(bytes);
     }
 }
 
-/// Returns a value as RFC 8785 text: keys sorted by UTF-16 code units, numbers as ECMAScript prints them, no white
-/// space.
-///
-/// Integers beyond 2^53 are printed as doubles.
+/// Returns a value as RFC 8785 text: keys sorted by UTF-16 code units, numbers as ECMAScript prints them, and no white
+/// space. An integer beyond 2^53 is printed as the nearest double.
 pub fn canonical_json(value: &Value) -> String {
     let mut text = String::new();
     write_canonical(&mut text, value);
@@ -180,13 +181,14 @@ pub(crate) fn write_canonical(out: &mut String, value: &Value) {
     }
 }
 
-/// Returns the canonical JSON of an object. `write` appends each value.
+/// Returns the canonical JSON of an object with these members. `write` appends the JSON of a value.
 pub(crate) fn canonical_object<K: AsRef<str>, V>(members: Vec<(K, V)>, write: impl Fn(&mut String, V)) -> String {
     let mut text = String::new();
     write_object(&mut text, members, write);
     text
 }
 
+/// Appends an object with its members in canonical order. `write` appends each value.
 fn write_object<K: AsRef<str>, V>(out: &mut String, members: Vec<(K, V)>, write: impl Fn(&mut String, V)) {
     write_list(out, ['{', '}'], in_canonical_order(members), |out, (key, item)| {
         write_member_key(out, key.as_ref());
@@ -194,13 +196,13 @@ fn write_object<K: AsRef<str>, V>(out: &mut String, members: Vec<(K, V)>, write:
     });
 }
 
-/// Sorts the members of an object in the order of canonical JSON.
+/// Returns the members of an object sorted as canonical JSON requires: by the UTF-16 code units of their keys.
 pub(crate) fn in_canonical_order<K: AsRef<str>, V>(mut members: Vec<(K, V)>) -> Vec<(K, V)> {
-    members.sort_by(|(a, _), (b, _)| a.as_ref().encode_utf16().cmp(b.as_ref().encode_utf16()));
+    members.sort_by(|(left, _), (right, _)| left.as_ref().encode_utf16().cmp(right.as_ref().encode_utf16()));
     members
 }
 
-/// Appends the key of a member and the colon.
+/// Appends the key of an object member and a colon.
 pub(crate) fn write_member_key(out: &mut String, key: &str) {
     write_string(out, key);
     out.push(':');
@@ -211,17 +213,17 @@ fn write_string(out: &mut String, text: &str) {
     out.push_str(&serde_json::to_string(text).expect("a text is JSON"));
 }
 
-/// Appends a number as ECMAScript prints it, which is as the nearest double.
+/// Appends a number as ECMAScript prints the nearest double.
 fn write_number(out: &mut String, number: &Number) {
     let number = number.as_f64().expect("without arbitrary precision every number is a double");
     out.push_str(ryu_js::Buffer::new().format_finite(number));
 }
 
-/// Appends items, separated by commas, in brackets.
+/// Appends the items of a list, separated by commas and enclosed in `open` and `close`. `write` appends each item.
 fn write_list<T>(out: &mut String, [open, close]: [char; 2], items: impl IntoIterator<Item = T>, write: impl Fn(&mut String, T)) {
     out.push(open);
-    for (at, item) in items.into_iter().enumerate() {
-        if at > 0 {
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
             out.push(',');
         }
         write(out, item);
@@ -229,14 +231,14 @@ fn write_list<T>(out: &mut String, [open, close]: [char; 2], items: impl IntoIte
     out.push(close);
 }
 
-/// Parses hexadecimal digits, exactly two for each byte.
+/// Parses hexadecimal digits, exactly two for each byte. Returns `None` for any other text.
 pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
     let mut bytes = [0; N];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(at * 2..at * 2 + 2)?, 16).ok()?;
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(index * 2..index * 2 + 2)?, 16).ok()?;
     }
     Some(bytes)
 }
@@ -245,7 +247,7 @@ pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 mod tests {
     use super::*;
 
-    /// The values are from RFC 8785, appendix B, and the example in section 3.2.
+    /// Checks numbers against the examples of RFC 8785: appendix B and section 3.2.
     #[test]
     fn write_number_prints_numbers_as_ecmascript_does() {
         for (bits, text) in [
@@ -298,13 +300,13 @@ mod tests {
 
     #[test]
     fn canonical_json_prints_large_integers_as_doubles() {
-        for (text, shown) in [
+        for (text, expected) in [
             ("9007199254740992", "9007199254740992"),
             ("9007199254740993", "9007199254740992"),
             ("18446744073709551615", "18446744073709552000"),
             ("-9223372036854775808", "-9223372036854776000"),
         ] {
-            assert_eq!(canonical_json(&serde_json::from_str(text).unwrap()), shown);
+            assert_eq!(canonical_json(&serde_json::from_str(text).unwrap()), expected);
         }
     }
 
@@ -317,19 +319,19 @@ mod tests {
             }
             hasher.finish()
         };
-        let (a, b) = (sha256(b"a"), sha256(b"b"));
-        let all = [
+        let (first_hash, second_hash) = (sha256(b"a"), sha256(b"b"));
+        let digests = [
             digest(&["x"], &[], &[]),
             digest(&[], &["x"], &[]),
-            digest(&["x"], &[], &[(&a, "{}")]),
-            digest(&["x"], &[], &[(&b, "{}")]),
-            digest(&["x"], &[], &[(&a, "{\"labels.n\":\"1\"}")]),
-            digest(&["x"], &[], &[(&a, "{}"), (&b, "{}")]),
-            digest(&["x"], &[], &[(&b, "{}"), (&a, "{}")]),
+            digest(&["x"], &[], &[(&first_hash, "{}")]),
+            digest(&["x"], &[], &[(&second_hash, "{}")]),
+            digest(&["x"], &[], &[(&first_hash, "{\"labels.n\":\"1\"}")]),
+            digest(&["x"], &[], &[(&first_hash, "{}"), (&second_hash, "{}")]),
+            digest(&["x"], &[], &[(&second_hash, "{}"), (&first_hash, "{}")]),
         ];
-        let different: std::collections::BTreeSet<_> = all.iter().collect();
-        assert_eq!(different.len(), all.len());
-        assert_eq!(all[0].to_string().parse(), Ok(all[0]));
+        let different: std::collections::BTreeSet<_> = digests.iter().collect();
+        assert_eq!(different.len(), digests.len());
+        assert_eq!(digests[0].to_string().parse(), Ok(digests[0]));
         assert_eq!("zz".parse::<TaskDigest>(), Err(InvalidDigest));
     }
 }

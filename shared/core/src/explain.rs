@@ -21,79 +21,83 @@ use crate::traits::TraitNames;
 pub struct FleetContext<'a> {
     /// The fleet.
     pub fleet: &'a Fleet,
-    /// Resolves a node of the fleet.
+    /// The function that resolves a node of the fleet.
     pub resolve: &'a dyn Fn(NodeId) -> Resolution,
 }
 
-/// Explains the value of a label: what each level, inspection rule and the host provides, and which tasks read it.
-pub fn explain_label(answer: &ResolvedNode, key: &str, time: fn(Timestamp) -> String) -> Value {
-    let labels = answer.labels();
-    let line = labels.provenance(key);
-    let observed = answer.observation().and_then(|seen| {
-        let label = seen.labels.iter().find(|label| *label.key == *key)?;
+/// Explains the value of a label of a node as JSON: what each level, each inspection rule and the host provide for the
+/// key, and which tasks read it.
+pub fn explain_label(resolved_node: &ResolvedNode, key: &str, format_time: fn(Timestamp) -> String) -> Value {
+    let labels = resolved_node.labels();
+    let provenance = labels.provenance(key);
+    let observed = resolved_node.observation().and_then(|observation| {
+        let label = observation.labels.iter().find(|label| *label.key == *key)?;
         Some((label.value.to_string(), label.source.to_string()))
     });
-    let host_offer = line.and_then(|line| line.fill_effects().find(|(offer, _)| offer.origin == Origin::Host));
-    let result = || match &host_offer {
+    let host_fill = provenance.and_then(|provenance| provenance.fill_effects().find(|(fill, _)| fill.origin == Origin::Host));
+    let effect_text = || match &host_fill {
         Some((_, effect)) => fill_effect_text(effect),
         None => "no effect: host_labels.accept does not contain the key".to_owned(),
     };
     let reported: Vec<Value> =
-        observed.iter().map(|(value, source)| json!({"value": value, "source": source, "result": result()})).collect();
-    let is_exported = answer.host_labels().map_labels(&labels).exported.contains(key);
+        observed.iter().map(|(value, source)| json!({"value": value, "source": source, "result": effect_text()})).collect();
+    let is_exported = resolved_node.host_labels().map_labels(&labels).exported.contains(key);
     json!({
         "label": key,
-        "value": line.and_then(Provenance::value).map(LabelValue::as_str),
-        "levels": explain_levels(answer, line, time),
-        "rules": explain_rules(line),
+        "value": provenance.and_then(Provenance::value).map(LabelValue::as_str),
+        "levels": explain_levels(resolved_node, provenance, format_time),
+        "rules": explain_rules(provenance),
         "reported": reported,
-        "used_by": tasks_reading(answer, key),
+        "used_by": tasks_reading(resolved_node, key),
         "flows_to": if is_exported { vec!["/run/stemma/labels.json", "node label map"] } else { vec!["/run/stemma/labels.json"] },
         "to_host_map": is_exported,
     })
 }
 
-/// Returns what each level provides, farthest level first. Levels that provide nothing are included.
-fn explain_levels(answer: &ResolvedNode, line: Option<&Provenance<LabelValue>>, time: fn(Timestamp) -> String) -> Vec<Value> {
-    let mut rows = Vec::new();
-    let mut row = |level: Level, object: String, layer: &LabelLayer| {
-        let outcome = line.and_then(|line| line.level_effects().find(|(statement, _)| statement.level == level));
-        let row = match outcome {
+/// Returns one JSON object for each level, farthest level first: what the level provides for the key of `provenance`,
+/// and the effect. Levels that provide nothing are included.
+fn explain_levels(node: &ResolvedNode, provenance: Option<&Provenance<LabelValue>>, time: fn(Timestamp) -> String) -> Vec<Value> {
+    let mut explanations = Vec::new();
+    let mut add_level = |level: Level, object: String, layer: &LabelLayer| {
+        let outcome = provenance.and_then(|provenance| provenance.level_effects().find(|(entry, _)| entry.level == level));
+        let explanation = match outcome {
             None => {
                 // The farthest level has nothing above it.
-                let replaces = !rows.is_empty() && layer.is_replacing();
+                let replaces = !explanations.is_empty() && layer.is_replacing();
                 let result = if replaces { "replaces what is above" } else { "says nothing" };
                 json!({"level": level.name(), "object": object, "says": null, "stops": false, "merges": !replaces, "owners": [], "result": result})
             }
-            Some((statement, effect)) => json!({
-                "level": level.name(), "object": object, "says": statement.value.value().map(LabelValue::as_str), "stops": statement.value.is_tombstone(),
-                "merges": statement.is_merging, "owners": *statement.owners, "result": level_effect_text(effect),
-                "since": statement.since_ms.map(|ms| time(Timestamp(ms))),
+            Some((entry, effect)) => json!({
+                "level": level.name(), "object": object, "says": entry.value.value().map(LabelValue::as_str), "stops": entry.value.is_tombstone(),
+                "merges": entry.is_merging, "owners": *entry.owners, "result": level_effect_text(effect),
+                "since": entry.since_ms.map(|ms| time(Timestamp(ms))),
             }),
         };
-        rows.push(row);
+        explanations.push(explanation);
     };
-    if let Some(resolved) = answer.resolved_group() {
-        if let Some(template) = &resolved.template {
-            row(Level::ClusterTemplate, template.meta.name.to_string(), &template.spec.inherited.labels);
+    if let Some(resolved_group) = node.resolved_group() {
+        if let Some(template) = &resolved_group.template {
+            add_level(Level::ClusterTemplate, template.meta.name.to_string(), &template.spec.inherited.labels);
         }
-        row(Level::Cluster, resolved.cluster.meta.name.to_string(), &resolved.cluster.spec.inherited.labels);
-        row(Level::NodeGroup, resolved.path(), &resolved.group.spec.inherited.labels);
+        add_level(Level::Cluster, resolved_group.cluster.meta.name.to_string(), &resolved_group.cluster.spec.inherited.labels);
+        add_level(Level::NodeGroup, resolved_group.path(), &resolved_group.group.spec.inherited.labels);
     }
-    row(Level::Node, answer.node().display_name(), &answer.node().spec.inherited.labels);
-    rows
+    add_level(Level::Node, node.node().display_name(), &node.node().spec.inherited.labels);
+    explanations
 }
 
-/// Returns what inspection rules would fill in, in the order of their evaluation.
-fn explain_rules(line: Option<&Provenance<LabelValue>>) -> Vec<Value> {
-    let rows = line.into_iter().flat_map(Provenance::fill_effects).filter_map(|(offer, effect)| match &offer.origin {
-        Origin::Rule(rule) => Some(json!({"rule": rule, "says": offer.value.as_str(), "result": fill_effect_text(&effect)})),
+/// Returns one JSON object for each inspection rule that offers a value for the key: the value and its effect. The
+/// order is that of evaluation.
+fn explain_rules(provenance: Option<&Provenance<LabelValue>>) -> Vec<Value> {
+    let rules = provenance.into_iter().flat_map(Provenance::fill_effects).filter_map(|(fill, effect)| match &fill.origin {
+        Origin::Rule(rule) => Some(json!({"rule": rule, "says": fill.value.as_str(), "result": fill_effect_text(&effect)})),
         Origin::Default | Origin::Level(_) | Origin::Host => None,
     });
-    rows.collect()
+    rules.collect()
 }
 
-/// Returns the effect of a value that a rule or the host would fill in.
+/// Returns a text for the effect of a value that a rule or the host offers for a label. Such a value is used only if no
+/// level decides the key.
 fn fill_effect_text(effect: &FillEffect) -> String {
     match effect {
         FillEffect::Wins => "wins".to_owned(),
@@ -103,6 +107,8 @@ fn fill_effect_text(effect: &FillEffect) -> String {
     }
 }
 
+/// Returns a text for the effect of what a level provides for a label. The text "what is above" means the levels
+/// farther from the host.
 fn level_effect_text(effect: LevelEffect) -> String {
     match effect {
         LevelEffect::Wins => "wins".to_owned(),
@@ -114,136 +120,140 @@ fn level_effect_text(effect: LevelEffect) -> String {
     }
 }
 
-/// Returns the tasks of the node that read a label.
-fn tasks_reading(answer: &ResolvedNode, key: &str) -> Vec<String> {
-    let Some(set) = answer.task_set() else { return Vec::new() };
+/// Returns the ids of the tasks of the node that read a label.
+fn tasks_reading(resolved_node: &ResolvedNode, key: &str) -> Vec<String> {
+    let Some(set) = resolved_node.task_set() else { return Vec::new() };
     let release = &set.profile.release;
     let reads = |read: &Read| match read {
         Read::Label(name) => **name == *key,
         Read::LabelsWithPrefix(prefix) => key.starts_with(&**prefix),
         _ => false,
     };
-    let using = set.profile.tasks.iter().filter(|ix| release.task(**ix).references.iter().any(|r| reads(r.read())));
-    using.map(|ix| release.id(*ix).to_owned()).collect()
+    let tasks = set.profile.tasks.iter().filter(|task| release.task(**task).references.iter().any(|input| reads(input.read())));
+    tasks.map(|task| release.id(*task).to_owned()).collect()
 }
 
-/// Explains why a node has a tag, or lacks it. `change` in the result is the verb with which an operator can change
-/// that, if there is one.
-pub fn explain_tag(fleet: FleetContext<'_>, answer: &ResolvedNode, tag: &str) -> Value {
-    if let Some(plain) = tag.strip_prefix(PRIMARY_PREFIX) {
-        return explain_primary_tag(fleet, answer, tag, plain);
+/// Explains as JSON why a node has a tag or lacks it. In the result, `change` is the verb of the command with which an
+/// operator can change this ("assign" or "unassign"), if there is one.
+pub fn explain_tag(fleet: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &str) -> Value {
+    if let Some(held_tag) = tag.strip_prefix(PRIMARY_PREFIX) {
+        return explain_primary_tag(fleet, resolved_node, tag, held_tag);
     }
-    let node = answer.node();
-    let table = answer.resolved_group().and_then(|resolved| resolved.role_table.as_ref());
-    let effective = table.map(|table| table.effective_tags(&answer.roles(), &node.spec.tags)).unwrap_or_default();
-    let origin = effective.iter().find(|(name, _)| ***name == *tag).map(|(_, origin)| origin);
-    let change = match (origin, table.is_some_and(|table| table.is_visible(tag))) {
+    let node = resolved_node.node();
+    let table = resolved_node.resolved_group().and_then(|resolved| resolved.role_table.as_ref());
+    let effective_tags = table.map(|table| table.effective_tags(&resolved_node.roles(), &node.spec.tags)).unwrap_or_default();
+    let origin = effective_tags.iter().find(|(name, _)| ***name == *tag).map(|(_, origin)| origin);
+    let change = match (origin, table.is_some_and(|table| table.is_declared_or_produced(tag))) {
         (Some(_), _) => Some("unassign"),
         (None, true) => Some("assign"),
         (None, false) => None,
     };
-    let produces = |table: &RoleTable, role: &Name| table.produced_tags(role, &node.spec.tags).any(|given| **given == *tag);
-    let is_produced = table.is_some_and(|table| answer.roles().iter().any(|role| produces(table, role)));
-    let unassigned = node.spec.tags.unassigned.members().any(|name| **name == *tag);
-    let primary = answer.task_set().is_some_and(|set| set.primary_tags().iter().any(|name| **name == *tag));
+    let produces = |table: &RoleTable, role: &Name| table.produced_tags(role, &node.spec.tags).any(|name| **name == *tag);
+    let has_source = table.is_some_and(|table| resolved_node.roles().iter().any(|role| produces(table, role)));
+    let is_unassigned = node.spec.tags.unassigned.members().any(|name| **name == *tag);
+    let is_primary = resolved_node.task_set().is_some_and(|task_set| task_set.primary_tags().iter().any(|name| **name == *tag));
     let mut why = match origin {
         Some(TagOrigin::Roles { roles, extensions }) => {
             let names: Vec<&str> = roles.iter().map(Name::as_str).collect();
-            let by = match extensions.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {
-                none if none.is_empty() => none,
-                names => format!(", as extension {names} decided"),
+            let decision_text = match extensions.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {
+                text if text.is_empty() => text,
+                text => format!(", as extension {text} decided"),
             };
             match &names[..] {
-                [one] => format!("the node has role {one}, which produces it{by}"),
-                several => format!("the node has roles {}, which produce it{by}", several.join(", ")),
+                [name] => format!("the node has role {name}, which produces it{decision_text}"),
+                names => format!("the node has roles {}, which produce it{decision_text}", names.join(", ")),
             }
         }
         Some(TagOrigin::Assigned) => "it was assigned by hand".to_owned(),
-        None if unassigned && is_produced => "a role produces it, and it was unassigned by hand".to_owned(),
-        None if unassigned => "it was unassigned by hand, and no role of the node produces it".to_owned(),
+        None if is_unassigned && has_source => "a role produces it, and it was unassigned by hand".to_owned(),
+        None if is_unassigned => "it was unassigned by hand, and no role of the node produces it".to_owned(),
         None => "no role of the node produces it, and it was not assigned".to_owned(),
     };
-    if let Some((role, extension)) = table.filter(|_| !is_produced).and_then(|table| withheld_by_extension(table, answer, tag)) {
-        why += &format!(": role {role} declares it, and extension {extension} decided otherwise for this node");
+    if let Some((role, name)) = table.filter(|_| !has_source).and_then(|table| withheld_by_extension(table, resolved_node, tag)) {
+        why += &format!(": role {role} declares it, and extension {name} decided otherwise for this node");
     }
-    if primary && !is_selected(answer, tag) {
+    if is_primary && !is_selected(resolved_node, tag) {
         why += &format!("; selectors match it as {PRIMARY_PREFIX}{tag}, in the place of {tag}");
     }
-    json!({"tag": tag, "has": origin.is_some(), "primary": primary, "holder": primary_holder(fleet, answer, tag), "origin": origin.map(tag_origin_json), "why": why, "change": change})
+    json!({"tag": tag, "has": origin.is_some(), "primary": is_primary, "holder": primary_holder(fleet, resolved_node, tag), "origin": origin.map(tag_origin_json), "why": why, "change": change})
 }
 
-/// Returns a role of the node that declares the tag but does not produce it there, and the extension that decided this.
-fn withheld_by_extension<'a>(table: &'a RoleTable, answer: &'a ResolvedNode, tag: &str) -> Option<(Name, &'a str)> {
-    let node_tags = &answer.node().spec.tags;
-    let declares = |role: &Name| table.declared_tags(role).iter().any(|produced| **produced == *tag);
-    let decided = |role: Name| table.decision(&role, node_tags).map(|decided| (role, &*decided.extension));
-    answer.roles().into_iter().filter(declares).find_map(decided)
+/// Returns a role of the node that declares the tag but does not give it to this node, and the name of the extension
+/// that decided this.
+fn withheld_by_extension<'a>(table: &'a RoleTable, resolved_node: &'a ResolvedNode, tag: &str) -> Option<(Name, &'a str)> {
+    let node_tags = &resolved_node.node().spec.tags;
+    let declares = |role: &Name| table.declared_tags(role).iter().any(|declared_tag| **declared_tag == *tag);
+    let decision = |role: Name| table.decision(&role, node_tags).map(|decision| (role, &*decision.extension));
+    resolved_node.roles().into_iter().filter(declares).find_map(decision)
 }
 
-/// Explains a primary name (`primary-…` of a tag), which selectors match but which cannot be assigned. The node has it
-/// if it holds the tag as primary.
-fn explain_primary_tag(fleet: FleetContext<'_>, answer: &ResolvedNode, tag: &str, plain: &str) -> Value {
-    let has = is_selected(answer, tag);
-    let holder = primary_holder(fleet, answer, plain);
+/// Explains as JSON whether a node has the tag `primary-TAG`. Selectors match this name on the node that holds TAG as
+/// primary. It cannot be assigned. `tag` is the whole name, and `held_tag` is TAG.
+fn explain_primary_tag(fleet: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &str, held_tag: &str) -> Value {
+    let has = is_selected(resolved_node, tag);
+    let holder = primary_holder(fleet, resolved_node, held_tag);
     let why = match &holder {
-        _ if has && is_selected(answer, plain) => {
-            format!("it holds {plain} as primary, and selectors match it by both names")
+        _ if has && is_selected(resolved_node, held_tag) => {
+            format!("it holds {held_tag} as primary, and selectors match it by both names")
         }
-        _ if has => format!("it holds {plain} as primary, and selectors match {tag} in the place of {plain}"),
-        Some(holder) => format!("{holder} holds {plain} as primary"),
-        None => format!("no node of the cluster holds {plain} as primary"),
+        _ if has => format!("it holds {held_tag} as primary, and selectors match {tag} in the place of {held_tag}"),
+        Some(holder) => format!("{holder} holds {held_tag} as primary"),
+        None => format!("no node of the cluster holds {held_tag} as primary"),
     };
-    json!({"tag": tag, "has": has, "primary": has, "primary_of": plain, "holder": holder, "origin": null, "why": why})
+    json!({"tag": tag, "has": has, "primary": has, "primary_of": held_tag, "holder": holder, "origin": null, "why": why})
 }
 
-/// Returns whether a tag selector of this name matches the node.
-fn is_selected(answer: &ResolvedNode, tag: &str) -> bool {
-    answer.task_set().is_some_and(|set| set.profile.key.names.tag_names().any(|name| name == tag))
+/// Returns whether a selector with this tag name matches the node.
+fn is_selected(resolved_node: &ResolvedNode, tag: &str) -> bool {
+    resolved_node.task_set().is_some_and(|task_set| task_set.profile.key.names.tag_names().any(|name| name == tag))
 }
 
-/// Returns the node of the same cluster that holds the tag as primary.
-fn primary_holder(FleetContext { fleet, resolve }: FleetContext<'_>, answer: &ResolvedNode, tag: &str) -> Option<String> {
-    let holds = |answer: &ResolvedNode| answer.task_set().is_some_and(|set| set.primary_tags().iter().any(|name| **name == *tag));
-    let chosen = fleet.primaries(answer.resolved_group()?.cluster_id()).map(|primary| primary.spec.node);
-    let chosen = chosen.filter_map(|node| resolve(node).resolved_node().cloned()).find(|answer| holds(answer));
-    let holder = chosen.map(|answer| answer.node().display_name());
-    holder.or_else(|| holds(answer).then(|| answer.node().display_name()))
+/// Returns the name of the node in the same cluster that holds the tag as primary. The nodes of stored choices are
+/// checked first, and then the node itself, because its choice may not be stored yet.
+fn primary_holder(FleetContext { fleet, resolve }: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &str) -> Option<String> {
+    let holds = |other: &ResolvedNode| other.task_set().is_some_and(|set| set.primary_tags().iter().any(|name| **name == *tag));
+    let chosen = fleet.primaries(resolved_node.resolved_group()?.cluster_id()).map(|primary| primary.spec.node);
+    let chosen = chosen.filter_map(|node| resolve(node).resolved_node().cloned()).find(|other| holds(other));
+    let holder = chosen.map(|other| other.node().display_name());
+    holder.or_else(|| holds(resolved_node).then(|| resolved_node.node().display_name()))
 }
 
-/// The state of a task on its node, as far as the caller stores it and resolve does not.
+/// The part of the state of a task on its node that resolve does not compute. The caller provides it.
 pub struct TaskRunState<'a> {
-    /// Returns whether a task runs, of those released to the node. `None` if nothing was released.
+    /// Function that returns whether the task with this id runs, according to the task set that was released to the
+    /// node. `None` if no task set was released.
     pub should_run: Option<&'a dyn Fn(&str) -> bool>,
     /// True if a task set was ever released to the node, even one without tasks.
     pub has_task_set: bool,
-    /// The error if the node's desired state is too large to be sent.
+    /// The error message if the desired state of the node is too large to be sent. Otherwise `None`.
     pub too_large: Option<String>,
-    /// The release of the task set that the node keeps while another one waits. `None` if the node has its newest task
-    /// set.
+    /// The release of the task set that the node keeps because a newer task set is withheld. `None` if the node has its
+    /// newest task set.
     pub kept_release: Option<String>,
-    /// True if the host confirmed that it holds the kept task set.
+    /// True if the host confirmed that it holds the task set that it keeps.
     pub is_confirmed: bool,
-    /// The outcome of the task in the task set in force. `None` if it is not known yet.
+    /// The outcome of the task in the current task set of the host. `None` if no outcome is known yet.
     pub outcome: Option<TaskOutcome>,
-    /// Returns the closed barriers of the node, each with the `task` and `selector` that name it.
+    /// Function that returns the closed barriers of the node as JSON. The members `task` and `selector` of each
+    /// identify the barrier.
     pub closed_barriers: &'a dyn Fn() -> Vec<Value>,
 }
 
-/// Explains why a task runs on a node or does not, and what delays it at `now`. Returns `None` if neither the node's
-/// release nor its host has the task.
-pub fn explain_task(answer: &ResolvedNode, id: &str, now: Timestamp, state: &TaskRunState<'_>) -> Option<Value> {
+/// Explains as JSON why a task runs on a node or does not run, and what delays it at the time `now`. Returns `None` if
+/// neither the release of the node nor its released task set has the task.
+pub fn explain_task(resolved_node: &ResolvedNode, id: &str, now: Timestamp, state: &TaskRunState<'_>) -> Option<Value> {
     // The name that the node's levels give the release. The profile may be of another release with equal content.
-    let release_name = answer.release().map(|release| release.name.to_string());
+    let release_name = resolved_node.release().map(|release| release.name.to_string());
     let is_released = state.should_run.is_some_and(|runs| runs(id));
-    let explained = |blocker: NodeBlocker<'_>| {
+    let explain = |blocker: NodeBlocker<'_>| {
         if state.has_task_set { blocker.explanation() } else { blocker.explanation_without_task_set() }
     };
-    let blockers = answer.blockers(state.should_run).filter(|aside| aside.is_in_force(now)).map(explained);
+    let blockers = resolved_node.blockers(state.should_run).filter(|blocker| blocker.is_in_force(now)).map(explain);
     let too_large = state.too_large.iter().map(|error| format!("{error}: its host keeps what it has"));
     let mut blockers: Vec<String> = blockers.chain(too_large).collect();
-    let found = answer.task_set().and_then(|set| Some((set, set.profile.release.task_index(id)?)));
-    let Some((set, ix)) = found else {
-        let why = match (answer.task_set(), is_released) {
+    let set_and_index = resolved_node.task_set().and_then(|task_set| Some((task_set, task_set.profile.release.task_index(id)?)));
+    let Some((task_set, index)) = set_and_index else {
+        let why = match (resolved_node.task_set(), is_released) {
             (None, _) => "the node is unplaced, or no level names a release",
             (Some(_), true) => "the node's release has no such task",
             (Some(_), false) => return None,
@@ -253,21 +263,21 @@ pub fn explain_task(answer: &ResolvedNode, id: &str, now: Timestamp, state: &Tas
             "keeps": state.kept_release, "told": state.is_confirmed, "waits": [],
         }));
     };
-    let release = &set.profile.release;
-    let observed = "the task's mode is observe: it is neither run nor checked";
-    blockers.extend(release.task(ix).task.is_observed().then(|| observed.to_owned()));
-    let is_placed = set.profile.all_tasks().contains(&ix);
-    let skipped = set.skip_reason(ix).map(|why| why.to_string());
-    let placed = release.placement_text(ix);
+    let release = &task_set.profile.release;
+    let observe_text = "the task's mode is observe: it is neither run nor checked";
+    blockers.extend(release.task(index).task.is_observed().then(|| observe_text.to_owned()));
+    let is_placed = task_set.profile.all_tasks().contains(&index);
+    let skipped = task_set.skip_reason(index).map(|why| why.to_string());
+    let placed = release.placement_text(index);
     let why = match (is_placed, &skipped) {
         (false, _) => format!("it does not run on this node: it is placed by {placed}"),
         (true, Some(reason)) => format!("it is placed on this node by {placed}, and is left out: {reason}"),
         (true, None) => format!("it runs on this node by {placed}"),
     };
-    let references: Vec<String> = release.task(ix).references.iter().map(ToString::to_string).collect();
+    let references: Vec<String> = release.task(index).references.iter().map(ToString::to_string).collect();
     // As for barriers, a task that drifted or would change something is not done.
     let is_done = state.outcome == Some(TaskOutcome::Succeeded);
-    let waits = if is_done { Vec::new() } else { explain_waits(&set.profile, ix, state.closed_barriers) };
+    let waits = if is_done { Vec::new() } else { explain_waits(&task_set.profile, index, state.closed_barriers) };
     // If the node keeps its task set, a running task of that name belongs to the kept set.
     let is_released = is_released && state.kept_release.is_none();
     Some(json!({
@@ -276,35 +286,38 @@ pub fn explain_task(answer: &ResolvedNode, id: &str, now: Timestamp, state: &Tas
     }))
 }
 
-/// Returns the closed barriers that delay a task, each with the task of this node that waits there (`here`).
-fn explain_waits(profile: &Profile, ix: TaskIndex, closed: &dyn Fn() -> Vec<Value>) -> Vec<Value> {
-    let before = profile.barriers_before(ix);
-    let barriers = if before.is_empty() { Vec::new() } else { closed() };
-    let rows = before.into_iter().filter_map(|(here, barrier)| {
+/// Returns the closed barriers that delay a task, as JSON. The member `here` of each is the task of this node that
+/// waits at the barrier.
+fn explain_waits(profile: &Profile, index: TaskIndex, closed_barriers: &dyn Fn() -> Vec<Value>) -> Vec<Value> {
+    let task_barriers = profile.barriers_before(index);
+    let barriers = if task_barriers.is_empty() { Vec::new() } else { closed_barriers() };
+    let explanations = task_barriers.into_iter().filter_map(|(waiting_task, barrier)| {
         let (task, selector) = (profile.release.id(barrier.task), barrier.to_string());
-        let mut row = barriers.iter().find(|row| row["task"] == *task && row["selector"] == *selector)?.clone();
-        row["here"] = profile.release.id(here).into();
-        Some(row)
+        let mut explanation = barriers.iter().find(|closed| closed["task"] == *task && closed["selector"] == *selector)?.clone();
+        explanation["here"] = profile.release.id(waiting_task).into();
+        Some(explanation)
     });
-    rows.collect()
+    explanations.collect()
 }
 
-/// Explains why a node has a trait, or lacks it. Traits that are not in `known` cannot be added by an operator.
-pub fn explain_trait(answer: &ResolvedNode, name: &str, known: &TraitNames) -> Value {
-    let traits = answer.entry.traits(&answer.rule_outcome);
+/// Explains as JSON why a node has a trait or lacks it. In the result, `change` is the verb of the command with which
+/// an operator can change this ("add" or "unsuppress"). An operator can add only traits that `names` contains.
+pub fn explain_trait(resolved_node: &ResolvedNode, name: &str, names: &TraitNames) -> Value {
+    let traits = resolved_node.entry.traits(&resolved_node.rule_outcome);
     let sources: Vec<String> = traits.trait_sources(name).iter().map(ToString::to_string).collect();
-    let (suppressed, has) = (traits.suppressed.contains(name), traits.has_trait(name));
-    let change = if suppressed { Some("unsuppress") } else { (!has && known.parse(name).is_ok()).then_some("add") };
-    let why = match (has, suppressed, sources.join(", ")) {
+    let (suppressed, is_effective) = (traits.suppressed.contains(name), traits.has_trait(name));
+    let change = if suppressed { Some("unsuppress") } else { (!is_effective && names.parse(name).is_ok()).then_some("add") };
+    let why = match (is_effective, suppressed, sources.join(", ")) {
         (true, _, sources) => format!("it is given by: {sources}"),
         (false, true, sources) if sources.is_empty() => "an operator suppressed it, and nothing gives it now".to_owned(),
         (false, true, sources) => format!("an operator suppressed it; it is given by: {sources}"),
         (false, false, _) => "no operator and no inspection rule gave it, and the host did not detect it".to_owned(),
     };
-    json!({"trait": name, "has": has, "sources": sources, "suppressed": suppressed, "why": why, "change": change})
+    json!({"trait": name, "has": is_effective, "sources": sources, "suppressed": suppressed, "why": why, "change": change})
 }
 
-/// Returns where a tag comes from.
+/// Returns the origin of a tag of a node as JSON: the roles that give it, with the extensions that decided this, or
+/// that an operator assigned it.
 pub fn tag_origin_json(origin: &TagOrigin) -> Value {
     match origin {
         TagOrigin::Roles { roles, extensions } if extensions.is_empty() => json!({"roles": roles}),

@@ -20,34 +20,37 @@ pub const MAX_TAGS_PER_ROLE: usize = 64;
 /// Maximum size of a question, in bytes of JSON. It is enough for a cluster of about ten thousand nodes.
 pub const MAX_QUESTION_BYTES: usize = 8 * 1024 * 1024;
 
-/// Maximum size of an answer, in bytes: this base, and `MAX_ANSWER_BYTES_PER_ROLE` for each role of a node that the
-/// answer decides.
+/// Maximum size of an answer that decides no role, in bytes.
 const MAX_ANSWER_BASE_BYTES: u64 = 64 * 1024;
+/// Number of bytes by which the maximum size of an answer grows for each role of a node that the answer decides.
 const MAX_ANSWER_BYTES_PER_ROLE: u64 = 1024;
 
-/// A question to an extension: which tags the roles give to some nodes of one cluster. The question contains all nodes
-/// of the cluster once, as context, however many of them it is about.
+/// A question to an extension: which tags do these roles give to these nodes of one cluster? The question also contains
+/// each node of the cluster once, as context.
 #[derive(Clone, Debug)]
 pub struct ExtensionQuestion {
     /// Name of the extension.
     pub extension: String,
-    /// The cluster.
+    /// The cluster whose nodes the question is about.
     pub cluster: ClusterId,
-    /// The body, as it is sent.
+    /// The JSON body of the question, as the controller sends it.
     pub body: Arc<[u8]>,
     /// The SHA-256 of the body. Equal questions have equal hashes.
     pub hash: [u8; 32],
+    /// The roles whose tags the extension must decide, by the name of the node and the role.
     open_roles: BTreeMap<(String, Name), OpenRole>,
 }
 
-/// A role of a node whose tags are not decided yet.
+/// A role of a node for which no extension has decided the tags yet.
 #[derive(Clone, Debug)]
 struct OpenRole {
+    /// The node that has the role.
     node: NodeId,
+    /// The role table of the node's group, with the tags that roles may give.
     table: Arc<RoleTable>,
 }
 
-/// The tags that an answer gives, by node and role.
+/// The tags that an answer gives, by node and by role of the node.
 pub type Decisions = BTreeMap<NodeId, BTreeMap<Name, DecidedTags>>;
 
 /// The error for a question over the maximum size.
@@ -63,30 +66,30 @@ pub struct QuestionTooLarge {
 /// The reason why an answer is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAnswer {
-    /// The answer has the wrong format.
+    /// The answer is not JSON of the required form. Contains the error of the parser.
     #[error("it is not {{\"answers\": [{{\"node\", \"role\", \"tags\"}}]}}: {0}")]
     Form(String),
-    /// The answer has an entry that was not requested, or has one twice.
+    /// The answer has an entry for a role that the question does not contain, or two entries for one role.
     #[error("it answers for role {role} of node {node:?}, which {why}")]
     Unasked {
         /// The node.
         node: String,
         /// The role.
         role: String,
-        /// The reason.
+        /// The reason why the entry is rejected.
         why: &'static str,
     },
-    /// The answer lacks an entry.
-    #[error("it says nothing of role {role} of node {node}, and {more} more")]
+    /// The answer lacks an entry for a role of the question.
+    #[error("it has no entry for role {role} of node {node}, and {more} more")]
     Missing {
         /// The first node.
         node: String,
         /// The role.
         role: Name,
-        /// Number of other missing entries.
+        /// Number of further missing entries.
         more: usize,
     },
-    /// A tag that the role cannot give.
+    /// The answer gives a tag that the role cannot give.
     #[error("it gives node {node} for role {role} the tag {tag}, which {why}")]
     Tag {
         /// The node.
@@ -95,21 +98,23 @@ pub enum BadAnswer {
         role: Name,
         /// The tag.
         tag: String,
-        /// The reason.
+        /// The reason why the role cannot give the tag.
         why: String,
     },
-    /// More tags than the maximum.
+    /// The answer gives more tags for a role than the maximum.
     #[error("it gives node {node} for role {role} {count} tags, but at most {MAX_TAGS_PER_ROLE} are allowed")]
     TooMany {
         /// The node.
         node: String,
         /// The role.
         role: Name,
-        /// Number of tags.
+        /// Number of tags in the answer.
         count: usize,
     },
 }
 
+/// The JSON body of a question. `asked` contains the roles to decide, and `nodes` contains all nodes of the cluster as
+/// context.
 #[derive(Serialize)]
 struct QuestionBody<'a> {
     extension: &'a str,
@@ -118,6 +123,7 @@ struct QuestionBody<'a> {
     nodes: Vec<ClusterNodeEntry<'a>>,
 }
 
+/// A role to decide, in the body of a question.
 #[derive(Serialize)]
 struct OpenRoleEntry<'a> {
     node: &'a str,
@@ -127,7 +133,8 @@ struct OpenRoleEntry<'a> {
     tags: &'a [TagName],
 }
 
-/// A node of the cluster, with what is already decided about it. Roles that are not decided yet add no tags.
+/// A node of the cluster in the body of a question, with the tags that are decided already. Roles that are not decided
+/// yet add no tags.
 #[derive(Serialize)]
 struct ClusterNodeEntry<'a> {
     name: String,
@@ -137,12 +144,14 @@ struct ClusterNodeEntry<'a> {
     decided: BTreeMap<&'a Name, &'a [TagName]>,
 }
 
+/// The JSON body of an answer.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExtensionAnswer {
     answers: Vec<AnswerEntry>,
 }
 
+/// The tags that an answer gives to a node for one role.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AnswerEntry {
@@ -151,79 +160,82 @@ struct AnswerEntry {
     tags: Vec<String>,
 }
 
-/// Builds the questions about these nodes, one for each extension and cluster, about all roles that are not decided
-/// yet.
+/// Builds the questions about all undecided roles of these nodes: one question for each extension and cluster.
 ///
 /// # Errors
-/// [`QuestionTooLarge`].
+/// [`QuestionTooLarge`] if the body of a question exceeds the maximum size.
 pub fn build_questions(
     fleet: &Fleet,
     nodes: impl IntoIterator<Item = NodeId>,
 ) -> Result<Vec<ExtensionQuestion>, QuestionTooLarge> {
-    let mut open: BTreeMap<(String, ClusterId), BTreeMap<(String, Name), OpenRole>> = BTreeMap::new();
+    let mut roles_by_question: BTreeMap<(String, ClusterId), BTreeMap<(String, Name), OpenRole>> = BTreeMap::new();
     for id in nodes {
         let Some((node, resolved, table)) = placed_node(fleet, id) else { continue };
         for (role, extension) in open_roles(node, resolved, table) {
             let key = (node.display_name(), role);
-            let roles = open.entry((extension.to_owned(), resolved.cluster_id())).or_default();
+            let roles = roles_by_question.entry((extension.to_owned(), resolved.cluster_id())).or_default();
             roles.insert(key, OpenRole { node: id, table: Arc::clone(table) });
         }
     }
-    open.into_iter().map(|((extension, cluster), open)| build_question(fleet, extension, cluster, open)).collect()
+    roles_by_question.into_iter().map(|((extension, cluster), roles)| build_question(fleet, extension, cluster, roles)).collect()
 }
 
-/// Builds the question to one extension about the open roles of one cluster.
+/// Builds the question to one extension about these undecided roles of one cluster.
 fn build_question(
     fleet: &Fleet,
     extension: String,
     cluster: ClusterId,
-    open: BTreeMap<(String, Name), OpenRole>,
+    undecided: BTreeMap<(String, Name), OpenRole>,
 ) -> Result<ExtensionQuestion, QuestionTooLarge> {
-    let release = |id: NodeId| {
+    let release_name = |id: NodeId| {
         let release = placed_node(fleet, id).and_then(|(_, resolved, _)| resolved.release.as_ref());
         release.map(|release| release.value.name.to_string()).unwrap_or_default()
     };
-    let entries = open.iter().map(|((node, role), open)| OpenRoleEntry {
+    let entries = undecided.iter().map(|((node, role), open_role)| OpenRoleEntry {
         node,
         role,
-        release: release(open.node),
-        tags: open.table.declared_tags(role),
+        release: release_name(open_role.node),
+        tags: open_role.table.declared_tags(role),
     });
     let mut nodes: Vec<ClusterNodeEntry<'_>> =
         fleet.nodes_in_cluster(cluster).filter_map(|id| cluster_node_entry(fleet, id)).collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
-    let name = fleet.cluster(cluster).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default();
-    let sent = QuestionBody { extension: &extension, cluster: &name, asked: entries.collect(), nodes };
-    let body = serde_json::to_vec(&sent).expect("texts, lists and maps by text");
+    let cluster_name = fleet.cluster(cluster).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default();
+    let question = QuestionBody { extension: &extension, cluster: &cluster_name, asked: entries.collect(), nodes };
+    let body = serde_json::to_vec(&question).expect("texts, lists and maps by text");
     if body.len() > MAX_QUESTION_BYTES {
         return Err(QuestionTooLarge { size_bytes: body.len() });
     }
     let hash = sha256(&body);
-    Ok(ExtensionQuestion { extension, cluster, body: body.into(), hash, open_roles: open })
+    Ok(ExtensionQuestion { extension, cluster, body: body.into(), hash, open_roles: undecided })
 }
 
-/// Returns a node as it appears in a question, or `None` if its group or release is missing.
+/// Returns a node as a question contains it. Returns `None` if the node has no group, or if its group or release is
+/// missing.
 fn cluster_node_entry(fleet: &Fleet, id: NodeId) -> Option<ClusterNodeEntry<'_>> {
     let (node, resolved, table) = placed_node(fleet, id)?;
     let roles = spec_roles(Some(resolved), &node.spec);
-    let open: BTreeSet<Name> = open_roles(node, resolved, table).map(|(role, _)| role).collect();
-    let settled: BTreeSet<Name> = roles.difference(&open).cloned().collect();
-    let tags = table.effective_tags(&settled, &node.spec.tags).into_keys().collect();
-    let decided = node.spec.tags.decided.iter().filter(|(role, _)| settled.contains(*role) && table.decider(role).is_some());
-    let decided = decided.map(|(role, decided)| (role, &*decided.tags)).collect();
+    let undecided_roles: BTreeSet<Name> = open_roles(node, resolved, table).map(|(role, _)| role).collect();
+    let decided_roles: BTreeSet<Name> = roles.difference(&undecided_roles).cloned().collect();
+    let tags = table.effective_tags(&decided_roles, &node.spec.tags).into_keys().collect();
+    let pairs = node.spec.tags.decided.iter().filter(|(role, _)| decided_roles.contains(*role) && table.decider(role).is_some());
+    let decided = pairs.map(|(role, decided)| (role, &*decided.tags)).collect();
     Some(ClusterNodeEntry { name: node.display_name(), nodegroup: resolved.group.meta.name.as_str(), roles, tags, decided })
 }
 
+/// A node with its resolved group and the role table of the group.
 type PlacedNode<'a> = (&'a Arc<Node>, &'a Arc<ResolvedGroup>, &'a Arc<RoleTable>);
 
-/// Returns a node with its resolved group and role table, or `None` if the node has none.
+/// Returns a node with its resolved group and role table. Returns `None` if the node has no group, or if the group, an
+/// object above it or the release is missing.
 fn placed_node(fleet: &Fleet, id: NodeId) -> Option<PlacedNode<'_>> {
     let node = fleet.node(id)?;
     let resolved = fleet.resolved_group(node.spec.nodegroup?).ok()?;
     Some((node, resolved, resolved.role_table.as_ref()?))
 }
 
-/// Returns the roles of the node whose tags an extension must decide and has not decided, each with that extension.
+/// Returns the roles of the node whose tags an extension must decide and has not decided yet, each with the name of the
+/// extension.
 fn open_roles<'a>(node: &'a Node, group: &'a ResolvedGroup, table: &'a RoleTable) -> impl Iterator<Item = (Name, &'a str)> + 'a {
     let cluster = group.cluster_id();
     spec_roles(Some(group), &node.spec).into_iter().filter_map(move |role| {
@@ -233,9 +245,10 @@ fn open_roles<'a>(node: &'a Node, group: &'a ResolvedGroup, table: &'a RoleTable
     })
 }
 
-/// Returns a node's tags without outdated decisions, or `None` if none is outdated. Outdated are decisions for roles
-/// that the node no longer has, decisions of another cluster or extension, and tags that are no longer declared. Also
-/// returns `None` if an object above the node is missing, because the decisions cannot be checked then.
+/// Returns the tags of a node without the outdated decisions of extensions, or `None` if no decision is outdated. A
+/// decision is outdated if the node no longer has the role, or if another extension or cluster decides the role now. A
+/// tag of a decision is outdated if it is no longer declared. If an object above the node is missing, the decisions
+/// cannot be checked, and the result is `None`.
 pub fn without_outdated_decisions(fleet: &Fleet, node: &Node) -> Option<NodeTags> {
     if node.spec.tags.decided.is_empty() {
         return None;
@@ -247,9 +260,9 @@ pub fn without_outdated_decisions(fleet: &Fleet, node: &Node) -> Option<NodeTags
             let resolved = fleet.resolved_group(group).ok()?;
             let (roles, cluster) = (spec_roles(Some(resolved), &node.spec), resolved.cluster_id());
             let decider = |role: &Name| resolved.role_table.as_ref().filter(|_| roles.contains(role))?.decider(role);
-            tags.decided.retain(|role, made| decider(role).is_some_and(|extension| made.is_from(extension, cluster)));
+            tags.decided.retain(|role, decision| decider(role).is_some_and(|extension| decision.is_from(extension, cluster)));
             for decision in tags.decided.values_mut() {
-                decision.tags.retain(|tag| resolved.role_table.as_ref().is_some_and(|table| table.is_visible(tag)));
+                decision.tags.retain(|tag| resolved.role_table.as_ref().is_some_and(|table| table.is_declared_or_produced(tag)));
             }
         }
     }
@@ -257,12 +270,12 @@ pub fn without_outdated_decisions(fleet: &Fleet, node: &Node) -> Option<NodeTags
 }
 
 impl ExtensionQuestion {
-    /// Returns the maximum size of an answer, in bytes.
+    /// Returns the maximum size of an answer to this question, in bytes. It grows with the number of roles to decide.
     pub fn max_answer_bytes(&self) -> u64 {
         MAX_ANSWER_BASE_BYTES + MAX_ANSWER_BYTES_PER_ROLE * self.open_roles.len() as u64
     }
 
-    /// Returns a text that names the first node and role of the question and counts the others.
+    /// Returns a text with the first role and node of the question and the number of the others.
     pub fn subject(&self) -> String {
         let (node, role) = self.open_roles.keys().next().expect("a question is about something");
         match self.open_roles.len() - 1 {
@@ -271,31 +284,31 @@ impl ExtensionQuestion {
         }
     }
 
-    /// Parses the answer of the extension. The answer is rejected as a whole if one entry is invalid, so that a node
-    /// never gets a part of its tags.
+    /// Parses the answer of the extension and returns its decisions. One invalid entry rejects the whole answer, so
+    /// that a node never gets only a part of its tags.
     ///
     /// # Errors
-    /// [`BadAnswer`].
+    /// [`BadAnswer`] with the first error in the answer.
     pub fn parse_answer(&self, answer: &[u8]) -> Result<Decisions, BadAnswer> {
         let parsed: ExtensionAnswer = serde_json::from_slice(answer).map_err(|error| BadAnswer::Form(error.to_string()))?;
         let mut decisions = Decisions::new();
         let mut missing: BTreeSet<&(String, Name)> = self.open_roles.keys().collect();
         for AnswerEntry { node, role, tags } in parsed.answers {
-            let unasked = |why| BadAnswer::Unasked { node: truncated(&node), role: truncated(&role), why };
-            let at = Name::new(&role).ok().map(|name| (node.clone(), name));
-            let Some((at, open)) = at.as_ref().and_then(|at| self.open_roles.get_key_value(at)) else {
-                return Err(unasked("was not asked about"));
+            let unexpected_entry = |why| BadAnswer::Unasked { node: truncated(&node), role: truncated(&role), why };
+            let key = Name::new(&role).ok().map(|name| (node.clone(), name));
+            let Some((key, open_role)) = key.as_ref().and_then(|key| self.open_roles.get_key_value(key)) else {
+                return Err(unexpected_entry("was not in the question"));
             };
-            if !missing.remove(at) {
-                return Err(unasked("it answers for twice"));
+            if !missing.remove(key) {
+                return Err(unexpected_entry("it answers for twice"));
             }
             let decision = DecidedTags {
                 extension: self.extension.clone(),
                 cluster: self.cluster,
-                tags: open.check_tags(at, tags)?,
+                tags: open_role.check_tags(key, tags)?,
                 question: Hex(&self.hash).to_string(),
             };
-            decisions.entry(open.node).or_default().insert(at.1.clone(), decision);
+            decisions.entry(open_role.node).or_default().insert(key.1.clone(), decision);
         }
         match missing.first() {
             None => Ok(decisions),
@@ -305,22 +318,22 @@ impl ExtensionQuestion {
 }
 
 impl OpenRole {
-    /// Checks the tags of an answer and returns them, sorted and without duplicates. A tag must be declared in the
-    /// release or cluster, and must not be a tag of another role only.
+    /// Checks the tags that an answer gives for this role and returns them, sorted and without duplicates. Each tag
+    /// must be declared in the release or cluster. A tag that another role declares must be declared by this role too.
     fn check_tags(&self, (node, role): &(String, Name), tags: Vec<String>) -> Result<Vec<TagName>, BadAnswer> {
         if tags.len() > MAX_TAGS_PER_ROLE {
             return Err(BadAnswer::TooMany { node: node.clone(), role: role.clone(), count: tags.len() });
         }
         let declared = self.table.declared_tags(role);
         let check = |text: String| {
-            let bad = |why: String| BadAnswer::Tag { node: node.clone(), role: role.clone(), tag: truncated(&text), why };
-            let tag = TagName::for_declaration(&text).map_err(|error| bad(format!("is none: {error}")))?;
-            if !self.table.is_visible(&tag) {
-                return Err(bad("is declared neither in the release nor in the cluster".to_owned()));
+            let tag_error = |why: String| BadAnswer::Tag { node: node.clone(), role: role.clone(), tag: truncated(&text), why };
+            let tag = TagName::for_declaration(&text).map_err(|error| tag_error(format!("is none: {error}")))?;
+            if !self.table.is_declared_or_produced(&tag) {
+                return Err(tag_error("is declared neither in the release nor in the cluster".to_owned()));
             }
             let other = self.table.roles().find(|(_, produced)| produced.contains(&tag));
             match other.filter(|_| !declared.contains(&tag)) {
-                Some((other, _)) => Err(bad(format!("is of role {other}"))),
+                Some((other, _)) => Err(tag_error(format!("is of role {other}"))),
                 None => Ok(tag),
             }
         };
@@ -329,7 +342,7 @@ impl OpenRole {
     }
 }
 
-/// Shortens and escapes a text of another program for use in a message.
+/// Returns the first 64 characters of a text from another program, escaped for use in a message.
 fn truncated(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()
 }
@@ -349,15 +362,18 @@ mod tests {
 
     /// Returns a question about role `web` of the nodes `a` and `b`.
     fn test_question() -> ExtensionQuestion {
-        let produces =
+        let role_with_tags =
             |names: &[&str]| RoleSpec { tags: Some(names.iter().map(|name| tag_name(name)).collect()), ..RoleSpec::default() };
-        let roles = BTreeMap::from([(role_name("web"), produces(&["nginx"])), (role_name("db"), produces(&["mysql", "nginx"]))]);
+        let roles = BTreeMap::from([
+            (role_name("web"), role_with_tags(&["nginx"])),
+            (role_name("db"), role_with_tags(&["mysql", "nginx"])),
+        ]);
         let tags = BTreeMap::from([(tag_name("spare"), crate::object::TagSpec::default())]);
         let table = Arc::new(RoleTable::new(&roles, &tags, [], &BTreeMap::new()));
-        let open = ["a", "b"].map(|node| {
-            let at = (node.to_owned(), role_name("web"));
+        let open_roles = ["a", "b"].map(|node| {
+            let key = (node.to_owned(), role_name("web"));
             (
-                at,
+                key,
                 OpenRole {
                     node: NodeId(uuid::Uuid::from_u128(node.len() as u128 + u128::from(node == "b"))),
                     table: Arc::clone(&table),
@@ -365,35 +381,43 @@ mod tests {
             )
         });
         let (extension, cluster) = ("placement".to_owned(), ClusterId(uuid::Uuid::nil()));
-        ExtensionQuestion { extension, cluster, body: Arc::default(), hash: [7; 32], open_roles: open.into() }
+        ExtensionQuestion { extension, cluster, body: Arc::default(), hash: [7; 32], open_roles: open_roles.into() }
     }
 
-    fn parse_test_answer(rows: &[(&str, &str, &[&str])]) -> Result<Vec<Vec<String>>, String> {
-        let rows = rows.iter().map(|(node, role, tags)| serde_json::json!({"node": node, "role": role, "tags": tags}));
-        let answer = serde_json::json!({"answers": rows.collect::<Vec<_>>()}).to_string();
-        let read = test_question().parse_answer(answer.as_bytes()).map_err(|error| error.to_string())?;
-        let texts = |made: &DecidedTags| made.tags.iter().map(ToString::to_string).collect();
-        Ok(read.values().flat_map(BTreeMap::values).map(texts).collect())
+    /// Parses an answer with these entries of node, role and tags. Returns the tags of each decision, or the error as
+    /// text.
+    fn parse_test_answer(entries: &[(&str, &str, &[&str])]) -> Result<Vec<Vec<String>>, String> {
+        let entries = entries.iter().map(|(node, role, tags)| serde_json::json!({"node": node, "role": role, "tags": tags}));
+        let answer = serde_json::json!({"answers": entries.collect::<Vec<_>>()}).to_string();
+        let decisions = test_question().parse_answer(answer.as_bytes()).map_err(|error| error.to_string())?;
+        let texts = |decision: &DecidedTags| decision.tags.iter().map(ToString::to_string).collect();
+        Ok(decisions.values().flat_map(BTreeMap::values).map(texts).collect())
     }
 
     #[test]
     fn answer_is_accepted_whole_or_rejected() {
-        let own: &[&str] = &["nginx"];
-        let good = parse_test_answer(&[("b", "web", &["spare", "nginx", "spare"]), ("a", "web", &[])]);
-        assert_eq!(good, Ok(vec![vec![], vec!["nginx".to_owned(), "spare".to_owned()]]), "sorted, each once");
-        let many: Vec<String> = (0..65).map(|n| format!("t{n}")).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        for (rows, expected) in [
-            (&[("a", "web", own)][..], "it says nothing of role web of node b, and 0 more"),
-            (&[("a", "web", own), ("c", "web", own)], "it answers for role web of node \"c\", which was not asked about"),
-            (&[("a", "db", own)], "it answers for role db of node \"a\", which was not asked about"),
-            (&[("a", "web", own), ("a", "web", own)], "it answers for role web of node \"a\", which it answers for twice"),
+        let declared_tags: &[&str] = &["nginx"];
+        let accepted = parse_test_answer(&[("b", "web", &["spare", "nginx", "spare"]), ("a", "web", &[])]);
+        assert_eq!(accepted, Ok(vec![vec![], vec!["nginx".to_owned(), "spare".to_owned()]]), "sorted, each once");
+        let many_tags: Vec<String> = (0..65).map(|number| format!("t{number}")).collect();
+        let many_tags: Vec<&str> = many_tags.iter().map(String::as_str).collect();
+        for (entries, expected) in [
+            (&[("a", "web", declared_tags)][..], "it has no entry for role web of node b, and 0 more"),
+            (
+                &[("a", "web", declared_tags), ("c", "web", declared_tags)],
+                "it answers for role web of node \"c\", which was not in the question",
+            ),
+            (&[("a", "db", declared_tags)], "it answers for role db of node \"a\", which was not in the question"),
+            (
+                &[("a", "web", declared_tags), ("a", "web", declared_tags)],
+                "it answers for role web of node \"a\", which it answers for twice",
+            ),
             (&[("a", "web", &["mysql"])], "it gives node a for role web the tag mysql, which is of role db"),
             (&[("a", "web", &["x"])], "the tag x, which is declared neither in the release nor in the cluster"),
             (&[("a", "web", &["primary-nginx"])], "the tag primary-nginx, which is none: "),
-            (&[("a", "web", &many)], "it gives node a for role web 65 tags, but at most 64 are allowed"),
+            (&[("a", "web", &many_tags)], "it gives node a for role web 65 tags, but at most 64 are allowed"),
         ] {
-            let refusal = parse_test_answer(rows).expect_err(expected);
+            let refusal = parse_test_answer(entries).expect_err(expected);
             assert!(refusal.contains(expected), "{refusal}");
         }
         for text in

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
-/// The JSON type of a field, for the description of the API and for authors of bodies.
+/// The JSON type of a field of a manifest or request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldType {
     /// A text.
@@ -17,41 +17,41 @@ pub enum FieldType {
     Flag,
     /// A time, in the form that [`crate::time::parse`] accepts.
     Time,
-    /// A duration in whole seconds, from the first to the second number.
+    /// A duration in whole seconds, with its minimum and maximum.
     Seconds(u64, u64),
     /// A whole number.
     Count,
     /// Any number.
     Number,
-    /// An object.
+    /// An object with any members.
     Map,
-    /// An object with these members.
+    /// An object with these members and no others.
     Object(&'static [FieldDef]),
-    /// An object whose members are objects with these members.
+    /// An object with any keys. Each value is an object with these members.
     MapOf(&'static [FieldDef]),
-    /// An object with the parameters of its task's type.
+    /// An object with the parameters that the type of a task defines.
     Parameters,
-    /// A list of objects.
+    /// A list of objects with any members.
     Objects,
     /// A list of objects with these members.
     ListOf(&'static [FieldDef]),
     /// A list of texts.
     Names,
-    /// A list of texts; a text is a list of one.
+    /// A list of texts, or a single text, which means a list with this text only.
     TextOrList,
-    /// An object, or a list if one key occurs twice.
+    /// An object, or a list of objects where one key occurs twice.
     MapOrList,
     /// A whole number, or a percentage as text.
     Share,
     /// One of these texts.
     OneOf(&'static [&'static str]),
-    /// Anything.
+    /// Any JSON value.
     Any,
-    /// A field of that type with its own bound.
+    /// A type with another bound than the usual bound of the type.
     UpTo(FieldBound, &'static FieldType),
 }
 
-/// How much a field may hold. Every type has a bound, so every field has one.
+/// The limits on the size of a field's value. Every field type has such limits, so every field has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldBound {
     /// Maximum number of entries in a list or map.
@@ -60,16 +60,19 @@ pub struct FieldBound {
     pub max_entry_bytes: usize,
     /// Maximum length of a text, or of any other value as JSON without white space, in bytes.
     pub max_bytes: usize,
-    /// True if a text in a list of texts, a key of a map, or a required text may be empty.
+    /// True if a text may be empty where it is an item of a list of texts, a key of a map, or the value of a required
+    /// field.
     pub allows_empty: bool,
 }
 
-/// What an author must know of a field to set it.
+/// The help text of a field for authors of manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Help {
-    /// The effect of leaving the field out, in words. Empty if there is none; [`REQUIRED`] if it must be set.
+    /// The effect of leaving the field out, in words. Empty if that has no effect, and [`REQUIRED`] if the field must
+    /// be set.
     pub default: &'static str,
-    /// True if the value of the level above comes before the default.
+    /// True if a field that is left out has the value of the level above. The default then applies only if no level
+    /// sets the field.
     pub is_inherited: bool,
     /// The meaning of the field, in one sentence.
     pub meaning: &'static str,
@@ -99,7 +102,7 @@ pub struct Help {
 pub struct FieldDef {
     /// The name of the field in manifests.
     pub name: &'static str,
-    /// Fuel's names for the field.
+    /// The other names of the field, which are those of Fuel.
     pub aliases: &'static [&'static str],
     /// The JSON type of the field.
     pub field_type: FieldType,
@@ -107,10 +110,10 @@ pub struct FieldDef {
     pub help: Help,
 }
 
-/// The default of a field that must be set.
+/// The value of [`Help::default`] for a field that must be set.
 pub(crate) const REQUIRED: &str = "required";
 
-/// A type with a table of its fields.
+/// A type that has a table of its fields.
 pub trait DescribeFields {
     /// The fields of the type, in order.
     const FIELD_DEFS: &'static [FieldDef];
@@ -118,38 +121,40 @@ pub trait DescribeFields {
 
 /// Maximum length of a text, in bytes.
 const MAX_TEXT_BYTES: usize = 4 * 1024;
-/// Maximum length of a key, or of a text in a list, in bytes. No name, label key or `NAME@VERSION` is as long.
+/// Maximum length of a key, or of a text in a list, in bytes. Every name, label key and `NAME@VERSION` is shorter.
 const MAX_ENTRY_BYTES: usize = 512;
-/// Maximum size of JSON that the type does not describe further, in bytes.
+/// Maximum size of a JSON value whose content the field type does not describe, in bytes.
 const MAX_FREE_JSON_BYTES: usize = 64 * 1024;
-/// Maximum size of a value whose entries have their own bounds, in bytes. No body is larger.
+/// Maximum size of a value whose entries have their own limits, in bytes. It is also the maximum size of a request
+/// body.
 const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
 
 impl FieldBound {
+    /// Returns the limits of a value with this maximum size, in bytes, and with the usual limits for its entries.
     const fn new(bytes: usize) -> Self {
         Self { max_entries: 256, max_entry_bytes: MAX_ENTRY_BYTES, max_bytes: bytes, allows_empty: false }
     }
 
-    /// Returns the bound with another number of entries.
+    /// Returns the limits with another maximum number of entries.
     #[must_use]
     pub const fn max_entries(self, entries: usize) -> Self {
         Self { max_entries: entries, ..self }
     }
 
-    /// Returns the bound with another length of each entry, in bytes.
+    /// Returns the limits with another maximum length of each entry, in bytes.
     #[must_use]
-    pub const fn max_entry_bytes(self, each: usize) -> Self {
-        Self { max_entry_bytes: each, ..self }
+    pub const fn max_entry_bytes(self, bytes: usize) -> Self {
+        Self { max_entry_bytes: bytes, ..self }
     }
 
-    /// Returns the bound with another total size, in bytes.
+    /// Returns the limits with another maximum size of the whole value, in bytes.
     #[must_use]
     pub const fn max_bytes(self, bytes: usize) -> Self {
         Self { max_bytes: bytes, ..self }
     }
 
-    /// Returns the bound with empty entries allowed: where an empty entry has a meaning, or where the reader of the
-    /// field refuses it with its own message.
+    /// Returns the limits with empty entries allowed. Used if an empty entry has a meaning, or if later code refuses it
+    /// with a better message.
     #[must_use]
     pub const fn allowing_empty(self) -> Self {
         Self { allows_empty: true, ..self }
@@ -157,12 +162,12 @@ impl FieldBound {
 }
 
 impl FieldType {
-    /// Returns the type with another number of entries.
+    /// Returns a type with another maximum number of entries than `inner` has.
     pub const fn up_to(entries: usize, inner: &'static Self) -> Self {
         Self::UpTo(inner.bound().max_entries(entries), inner)
     }
 
-    /// Returns the bound of a field of this type.
+    /// Returns the limits on the size of a field of this type.
     pub const fn bound(self) -> FieldBound {
         match self {
             Self::Text
@@ -174,19 +179,19 @@ impl FieldType {
             | Self::Share
             | Self::OneOf(_) => FieldBound::new(MAX_TEXT_BYTES),
             Self::Map | Self::Objects | Self::Any => FieldBound::new(MAX_FREE_JSON_BYTES),
-            // The maximum size of all of its expressions together.
+            // The limit covers all expressions of the field together.
             Self::MapOrList => FieldBound::new(4 * MAX_FREE_JSON_BYTES),
-            // A script and its environment.
+            // The parameters of a task may contain a script and its environment.
             Self::Parameters => FieldBound::new(16 * MAX_FREE_JSON_BYTES),
             Self::Object(_) | Self::MapOf(_) | Self::ListOf(_) | Self::Names => FieldBound::new(MAX_VALUE_BYTES),
-            // A task may name all tasks of its release, whose ids are longer than names.
+            // Such a list may name all tasks of a release. The ids of tasks may be longer than other names.
             Self::TextOrList => FieldBound::new(MAX_VALUE_BYTES).max_entries(4096).max_entry_bytes(1024),
             Self::UpTo(bound, _) => bound,
         }
     }
 
-    /// Returns the empty value of a type, or the only value of a type that has one. Returns `None` for a type without
-    /// an empty value.
+    /// Returns the value that a type has without any content: an empty list or map, `false`, or the only value of an
+    /// enumeration. Returns `None` for other types.
     #[must_use]
     pub fn empty_value(self) -> Option<Value> {
         match self.plain() {
@@ -207,16 +212,16 @@ impl FieldType {
         }
     }
 
-    /// Returns the type without its own bound, if it has one.
+    /// Returns the type without the special limits of [`FieldType::UpTo`].
     #[must_use]
     pub const fn plain(self) -> Self {
         if let Self::UpTo(_, inner) = self { inner.plain() } else { self }
     }
 
-    /// Returns the members of the objects that a field of this type contains. Empty if the type does not define them.
+    /// Returns the members of the objects that a field of this type contains. Empty if the type does not list members.
     pub fn members(self) -> &'static [FieldDef] {
         match self {
-            Self::Object(parts) | Self::MapOf(parts) | Self::ListOf(parts) => parts,
+            Self::Object(fields) | Self::MapOf(fields) | Self::ListOf(fields) => fields,
             Self::UpTo(_, inner) => inner.members(),
             Self::Text
             | Self::Time
@@ -236,12 +241,12 @@ impl FieldType {
         }
     }
 
-    /// Returns a description in a word or two, for people.
+    /// Returns the type in a few words, for people.
     pub fn description(self) -> String {
         match self {
             Self::Text => "text".to_owned(),
             Self::Time => "time".to_owned(),
-            Self::Seconds(least, most) => format!("seconds, {least} to {most}"),
+            Self::Seconds(min_seconds, max_seconds) => format!("seconds, {min_seconds} to {max_seconds}"),
             Self::Flag => "true or false".to_owned(),
             Self::Count => "whole number".to_owned(),
             Self::Number => "number".to_owned(),
@@ -260,35 +265,35 @@ impl FieldType {
 }
 
 impl Help {
-    /// Creates the help of a field from the three columns of its row.
+    /// Creates the help of a field from its default, its meaning and an example.
     pub const fn new(default: &'static str, meaning: &'static str, example: &'static str) -> Self {
         Self { default, is_inherited: false, meaning, example }
     }
 
-    /// Sets whether the level above can provide the value.
+    /// Returns the help with `is_inherited` set to this value.
     #[must_use]
     pub const fn with_inherited(self, inherited: bool) -> Self {
         Self { is_inherited: inherited, ..self }
     }
 
-    /// Returns the effect of leaving the field out, in words.
+    /// Returns the effect of leaving the field out, in words. It includes the level above if the field is inherited.
     pub fn default_text(&self) -> String {
         format!("{}{}", if self.is_inherited { "the value of the level above, else " } else { "" }, self.default)
     }
 }
 
 impl FieldDef {
-    /// Creates a field without other names.
-    pub const fn new(name: &'static str, form: FieldType, help: Help) -> Self {
-        Self { name, aliases: &[], field_type: form, help }
+    /// Creates a field that has no other names.
+    pub const fn new(name: &'static str, value_type: FieldType, help: Help) -> Self {
+        Self { name, aliases: &[], field_type: value_type, help }
     }
 
-    /// Returns whether this is one of its names.
+    /// Returns whether this is the name of the field or one of its aliases.
     pub fn has_name(&self, name: &str) -> bool {
         self.name == name || self.aliases.contains(&name)
     }
 
-    /// Returns whether it must be set.
+    /// Returns whether a manifest must set the field.
     pub(crate) fn is_required(&self) -> bool {
         self.help.default == REQUIRED
     }
@@ -322,13 +327,14 @@ macro_rules! manifest_struct {
 }
 pub(crate) use manifest_struct;
 
-/// Parses a whole number from a text where JSON does not give its type: in a query, an option, or a field of Magnum's.
-/// The notation is that of JSON: no blank, no `+` and no leading zero.
+/// Parses a whole number from a text, where the value is not a JSON number: in a query, an option, or a field of
+/// Magnum's API. Returns `None` unless the text has the notation of JSON: without blanks, `+` or leading zeros.
 pub fn parse_integer<N: FromStr + Display>(text: &str) -> Option<N> {
     text.parse().ok().filter(|number: &N| number.to_string() == text)
 }
 
-/// Parses a boolean as `OpenStack` does: `1 t true on y yes`, `0 f false off n no`, in any case, trimmed.
+/// Parses a boolean as `OpenStack` does: `1 t true on y yes` or `0 f false off n no`, in any case, with blanks around
+/// it. Returns `None` for any other text.
 pub fn parse_boolean(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "t" | "true" | "on" | "y" | "yes" => Some(true),

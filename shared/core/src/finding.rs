@@ -9,45 +9,46 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// How much a finding matters, in ascending order.
+/// The severity of a finding, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Good to know. Nothing to do.
+    /// Useful to know. No action is required.
     Info,
     /// Something may not work as its author expects.
     Warning,
-    /// Something is withheld, or can never run, until a person acts.
+    /// A task or a whole desired state is withheld, or can never run, until a person acts.
     Error,
 }
 
-/// A finding: its severity, rule, object and message.
+/// A message about a state of an object that a person should know, with its severity and rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[display("{severity} {code} {object}: {message}")]
 pub struct Finding {
     /// The severity.
     pub severity: Severity,
-    /// The stable name of the rule, for example `task.unplaced`.
+    /// The stable code of the rule, for example `task.unplaced`.
     pub code: String,
-    /// The object, for example `node/web-1` or `release/site@1 task/ntp`.
+    /// The object that the finding is about, for example `node/web-1` or `release/site@1 task/ntp`.
     pub object: String,
     /// The message for people.
     pub message: String,
-    /// The key of the written object that causes this finding, if the finding is about another object.
+    /// The key of the object whose write causes this finding, if the finding is about another object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "written")]
     pub caused_by: Option<String>,
 }
 
-/// A rule: a stable code, and the severity of its findings.
+/// A kind of finding: its stable code and its severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The code, for example `task.unplaced`.
+    /// The stable code of the rule, for example `task.unplaced`.
     pub code: &'static str,
     /// The severity of each finding.
     pub severity: Severity,
-    /// The field that the findings are about, by its name in manifests. Used if a finding's object names no field.
+    /// The manifest field that the findings are about. Used if the object of a finding names no field. Empty if the
+    /// findings are about whole objects.
     pub field: &'static str,
 }
 
@@ -131,15 +132,15 @@ pub mod rule {
 }
 
 impl Finding {
-    /// Returns the key of the object in manifests and the path of the field in it. The path is empty if the finding is
-    /// about the whole object.
+    /// Returns the manifest key of the object that the finding is about, and the path of the field in it. The path is
+    /// empty if the finding is about the whole object.
     pub fn object_and_field(&self) -> (&str, &str) {
         let (object, field) = self.object.split_once(' ').unwrap_or((&self.object, ""));
         let rule_field = || rule::ALL.iter().find(|rule| rule.code == self.code).map_or("", |rule| rule.field);
         (object, if field.is_empty() { rule_field() } else { field })
     }
 
-    /// Creates a finding of a rule.
+    /// Creates a finding of a rule about an object.
     pub fn new(rule: Rule, object: impl Into<String>, message: impl Into<String>) -> Self {
         let (object, message) = (object.into(), message.into());
         Self { severity: rule.severity, code: rule.code.to_owned(), object, message, caused_by: None }
@@ -151,23 +152,25 @@ pub fn has_error(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)
 }
 
-/// Returns the first error that is not of one of these rules.
+/// Returns the first finding that is an error and is not of one of these rules.
 pub fn first_error_except<'a>(findings: &'a [Finding], rules: &[Rule]) -> Option<&'a Finding> {
-    let is_of_these = |finding: &Finding| rules.iter().any(|rule| rule.code == finding.code);
-    findings.iter().find(|finding| finding.severity == Severity::Error && !is_of_these(finding))
+    let has_excepted_rule = |finding: &Finding| rules.iter().any(|rule| rule.code == finding.code);
+    findings.iter().find(|finding| finding.severity == Severity::Error && !has_excepted_rule(finding))
 }
 
-/// Sorts findings by severity, gravest first, then by object. Removes duplicates.
+/// Sorts findings by severity, the most severe first, and then by object. Removes duplicates.
 pub fn sort_findings(findings: &mut Vec<Finding>) {
     findings.sort_by(|a, b| (Reverse(a.severity), a).cmp(&(Reverse(b.severity), b)));
     findings.dedup();
 }
 
-/// The gravest findings of one response, in the order of [`sort_findings`], up to the maximum. Findings beyond it are
-/// counted. Each finding has its host, if the host is known.
+/// The most severe findings of one response, in the order of [`sort_findings`]. The number of listed findings is
+/// limited, and the others are only counted. `H` is the host that a finding is about, if any.
 #[derive(Debug)]
 pub struct TopFindings<H> {
+    /// The listed findings, each with its host.
     findings: BTreeMap<(Reverse<Severity>, Finding), Option<H>>,
+    /// Number of findings that are not listed.
     dropped_count: usize,
 }
 
@@ -178,15 +181,16 @@ impl<H> Default for TopFindings<H> {
 }
 
 impl<H> TopFindings<H> {
-    /// Maximum number of findings in one response.
+    /// Maximum number of findings that one response lists.
     const MAX_LISTED: usize = 500;
 
-    /// Adds findings that are about no particular host.
+    /// Adds findings without a host.
     pub fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
         self.extend_with_hosts(findings.into_iter().map(|finding| (finding, None)));
     }
 
-    /// Adds findings, each with its host.
+    /// Adds findings, each with the host that it is about, if any. Beyond the maximum, the least severe finding is
+    /// dropped and counted.
     pub fn extend_with_hosts(&mut self, findings: impl IntoIterator<Item = (Finding, Option<H>)>) {
         for (finding, host) in findings {
             self.findings.entry((Reverse(finding.severity), finding)).or_insert(host);
@@ -197,12 +201,13 @@ impl<H> TopFindings<H> {
         }
     }
 
-    /// Returns the list. If findings were dropped, the last entry contains their number.
+    /// Returns the listed findings. If others were dropped, a last finding about `object` contains their number.
     pub fn into_list(self, object: &str) -> Vec<Finding> {
         self.into_list_with(object, |finding, _| finding)
     }
 
-    /// Returns the list like [`into_list`](Self::into_list), and passes each finding with a host to `finish`.
+    /// Returns the list as [`into_list`](Self::into_list) does. Each finding with a host is replaced by the result of
+    /// `finish`.
     pub fn into_list_with(self, object: &str, finish: impl Fn(Finding, H) -> Finding) -> Vec<Finding> {
         let remainder = (self.dropped_count > 0).then(|| {
             let message = format!("{} more findings are not listed; none is graver than these", self.dropped_count);
@@ -216,28 +221,29 @@ impl<H> TopFindings<H> {
     }
 }
 
-/// Returns a text with the number of errors and warnings, which count in strict mode. Returns `None` if there are none.
+/// Returns a text with the number of errors and warnings among the findings. A strict write is refused for these.
+/// Returns `None` if there are none.
 pub fn strict_summary(findings: &[Finding]) -> Option<String> {
-    let number_of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    let counted = |count: usize, word: &str| (count > 0).then(|| format!("{count} {word}{}", if count == 1 { "" } else { "s" }));
+    let count_of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let phrase = |count: usize, word: &str| (count > 0).then(|| format!("{count} {word}{}", if count == 1 { "" } else { "s" }));
     let words: Vec<String> = [Severity::Error, Severity::Warning]
         .into_iter()
-        .filter_map(|severity| counted(number_of(severity), &severity.to_string()))
+        .filter_map(|severity| phrase(count_of(severity), &severity.to_string()))
         .collect();
     (!words.is_empty()).then(|| format!("{} among the findings", words.join(" and ")))
 }
 
-/// Maximum number of names in a finding.
+/// Maximum number of names that a finding lists.
 pub(crate) const MAX_NAMES: usize = 3;
 
-/// Joins the first `most` names, and adds the number of the others. The list is cut because a finding may be about as
-/// many tasks as a release has.
-pub fn join_first<'a>(names: impl Iterator<Item = &'a str>, most: usize) -> String {
+/// Joins the first `max_names` names with commas, and adds the number of the others. A finding may be about all tasks
+/// of a release, so its list of names is limited.
+pub fn join_first<'a>(names: impl Iterator<Item = &'a str>, max_names: usize) -> String {
     let names: Vec<&str> = names.collect();
-    let (first, more) = names.split_at(names.len().min(most));
-    match more.len() {
-        0 => first.join(", "),
-        more => format!("{} and {more} more", first.join(", ")),
+    let (listed, omitted) = names.split_at(names.len().min(max_names));
+    match omitted.len() {
+        0 => listed.join(", "),
+        omitted => format!("{} and {omitted} more", listed.join(", ")),
     }
 }
 
@@ -247,28 +253,29 @@ mod tests {
 
     #[test]
     fn join_first_names_three_and_counts_others() {
-        for (names, said) in
+        for (names, expected) in
             [(&["a"][..], "a"), (&["a", "b", "c"], "a, b, c"), (&["a", "b", "c", "d", "e"], "a, b, c and 2 more")]
         {
-            assert_eq!(join_first(names.iter().copied(), MAX_NAMES), said);
+            assert_eq!(join_first(names.iter().copied(), MAX_NAMES), expected);
         }
     }
 
     #[test]
     fn has_error_is_true_for_every_error_rule() {
         for rule in rule::ALL {
-            let found = [Finding::new(rule::FIELD_IDLE, "x", "y"), Finding::new(*rule, "x", "y")];
-            assert_eq!(has_error(&found), rule.severity == Severity::Error, "{}", rule.code);
+            let findings = [Finding::new(rule::FIELD_IDLE, "x", "y"), Finding::new(*rule, "x", "y")];
+            assert_eq!(has_error(&findings), rule.severity == Severity::Error, "{}", rule.code);
         }
     }
 
     #[test]
     fn top_findings_keeps_gravest_and_counts_others() {
-        let found = |severity, code, object: &str| Finding::new(Rule { code, severity, field: "" }, object, "said");
+        let test_finding = |severity, code, object: &str| Finding::new(Rule { code, severity, field: "" }, object, "said");
         let mut findings = TopFindings::<()>::default();
-        let infos = (0..600).map(|n| found(Severity::Info, "a.info", &format!("node/n{n:03}")));
+        let infos = (0..600).map(|number| test_finding(Severity::Info, "a.info", &format!("node/n{number:03}")));
         findings.extend(infos);
-        findings.extend([found(Severity::Error, "z.error", "node/z"), found(Severity::Warning, "m.warning", "node/m")]);
+        findings
+            .extend([test_finding(Severity::Error, "z.error", "node/z"), test_finding(Severity::Warning, "m.warning", "node/m")]);
         let list = findings.into_list("cluster/c");
         assert_eq!(list.len(), 501);
         assert_eq!((list[0].code.as_str(), list[1].code.as_str()), ("z.error", "m.warning"));
@@ -277,15 +284,16 @@ mod tests {
             list[500].to_string(),
             "info findings.left_off cluster/c: 102 more findings are not listed; none is graver than these"
         );
-        let mut few = TopFindings::<()>::default();
-        few.extend([found(Severity::Info, "a", "b")]);
-        assert_eq!(few.into_list("cluster/c").len(), 1);
+        let mut few_findings = TopFindings::<()>::default();
+        few_findings.extend([test_finding(Severity::Info, "a", "b")]);
+        assert_eq!(few_findings.into_list("cluster/c").len(), 1);
     }
 
     #[test]
     fn strict_summary_counts_errors_and_warnings_only() {
-        let found = |rule| Finding::new(rule, "x", "y");
-        let (info, warning, error) = (found(rule::FIELD_IDLE), found(rule::TASK_TYPE), found(rule::INPUTS_SIZE));
+        let test_finding = |rule| Finding::new(rule, "x", "y");
+        let (info, warning, error) =
+            (test_finding(rule::FIELD_IDLE), test_finding(rule::TASK_TYPE), test_finding(rule::INPUTS_SIZE));
         for (findings, expected) in [
             (vec![], None),
             (vec![info.clone(), info.clone()], None),

@@ -1,8 +1,8 @@
 //! Decides which labels are exported to the host label map, a file that other programs on the host edit too.
 //!
-//! The controller decides this, and sends one bit for each label, so that an agent never guesses. The default is
+//! The controller decides, and sends one bit for each label, so that an agent never guesses. The default is
 //! Cluster API's machine-to-node rule. A site can add patterns, which match the **whole** key. Cluster API's own
-//! patterns are not anchored, so that `foo.com` also allows `wrong.test.foo.com/x`, which nobody intends.
+//! patterns are not anchored, so `foo.com` also allows `wrong.test.foo.com/x` there, which nobody intends.
 //!
 //! A value that is invalid for a Kubernetes label is not exported. It is used everywhere else, and causes a finding.
 
@@ -22,28 +22,29 @@ pub const MAX_PATTERN_BYTES: usize = 256;
 /// Maximum size of a compiled pattern, in bytes.
 const MAX_COMPILED_BYTES: usize = 64 * 1024;
 
-/// A domain whose keys are exported, but not those of its subdomains (Cluster API compares it exactly).
+/// A domain whose keys are exported. Keys of its subdomains are not, because Cluster API compares this domain exactly.
 const EXACT_DOMAIN: &str = "node-role.kubernetes.io";
 /// Domains whose keys are exported, including those of their subdomains.
 const WIDE_DOMAINS: [&str; 3] = ["node-restriction.kubernetes.io", "node.cluster.x-k8s.io", "node.stemma.io"];
 
 manifest_struct! {
-    /// The `host_labels` of a template, cluster or group. The nearest level that sets it replaces the others as a whole.
+    /// The `host_labels` of a template, cluster or group: the labels that are exported to the hosts. The nearest level
+    /// that sets `host_labels` replaces those of the other levels as a whole.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct HostLabels {
-        /// Domains whose keys are exported to the host label map, with their subdomains; `[]` exports none by domain.
+        /// Domains whose keys are exported to the host label map, with their subdomains. `[]` exports no key by domain.
         pub prefixes: Option<Vec<String>> = FieldType::Names, "Cluster API's machine-to-node rule", r#"["example.net"]"#;
         /// Regular expressions for whole label keys that are exported in addition.
         pub patterns: Vec<String> = FieldType::Names, "[]", r#"["tier|zone"]"#;
         /// Regular expressions for whole annotation keys that are exported in addition to the two `node.` domains.
         pub annotations: Vec<String> = FieldType::Names, "[]", r#"["contact"]"#;
-        /// Keys that the host itself may fill if no level and no rule sets or removes them.
+        /// Keys that the host itself may set, if neither a level nor an inspection rule sets or removes them.
         pub accept: BTreeSet<LabelKey> = FieldType::Names, "[]", r#"["rack"]"#;
     }
 }
 
-/// [`HostLabels`], checked and compiled.
+/// A [`HostLabels`] that was checked, with compiled patterns. It decides which labels are exported.
 #[derive(Clone, Debug)]
 pub struct HostLabelRule {
     prefixes: Option<Vec<String>>,
@@ -63,18 +64,18 @@ pub struct HostLabelMap {
 /// The error for invalid `host_labels`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHostLabels {
-    /// A list is too long.
+    /// A list has more than [`MAX_LIST_ITEMS`] entries.
     #[error("a list has at most {MAX_LIST_ITEMS} entries, not {count}")]
     TooMany {
-        /// The list.
+        /// The name of the list, such as `patterns`.
         field: &'static str,
-        /// The length of the list.
+        /// The number of entries.
         count: usize,
     },
     /// A prefix is not a DNS name.
     #[error("{prefix:?} must be a lower-case DNS name without a slash, as 'example.com'")]
     Prefix {
-        /// Index in the list.
+        /// Index of the prefix in `prefixes`.
         at: usize,
         /// The prefix, cut at 64 characters.
         prefix: String,
@@ -82,19 +83,19 @@ pub enum InvalidHostLabels {
     /// A pattern cannot be compiled.
     #[error("{pattern:?} is not a regular expression of at most {MAX_PATTERN_BYTES} bytes: {reason}")]
     Pattern {
-        /// The list.
+        /// The name of the list, such as `patterns`.
         field: &'static str,
-        /// Index in the list.
+        /// Index of the pattern in the list.
         at: usize,
         /// The pattern, cut at 64 characters.
         pattern: String,
-        /// The reason.
+        /// The reason why the pattern cannot be compiled.
         reason: String,
     },
-    /// A restricted key, which no host may set.
+    /// A key of `accept` is restricted, which means that no host may set it.
     #[error("{key} is restricted, no host may set it")]
     Restricted {
-        /// The key.
+        /// The restricted key.
         key: LabelKey,
     },
 }
@@ -112,16 +113,17 @@ impl InvalidHostLabels {
 }
 
 impl HostLabels {
-    /// Checks and compiles the rule.
+    /// Checks and compiles the rule. The annotation patterns are only checked, because annotations are not exported
+    /// yet.
     ///
     /// # Errors
-    /// [`InvalidHostLabels`].
+    /// [`InvalidHostLabels`] for the first invalid entry.
     pub fn compile(&self) -> Result<HostLabelRule, InvalidHostLabels> {
         let prefixes = self.prefixes.as_deref().unwrap_or_default();
         check_count("prefixes", prefixes.len())?;
         check_count("accept", self.accept.len())?;
-        if let Some(at) = prefixes.iter().position(|prefix| LabelKey::new(&format!("{prefix}/x")).is_err()) {
-            return Err(InvalidHostLabels::Prefix { at, prefix: crate::name::truncated(&prefixes[at]) });
+        if let Some(index) = prefixes.iter().position(|prefix| LabelKey::new(&format!("{prefix}/x")).is_err()) {
+            return Err(InvalidHostLabels::Prefix { at: index, prefix: crate::name::truncated(&prefixes[index]) });
         }
         if let Some(key) = self.accept.iter().find(|key| is_restricted(key)) {
             return Err(InvalidHostLabels::Restricted { key: key.clone() });
@@ -143,32 +145,34 @@ impl Default for HostLabelRule {
 }
 
 impl HostLabelRule {
-    /// Returns whether a label of this key is exported if its value is valid in Kubernetes.
+    /// Returns whether a label with this key is exported, provided that Kubernetes accepts the label's value. The
+    /// domain of the key must be listed, or a pattern must match the key.
     pub fn is_exported(&self, key: &str) -> bool {
         let domain = domain(key);
         let has_domain = match &self.prefixes {
-            None => domain == EXACT_DOMAIN || WIDE_DOMAINS.iter().any(|wide| is_same_or_subdomain(domain, wide)),
+            None => domain == EXACT_DOMAIN || WIDE_DOMAINS.iter().any(|parent| is_same_or_subdomain(domain, parent)),
             Some(prefixes) => prefixes.iter().any(|prefix| is_in_prefix(domain, prefix)),
         };
         has_domain || self.patterns.iter().any(|pattern| pattern.is_match(key))
     }
 
-    /// Returns the keys that the host may fill.
+    /// Returns the label keys that the host itself may set.
     pub const fn accepted_keys(&self) -> &BTreeSet<LabelKey> {
         &self.accept
     }
 
-    /// Returns whether the host may fill this key.
+    /// Returns whether the host itself may set a label with this key.
     pub fn is_accepted(&self, key: &str) -> bool {
         self.accept.contains(key)
     }
 
-    /// Returns whether the host may fill the same keys under the other rule.
+    /// Returns whether both rules let the host itself set the same label keys.
     pub fn has_same_accepted_keys(&self, other: &Self) -> bool {
         self.accept == other.accept
     }
 
-    /// Decides which effective labels of a host are exported.
+    /// Divides the labels of a host that this rule exports: those that Kubernetes accepts are exported, and those with
+    /// an invalid value are withheld. Other labels are in neither set.
     pub fn map_labels(&self, labels: &Labels) -> HostLabelMap {
         let mut map = HostLabelMap::default();
         for (key, label) in labels.iter().filter(|(key, _)| self.is_exported(key)) {
@@ -179,18 +183,19 @@ impl HostLabelRule {
     }
 }
 
-/// Returns the domain of a key: the text before the first slash, or the whole key if it has none, as Cluster API does.
+/// Returns the domain of a key: the text before the first slash. A key without a slash is itself the domain, as in
+/// Cluster API.
 fn domain(key: &str) -> &str {
     key.split_once('/').map_or(key, |(domain, _)| domain)
 }
 
-/// Returns whether a domain is exported by a prefix: an equal one, or a subdomain if the prefix is not the exact
-/// domain.
+/// Returns whether a prefix exports the keys of a domain: the domain equals the prefix or is a subdomain. Subdomains of
+/// [`EXACT_DOMAIN`] are excluded, because Cluster API compares this domain exactly.
 fn is_in_prefix(domain: &str, prefix: &str) -> bool {
     if prefix == EXACT_DOMAIN { domain == prefix } else { is_same_or_subdomain(domain, prefix) }
 }
 
-/// Fails if a list has more than the maximum number of items.
+/// Fails if a list has more than [`MAX_LIST_ITEMS`] items. `field` is the name of the list.
 fn check_count(field: &'static str, count: usize) -> Result<(), InvalidHostLabels> {
     if count > MAX_LIST_ITEMS { Err(InvalidHostLabels::TooMany { field, count }) } else { Ok(()) }
 }
@@ -201,10 +206,10 @@ fn compile_all(field: &'static str, patterns: &[String]) -> Result<Vec<Regex>, I
     patterns
         .iter()
         .enumerate()
-        .map(|(at, pattern)| {
+        .map(|(index, pattern)| {
             compile(pattern).map_err(|reason| InvalidHostLabels::Pattern {
                 field,
-                at,
+                at: index,
                 pattern: crate::name::truncated(pattern),
                 reason,
             })
@@ -236,7 +241,7 @@ mod tests {
     #[test]
     fn default_rule_exports_domains_of_cluster_api_and_stemma() {
         let default = HostLabelRule::default();
-        for (key, flows) in [
+        for (key, expected) in [
             ("node-role.kubernetes.io/worker", true),
             ("x.node-role.kubernetes.io/worker", false),
             ("node-restriction.kubernetes.io/x", true),
@@ -247,14 +252,14 @@ mod tests {
             ("tier", false),
             ("node-role.kubernetes.io", true),
         ] {
-            assert_eq!(default.is_exported(key), flows, "{key}");
+            assert_eq!(default.is_exported(key), expected, "{key}");
         }
     }
 
     #[test]
     fn patterns_match_whole_keys_and_stay_anchored() {
-        let site = rule(r#"{"patterns": ["foo\\.com/.*", "rack|row"]}"#).unwrap();
-        for (key, flows) in [
+        let site_rule = rule(r#"{"patterns": ["foo\\.com/.*", "rack|row"]}"#).unwrap();
+        for (key, expected) in [
             ("foo.com/a", true),
             ("wrong.foo.com/a", false),
             ("rack", true),
@@ -262,11 +267,11 @@ mod tests {
             ("arow", false),
             ("node.stemma.io/x", true),
         ] {
-            assert_eq!(site.is_exported(key), flows, "{key}");
+            assert_eq!(site_rule.is_exported(key), expected, "{key}");
         }
-        for bad in ["a)|(b", "(", "(?x) a # "] {
-            let refused = rule(&format!("{{\"patterns\": [{bad:?}]}}")).unwrap_err();
-            assert_eq!(refused.field(), "patterns[0]", "{refused}");
+        for pattern in ["a)|(b", "(", "(?x) a # "] {
+            let error = rule(&format!("{{\"patterns\": [{pattern:?}]}}")).unwrap_err();
+            assert_eq!(error.field(), "patterns[0]", "{error}");
         }
         assert!(rule(&format!("{{\"patterns\": [\"{}\"]}}", "a".repeat(257))).is_err());
         assert!(rule(r#"{"patterns": ["(a{1000}){1000}"]}"#).is_err());
@@ -274,8 +279,8 @@ mod tests {
 
     #[test]
     fn prefixes_replace_default_domains() {
-        let site = rule(r#"{"prefixes": ["example.com", "node-role.kubernetes.io"]}"#).unwrap();
-        for (key, flows) in [
+        let site_rule = rule(r#"{"prefixes": ["example.com", "node-role.kubernetes.io"]}"#).unwrap();
+        for (key, expected) in [
             ("example.com/a", true),
             ("a.example.com/a", true),
             ("badexample.com/a", false),
@@ -283,7 +288,7 @@ mod tests {
             ("a.node-role.kubernetes.io/a", false),
             ("node.stemma.io/a", false),
         ] {
-            assert_eq!(site.is_exported(key), flows, "{key}");
+            assert_eq!(site_rule.is_exported(key), expected, "{key}");
         }
         assert!(rule(r#"{"prefixes": ["Example.com"]}"#).is_err());
     }
@@ -294,8 +299,8 @@ mod tests {
             rule(r#"{"accept": ["rack", "node.stemma.io/pool"]}"#).unwrap_err().to_string(),
             "node.stemma.io/pool is restricted, no host may set it"
         );
-        let site = rule(r#"{"accept": ["rack"]}"#).unwrap();
-        assert!(site.is_accepted("rack") && !site.is_accepted("rac"));
+        let site_rule = rule(r#"{"accept": ["rack"]}"#).unwrap();
+        assert!(site_rule.is_accepted("rack") && !site_rule.is_accepted("rac"));
     }
 
     #[test]

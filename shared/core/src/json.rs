@@ -17,18 +17,19 @@ use crate::name::truncated;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidJson {
     /// The value is not an object.
-    #[error("it is another value")]
+    #[error("the value has another type")]
     NoObject,
-    /// A string with half of a surrogate pair.
+    /// A string has an escape that is not valid Unicode: half of a surrogate pair.
     #[error("has an escape that is not a valid character")]
     Escape,
-    /// A number that neither a 64-bit integer nor a finite 64-bit float can hold.
+    /// A number is too large for both a 64-bit integer and a finite 64-bit float, or would be rounded to 0.
     #[error("number out of range: {number} does not fit into 64 bits; if the field accepts text, put it in quotes")]
     Number {
         /// The number as written, truncated.
         number: String,
     },
-    /// A number of 2^53 or more that canonical JSON prints as another number ([`parse_number`], [`find_inexact`]).
+    /// A number of 2^53 or more would be another number on hosts, because hosts receive canonical JSON, which prints
+    /// numbers as doubles.
     #[error(
         "number out of range: hosts would receive another number than {number}, because it is past 2^53; write it as text, in quotes"
     )]
@@ -38,7 +39,7 @@ pub enum InvalidJson {
     },
 }
 
-/// Why bytes are not UTF-8, and what to do.
+/// The error for the bytes of a file that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUtf8 {
     /// The bytes are UTF-16, as some Windows programs write it.
@@ -49,10 +50,10 @@ pub enum NotUtf8 {
     Invalid,
 }
 
-/// Returns the text of a file in JSON, YAML, TOML or a line format.
+/// Converts the bytes of a file in JSON, YAML, TOML or a line format to text.
 ///
 /// # Errors
-/// [`NotUtf8`].
+/// [`NotUtf8`] if the bytes are UTF-16 or not valid UTF-8.
 pub fn decode_utf8(bytes: Vec<u8>) -> Result<String, NotUtf8> {
     if is_utf16(&bytes) {
         return Err(NotUtf8::Utf16);
@@ -61,14 +62,15 @@ pub fn decode_utf8(bytes: Vec<u8>) -> Result<String, NotUtf8> {
 }
 
 /// Returns whether bytes are UTF-16, as some Windows programs write it: with a byte order mark, or with ASCII
-/// characters in two bytes each. Neither occurs at the beginning of JSON, YAML or TOML in UTF-8. UTF-32 is excluded,
-/// although its byte order mark begins with the same bytes.
+/// characters in two bytes each. JSON, YAML or TOML in UTF-8 never begins in one of these ways. UTF-32 is excluded,
+/// although the byte order mark of UTF-32 begins with that of UTF-16.
 pub fn is_utf16(bytes: &[u8]) -> bool {
-    let is_marked = matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) && !bytes.starts_with(&[0xff, 0xfe, 0, 0]);
-    is_marked || matches!(bytes, [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..])
+    let has_byte_order_mark = matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) && !bytes.starts_with(&[0xff, 0xfe, 0, 0]);
+    has_byte_order_mark || matches!(bytes, [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..])
 }
 
-/// Parses a value. The caller limits its depth ([`nesting_depth`]).
+/// Parses a JSON value without loss. The function is recursive, so the caller must first limit the nesting depth of the
+/// text ([`nesting_depth`]).
 ///
 /// # Errors
 /// [`InvalidJson`] for the first invalid part.
@@ -83,8 +85,8 @@ pub fn parse_value(raw: &RawValue) -> Result<Value, InvalidJson> {
     }
 }
 
-/// Parses a value in which each number without an exact value becomes its text, so that parsing never fails. The caller
-/// limits its depth.
+/// Parses a JSON value and never fails. A number that neither a 64-bit integer nor a float represents exactly is
+/// replaced by its text. The function is recursive, so the caller must first limit the nesting depth of the text.
 pub fn parse_value_with_inexact_texts(raw: &RawValue) -> Value {
     match raw.get().as_bytes().first() {
         Some(b'{') => {
@@ -96,8 +98,8 @@ pub fn parse_value_with_inexact_texts(raw: &RawValue) -> Value {
     }
 }
 
-/// Returns an object in which `rewrite` replaced the value of each member, given its name and value. Any other value is
-/// returned unchanged. The order, repeated names and the texts of numbers are preserved.
+/// Returns a JSON object in which `rewrite` replaced the value of each member, given the member's name and value. A
+/// value that is not an object is returned unchanged. The order, repeated names and the texts of numbers are preserved.
 pub fn rewrite_members(raw: &RawValue, rewrite: impl Fn(&str, &RawValue) -> Box<RawValue>) -> Box<RawValue> {
     let Ok(members) = members(raw) else { return raw.to_owned() };
     let member = |(name, raw): (String, &RawValue)| format!("{}:{}", Value::from(name.as_str()), rewrite(&name, raw).get());
@@ -105,7 +107,7 @@ pub fn rewrite_members(raw: &RawValue, rewrite: impl Fn(&str, &RawValue) -> Box<
     raw_value(format!("{{{}}}", members.join(",")))
 }
 
-/// Returns a list in which `rewrite` replaced each item. Any other value is returned unchanged.
+/// Returns a JSON list in which `rewrite` replaced each item. A value that is not a list is returned unchanged.
 pub fn rewrite_items(raw: &RawValue, rewrite: impl Fn(&RawValue) -> Box<RawValue>) -> Box<RawValue> {
     if !raw.get().starts_with('[') {
         return raw.to_owned();
@@ -119,17 +121,19 @@ pub fn number_to_string(raw: &RawValue) -> Box<RawValue> {
     if is_number(raw) { raw_value(format!("\"{}\"", raw.get())) } else { raw.to_owned() }
 }
 
-/// Returns whether a value is a number without an exact value ([`parse_number`]).
+/// Returns whether a value is a number that [`parse_number`] refuses, because it would be parsed as another number.
 pub fn is_inexact(raw: &RawValue) -> bool {
     is_number(raw) && parse_number(raw.get()).is_err()
 }
 
+/// Returns whether a JSON value is a number.
 fn is_number(raw: &RawValue) -> bool {
     raw.get().starts_with(|first: char| first == '-' || first.is_ascii_digit())
 }
 
+/// Returns a text that is known to be JSON as a raw value.
 fn raw_value(json: String) -> Box<RawValue> {
-    RawValue::from_string(json).expect("it is made of JSON")
+    RawValue::from_string(json).expect("the text is JSON")
 }
 
 /// Returns the members of an object in their order, including repeated names.
@@ -146,7 +150,8 @@ pub fn items(raw: &RawValue) -> Vec<&RawValue> {
     serde_json::from_str(raw.get()).unwrap_or_default()
 }
 
-/// Returns the number of items of a list or members of an object, and 0 for any other value. No item is stored.
+/// Returns the number of items of a list or members of an object, and 0 for any other value. Needs no memory for the
+/// items, because they are not parsed.
 pub fn item_count(raw: &RawValue) -> usize {
     if !raw.get().starts_with(['[', '{']) {
         return 0;
@@ -154,17 +159,18 @@ pub fn item_count(raw: &RawValue) -> usize {
     serde_json::from_str(raw.get()).map_or(0, |ElementCount(count)| count)
 }
 
-/// Estimates the memory that parsing a JSON text takes in addition to the text, in bytes. It is the length of the text,
-/// plus a fixed amount for each value, list and object. The length alone is no estimate: a text may contain a single
-/// value, or one in every two bytes.
+/// Estimates the memory that a JSON text needs after it is parsed, in addition to the text, in bytes. The estimate is
+/// the length of the text, plus a fixed amount for each value, list and object. The length alone is not an estimate,
+/// because a text may consist of a single value, or of one value for every two bytes.
 pub fn parse_memory_bytes(json: &[u8]) -> usize {
-    let (mut memory, mut in_text, mut remaining) = (json.len(), false, json);
+    let (mut memory, mut is_in_string, mut remaining) = (json.len(), false, json);
     while let [byte, rest @ ..] = remaining {
         remaining = rest;
         match byte {
-            b'"' => in_text = !in_text,
-            b'\\' if in_text => remaining = rest.get(1..).unwrap_or_default(),
-            _ if in_text => {}
+            b'"' => is_in_string = !is_in_string,
+            b'\\' if is_in_string => remaining = rest.get(1..).unwrap_or_default(),
+            _ if is_in_string => {}
+            // Each further value of a list or object has a comma or colon before it.
             b',' | b':' => memory += VALUE_BYTES,
             b'[' => memory += LIST_BYTES,
             b'{' => memory += OBJECT_BYTES,
@@ -174,7 +180,7 @@ pub fn parse_memory_bytes(json: &[u8]) -> usize {
     memory
 }
 
-/// Estimates the memory that a value takes, in bytes, as [`parse_memory_bytes`] does.
+/// Estimates the memory that a parsed value needs, in bytes, as [`parse_memory_bytes`] does for a text.
 pub fn value_memory_bytes(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => VALUE_BYTES,
@@ -189,25 +195,26 @@ pub fn value_memory_bytes(value: &Value) -> usize {
 
 /// The size of a value or of a member's name, with the overhead of its allocation, in bytes.
 const VALUE_BYTES: usize = 64;
-/// The size of a list with capacity for its first four values, in bytes.
+/// The size of a list with capacity for four values, in bytes. A list has this capacity after its first value.
 const LIST_BYTES: usize = 128;
-/// The size of an object with capacity for its first eleven members, in bytes.
+/// The size of an object with capacity for eleven members, in bytes. An object has this capacity after its first
+/// member.
 const OBJECT_BYTES: usize = 640;
 
-/// Returns the length of a JSON text without white space and unnecessary escapes, in bytes.
+/// Returns the length that a JSON text would have without white space and unnecessary escapes, in bytes.
 pub fn compact_bytes(json: &str) -> usize {
-    let (mut length, mut in_text, mut remaining) = (0, false, json.as_bytes());
+    let (mut length, mut is_in_string, mut remaining) = (0, false, json.as_bytes());
     while let [byte, rest @ ..] = remaining {
         remaining = rest;
         match byte {
-            b' ' | b'\n' | b'\r' | b'\t' if !in_text => {}
+            b' ' | b'\n' | b'\r' | b'\t' if !is_in_string => {}
             b'\\' => {
                 let (skipped, bytes) = escape_sizes(rest);
                 remaining = rest.get(skipped..).unwrap_or_default();
                 length += bytes;
             }
             b'"' => {
-                in_text = !in_text;
+                is_in_string = !is_in_string;
                 length += 1;
             }
             _ => length += 1,
@@ -216,8 +223,8 @@ pub fn compact_bytes(json: &str) -> usize {
     length
 }
 
-/// Returns how many bytes of an escape follow its backslash, and how many bytes the character takes if it is escaped
-/// only when necessary.
+/// Returns the number of bytes of an escape after its backslash, and the length of its character in compact JSON, in
+/// bytes. `tail` is the text after the backslash. Compact JSON escapes a character only if this is necessary.
 fn escape_sizes(tail: &[u8]) -> (usize, usize) {
     match tail.first() {
         Some(b'u') => {}
@@ -226,6 +233,7 @@ fn escape_sizes(tail: &[u8]) -> (usize, usize) {
     }
     let digits = tail.get(1..5).and_then(|digits| std::str::from_utf8(digits).ok());
     let bytes = match digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
+        // A control character remains escaped as `\u` and four digits. An invalid escape is counted as it is.
         Some(0..0x20) | None => 6,
         // A quote, a backslash, a character of two bytes, or half of a surrogate pair. The pair takes four bytes.
         Some(0x22 | 0x5c | 0x80..0x800 | 0xd800..0xe000) => 2,
@@ -235,11 +243,12 @@ fn escape_sizes(tail: &[u8]) -> (usize, usize) {
     (5, bytes)
 }
 
-/// Parses the text of a JSON number. An integer must fit into 64 bits, signed or unsigned. Any other number becomes a
-/// float. It must not be rounded to 0, nor from 2^53 on to another number.
+/// Parses the text of a JSON number. A number with digits only becomes a 64-bit integer, signed or unsigned. Any other
+/// number becomes a float, which may be rounded below 2^53.
 ///
 /// # Errors
-/// [`InvalidJson::Number`], [`InvalidJson::Inexact`].
+/// [`InvalidJson::Number`] if the integer does not fit into 64 bits, or the float is not finite or would be rounded to
+/// 0. [`InvalidJson::Inexact`] if the float is 2^53 or more and would be rounded.
 pub fn parse_number(text: &str) -> Result<Number, InvalidJson> {
     let is_integer = text.bytes().skip(1).all(|byte| byte.is_ascii_digit()) && text != "-0";
     let out_of_range = || InvalidJson::Number { number: truncated(text) };
@@ -249,6 +258,7 @@ pub fn parse_number(text: &str) -> Result<Number, InvalidJson> {
         return Ok(parsed);
     }
     let decimal = Decimal::parse(text);
+    // An integer that was parsed as a float does not fit into 64 bits. A float of 0 with other digits was rounded to 0.
     if is_integer || parsed.as_f64() == Some(0.0) && !decimal.digits.is_empty() {
         return Err(out_of_range());
     }
@@ -260,7 +270,7 @@ pub fn parse_number(text: &str) -> Result<Number, InvalidJson> {
 struct Decimal {
     /// The digits from the first to the last that is not zero. Empty for zero.
     digits: String,
-    /// How many of the digits are before the decimal point.
+    /// The number of digits before the decimal point. Negative if zeros precede the digits after the point.
     point: isize,
 }
 
@@ -270,37 +280,39 @@ impl Decimal {
         let text = text.trim_start_matches('-');
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        let all = [whole, fraction].concat();
-        let digits = all.trim_start_matches('0');
+        let all_digits = [whole, fraction].concat();
+        let digits = all_digits.trim_start_matches('0');
         if digits.is_empty() {
             return Self { digits: String::new(), point: 0 };
         }
         // An exponent that does not fit belongs to a number that is refused in any case.
         let exponent: isize = exponent.parse().unwrap_or_default();
-        let point = exponent.saturating_add_unsigned(whole.len()).saturating_sub_unsigned(all.len() - digits.len());
+        let point = exponent.saturating_add_unsigned(whole.len()).saturating_sub_unsigned(all_digits.len() - digits.len());
         Self { digits: digits.trim_end_matches('0').to_owned(), point }
     }
 
-    /// Returns whether the number is 2^53 or more and was parsed as another number. Below 2^53, doubles represent every
-    /// integer exactly.
+    /// Returns whether this number is 2^53 or more, and `parsed` is another number. Numbers below 2^53 are not
+    /// compared, because doubles represent every integer below 2^53 exactly.
     fn is_changed_by(&self, parsed: &Number) -> bool {
+        // The digits of 2^53. Digits of two numbers with the same point are in the order of their texts.
         const MIN_INEXACT_INTEGER: &str = "9007199254740992";
-        let digits = MIN_INEXACT_INTEGER.len().cast_signed();
-        let is_past = self.point > digits || self.point == digits && self.digits.as_str() >= MIN_INEXACT_INTEGER;
-        is_past && *self != Self::parse(&parsed.to_string())
+        let digit_count = MIN_INEXACT_INTEGER.len().cast_signed();
+        let is_large = self.point > digit_count || self.point == digit_count && self.digits.as_str() >= MIN_INEXACT_INTEGER;
+        is_large && *self != Self::parse(&parsed.to_string())
     }
 }
 
-/// Returns the first number in a value that hosts would receive as another number, with its path. Hosts receive
-/// canonical JSON (RFC 8785), which prints numbers as doubles.
+/// Finds the first number in a value that hosts would receive as another number. Returns the path of the number, such
+/// as `.a[0]`, and the error. Hosts receive canonical JSON (RFC 8785), which prints numbers as doubles.
 pub fn find_inexact(value: &Value) -> Option<(String, InvalidJson)> {
-    let nested = |step: String, item| find_inexact(item).map(|(path, why)| (step + &path, why));
+    let nested = |step: String, item| find_inexact(item).map(|(path, error)| (step + &path, error));
     match value {
         Value::Number(number) => {
+            // Only integers can differ: a float is already a double.
             let differs = number.as_i128().is_some() && canonical_json(value) != number.to_string();
             differs.then(|| (String::new(), InvalidJson::Inexact { number: number.to_string() }))
         }
-        Value::Array(list) => list.iter().enumerate().find_map(|(at, item)| nested(format!("[{at}]"), item)),
+        Value::Array(list) => list.iter().enumerate().find_map(|(index, item)| nested(format!("[{index}]"), item)),
         Value::Object(map) => map.iter().find_map(|(key, item)| nested(format!(".{}", truncated(key)), item)),
         Value::Null | Value::Bool(_) | Value::String(_) => None,
     }
@@ -322,7 +334,8 @@ pub fn normalize_integers(value: &mut Value) {
     }
 }
 
-/// Returns the integer that canonical JSON prints for a float, or `None` for any other number.
+/// Returns the integer that canonical JSON prints for a float. Returns `None` if canonical JSON prints no 64-bit
+/// integer, or if the number is not a float.
 fn to_integer(number: &Number) -> Option<Number> {
     if !number.is_f64() {
         return None;
@@ -332,9 +345,10 @@ fn to_integer(number: &Number) -> Option<Number> {
     unsigned.or_else(|| text.parse::<i64>().ok().map(Number::from))
 }
 
-/// Deserializes an object of free JSON, from a body or from the store. Older versions stored whole numbers as floats.
-pub(crate) fn deserialize_free_object<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>, D::Error> {
-    let mut object: Map<String, Value> = Map::deserialize(from)?;
+/// Deserializes an object with any JSON values, from the body of a request or from the store. Whole numbers become
+/// integers, because older versions stored them as floats.
+pub(crate) fn deserialize_free_object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+    let mut object: Map<String, Value> = Map::deserialize(deserializer)?;
     object.values_mut().for_each(normalize_integers);
     Ok(object)
 }
@@ -343,8 +357,9 @@ pub(crate) fn deserialize_free_object<'de, D: Deserializer<'de>>(from: D) -> Res
 pub fn python_number(number: &Number) -> String {
     let Some(float) = number.as_f64().filter(|_| number.is_f64()) else { return number.to_string() };
     let scientific = format!("{float:e}");
-    let (mantissa, exponent) = scientific.split_once('e').expect("it is written with an exponent");
+    let (mantissa, exponent) = scientific.split_once('e').expect("the format has an exponent");
     let exponent: i32 = exponent.parse().expect("the exponent of a double is a small whole number");
+    // Python prints a number in this range without an exponent.
     if (-4..16).contains(&exponent) {
         let text = float.to_string();
         return if text.contains('.') { text } else { text + ".0" };
@@ -353,35 +368,35 @@ pub fn python_number(number: &Number) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// Parses a JSON string.
+/// Parses a JSON string, with its quotes.
 ///
 /// # Errors
-/// [`InvalidJson::Escape`].
+/// [`InvalidJson::Escape`] if an escape is not valid Unicode.
 pub fn parse_string(json: &str) -> Result<String, InvalidJson> {
     serde_json::from_str(json).map_err(|_| InvalidJson::Escape)
 }
 
-/// Returns how deep the lists and objects of a JSON text are nested. The text is not validated.
+/// Returns the nesting depth of the lists and objects in a JSON text. The text need not be valid JSON.
 pub fn nesting_depth(json: &str) -> usize {
-    let (mut depth, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
+    let (mut depth, mut max_depth, mut is_in_string, mut is_escaped) = (0_usize, 0, false, false);
     for byte in json.bytes() {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_in_string => is_escaped = true,
+            b'"' => is_in_string = !is_in_string,
+            b'[' | b'{' if !is_in_string => {
                 depth += 1;
-                deepest = deepest.max(depth);
+                max_depth = max_depth.max(depth);
             }
-            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            b']' | b'}' if !is_in_string => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
-    deepest
+    max_depth
 }
 
-/// Returns whether lists and maps are nested at most `depth` deep. The function recurses safely, because parsed JSON is
-/// nested at most 128 deep.
+/// Returns whether lists and maps in a value are nested at most `depth` deep. The recursion is bounded, because
+/// `serde_json` refuses JSON that is nested more than 128 deep.
 pub(crate) fn is_within_depth(value: &Value, depth: usize) -> bool {
     match value {
         Value::Array(list) => depth > 0 && list.iter().all(|item| is_within_depth(item, depth - 1)),
@@ -390,9 +405,11 @@ pub(crate) fn is_within_depth(value: &Value, depth: usize) -> bool {
     }
 }
 
+/// The number of items of a list or members of an object. The items are not stored.
 struct ElementCount(usize);
 
 impl<'de> Deserialize<'de> for ElementCount {
+    /// Counts the items of a list or the members of an object, without storing any of them.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ElementCounter;
         impl<'de> Visitor<'de> for ElementCounter {
@@ -419,9 +436,11 @@ impl<'de> Deserialize<'de> for ElementCount {
     }
 }
 
+/// The members of a JSON object in their order, including repeated names.
 struct ObjectMembers<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for ObjectMembers<'de> {
+    /// Reads the members of an object in their order. A repeated name is a further member. Values remain JSON text.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct MembersVisitor;
         impl<'de> Visitor<'de> for MembersVisitor {
@@ -445,7 +464,8 @@ impl<'de> Deserialize<'de> for ObjectMembers<'de> {
 mod tests {
     use super::*;
 
-    /// The byte order marks are from the Unicode Standard, section 23.8, table 23-6.
+    /// UTF-16 is refused as such. UTF-32 and other invalid bytes are refused as not UTF-8. The byte order marks are
+    /// from the Unicode Standard, section 23.8, table 23-6.
     #[test]
     fn y09_decode_utf8_recognizes_utf16() {
         let utf_16 = |text: &str, bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
@@ -462,44 +482,48 @@ mod tests {
         }
     }
 
+    /// The estimate from a JSON text is at least the memory of the parsed values, and counts no character within a
+    /// string. The estimate from a parsed value is nearly the same.
     #[test]
     fn x03_f05_memory_estimate_covers_parsed_values() {
         let value = size_of::<Value>();
         // A node of the standard library's map holds eleven keys and values.
         let object = 11 * (size_of::<String>() + value);
-        for (item, least) in [("1", value), ("\"a\"", value + 1), ("[1]", 5 * value), ("{\"a\":1}", value + object)] {
+        // A list has capacity for four values. With the list itself, that makes five.
+        for (item, min_bytes) in [("1", value), ("\"a\"", value + 1), ("[1]", 5 * value), ("{\"a\":1}", value + object)] {
             let text = format!("[{}]", vec![item; 1000].join(","));
-            assert!(parse_memory_bytes(text.as_bytes()) >= 1000 * least, "{item}");
+            assert!(parse_memory_bytes(text.as_bytes()) >= 1000 * min_bytes, "{item}");
         }
-        // Characters within a string are not counted as values.
+        // Brackets and commas within a string are not counted. The second text is an object with one member.
         for text in [r#""{[,:,{\",{[""#, r#"{"a\\":"[,"}"#] {
-            let beside = parse_memory_bytes(text.as_bytes()) - text.len();
-            assert!(beside == 0 || beside == OBJECT_BYTES + VALUE_BYTES, "{text}: {beside}");
+            let extra_bytes = parse_memory_bytes(text.as_bytes()) - text.len();
+            assert!(extra_bytes == 0 || extra_bytes == OBJECT_BYTES + VALUE_BYTES, "{text}: {extra_bytes}");
         }
         assert_eq!(parse_memory_bytes(b""), 0);
         // The estimate for a parsed value is the same.
         for text in [r#"{"a":[1,2,{"b":"c"}],"d":null}"#, "[[],[]]"] {
-            let (of_text, of_value) =
+            let (text_estimate, value_estimate) =
                 (parse_memory_bytes(text.as_bytes()), value_memory_bytes(&serde_json::from_str(text).unwrap()));
-            assert!(of_value.abs_diff(of_text) <= 2 * VALUE_BYTES, "{text}: {of_text} {of_value}");
+            assert!(value_estimate.abs_diff(text_estimate) <= 2 * VALUE_BYTES, "{text}: {text_estimate} {value_estimate}");
         }
     }
 
     #[test]
-    fn parse_number_rejects_number_without_exact_value() {
+    fn parse_number_rejects_number_out_of_range() {
         for text in ["0", "-0", "-0.0", "18446744073709551615", "-9223372036854775808", "1.5", "1e20", "-1E-7"] {
             assert_eq!(parse_number(text).map(|number| number.as_f64()), Ok(text.parse().ok()), "{text}");
         }
         for text in ["18446744073709551616", "-9223372036854775809", "1e999"] {
-            let says =
+            let expected =
                 format!("number out of range: {text} does not fit into 64 bits; if the field accepts text, put it in quotes");
-            assert_eq!(parse_number(text).unwrap_err().to_string(), says);
+            assert_eq!(parse_number(text).unwrap_err().to_string(), expected);
         }
     }
 
-    /// IEEE 754 defines which doubles exist. A float is printed as the shortest text that parses to it.
+    /// A float of 2^53 or more is refused if it would be rounded, and is accepted if it is the exact value of a double
+    /// or the shortest text that parses to it. IEEE 754 defines which doubles exist.
     #[test]
-    fn y04_parse_number_rejects_integers_when_rounded() {
+    fn y04_parse_number_rejects_large_float_when_rounded() {
         for text in [
             "9007199254740992.0",
             "9007199254740992e0",
@@ -560,10 +584,10 @@ mod tests {
             normalize_integers(&mut value);
             assert_eq!(value.to_string(), integer, "{written}");
         }
-        for too_large in ["1e20", "-1e19", "1e300"] {
-            let mut value: Value = serde_json::from_str(too_large).unwrap();
+        for text in ["1e20", "-1e19", "1e300"] {
+            let mut value: Value = serde_json::from_str(text).unwrap();
             normalize_integers(&mut value);
-            assert!(value.is_f64(), "{too_large}");
+            assert!(value.is_f64(), "{text}");
         }
     }
 
@@ -597,7 +621,7 @@ mod tests {
         let sent = "{ \"a\" : [ 1 ,\n\t\"x y\" ], \"\\u00e9\\u0041\" : \"\\ud83d\\ude00 \\\" \\u0001 \\u20ac \\/\" }";
         let stored = serde_json::from_str::<Value>(sent).unwrap().to_string();
         assert_eq!((compact_bytes(sent), compact_bytes(&stored)), (stored.len(), stored.len()), "{stored}");
-        assert_eq!([compact_bytes("\"\\"), compact_bytes("\"\\u00"), compact_bytes("")], [3, 7, 0], "what is no JSON");
+        assert_eq!([compact_bytes("\"\\"), compact_bytes("\"\\u00"), compact_bytes("")], [3, 7, 0], "text that is not JSON");
     }
 
     #[test]
@@ -612,16 +636,16 @@ mod tests {
 
     #[test]
     fn find_inexact_returns_path_of_number_changed_by_canonical_json() {
-        for exact in ["9007199254740992", "-9007199254740992", "9007199254740994", "1.5", "-0", "1e20", "[{\"a\": null}]"] {
-            assert_eq!(find_inexact(&serde_json::from_str(exact).unwrap()), None, "{exact}");
+        for text in ["9007199254740992", "-9007199254740992", "9007199254740994", "1.5", "-0", "1e20", "[{\"a\": null}]"] {
+            assert_eq!(find_inexact(&serde_json::from_str(text).unwrap()), None, "{text}");
         }
         for (value, path, number) in [
             ("9007199254740993", "", "9007199254740993"),
             ("[0, -9007199254740993]", "[1]", "-9007199254740993"),
             ("{\"a\": {\"b\": [18446744073709551615]}}", ".a.b[0]", "18446744073709551615"),
         ] {
-            let found = find_inexact(&serde_json::from_str(value).unwrap());
-            assert_eq!(found, Some((path.to_owned(), InvalidJson::Inexact { number: number.to_owned() })), "{value}");
+            let result = find_inexact(&serde_json::from_str(value).unwrap());
+            assert_eq!(result, Some((path.to_owned(), InvalidJson::Inexact { number: number.to_owned() })), "{value}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Stemma's decisions: which labels, traits, tags and tasks a host has, and where each came from.
 //!
-//! Every result here is a function of its arguments. The crate uses no file, socket, clock, environment or randomness,
-//! which its `Cargo.toml` and `clippy.toml` enforce. So the controller, the operator's command and a test get the same
+//! Every function here depends on its arguments only. The crate uses no file, socket, clock, environment or randomness.
+//! Its `Cargo.toml` and `clippy.toml` enforce this. So the controller, the operator's command and a test get the same
 //! result from the same objects, and a result can be computed again later.
 
 pub mod access;

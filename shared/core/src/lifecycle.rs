@@ -1,8 +1,9 @@
-//! Lifecycle limits: how long a drain, the detachment of volumes or a deletion may take, and how long a host must stay
-//! ready before it counts as available.
+//! Lifecycle limits: the maximum durations of a drain, of the detachment of volumes and of a deletion, and the minimum
+//! duration for which a host must be ready before it is available.
 //!
-//! Every level may set a limit, and the nearest level that sets it decides. Limits are part of the *known* state. A
-//! change reaches a host at once, even while it drains, and starts no task (Cluster API's in-place propagation).
+//! Every level may set a limit, and the level nearest to the host that sets the limit decides. Limits are part of the
+//! *known* state. A change reaches a host at once, even during a drain, and starts no task. Cluster API calls this
+//! in-place propagation.
 //! An unset limit and zero differ. An unset limit is inherited from the level above. Zero means "no limit" for a
 //! timeout, and overrides the levels above. For deletions, Cluster API does not distinguish unset and zero. Stemma
 //! does, and uses Cluster API's default if the limit is unset.
@@ -17,33 +18,33 @@ use crate::time::MAX_DURATION_SECONDS;
 /// One of the four lifecycle fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LifecycleField {
-    /// Maximum duration of a host's `drain` tasks.
+    /// Maximum duration of the `drain` tasks of a host. Zero means no limit.
     NodeDrainTimeout,
-    /// Maximum duration of the detachment of the host's volumes, after the drain.
+    /// Maximum duration of the detachment of a host's volumes, after the drain. Zero means no limit.
     NodeVolumeDetachTimeout,
-    /// Maximum duration of the `cleanup` tasks of a deleted host.
+    /// Maximum duration of the `cleanup` tasks of a deleted host. Zero means no limit.
     NodeDeletionTimeout,
-    /// Minimum duration for which a host is ready before it counts as available. Zero means no wait.
+    /// Minimum duration for which a host must be ready before it is available. Zero means no wait.
     MinReadySeconds,
 }
 
-/// A maximum duration.
+/// The value of a lifecycle limit: a duration, or no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
     /// No limit.
     Forever,
-    /// At most this duration.
+    /// A maximum duration. For [`LifecycleField::MinReadySeconds`], a minimum duration.
     Within(Duration),
 }
 
-/// Where the limit in force comes from: a level, or the default.
+/// The origin of the limit in force: a level, or the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitOrigin {
-    /// No level sets it.
+    /// The default, because no level sets the limit.
     Default,
-    /// The nearest level that sets it.
+    /// The level nearest to the host that sets the limit.
     Level(Level),
 }
 
@@ -54,26 +55,26 @@ pub enum LimitOrigin {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lifecycle {
-    /// [`LifecycleField::NodeDrainTimeout`].
+    /// Maximum duration of the `drain` tasks, in seconds. 0 means no limit.
     pub node_drain_timeout: Option<i32>,
-    /// [`LifecycleField::NodeVolumeDetachTimeout`].
+    /// Maximum duration of the detachment of the host's volumes, in seconds. 0 means no limit.
     pub node_volume_detach_timeout: Option<i32>,
-    /// [`LifecycleField::NodeDeletionTimeout`].
+    /// Maximum duration of the `cleanup` tasks of a deleted host, in seconds. 0 means no limit.
     pub node_deletion_timeout: Option<i32>,
-    /// [`LifecycleField::MinReadySeconds`].
+    /// Minimum duration for which a host must be ready before it is available, in seconds.
     pub min_ready_seconds: Option<i32>,
 }
 
 /// The four lifecycle limits in force on a host, each with its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LifecycleLimits {
-    /// [`LifecycleField::NodeDrainTimeout`].
+    /// Maximum duration of the `drain` tasks.
     pub node_drain_timeout: ValueWithOrigin<Limit, LimitOrigin>,
-    /// [`LifecycleField::NodeVolumeDetachTimeout`].
+    /// Maximum duration of the detachment of the host's volumes.
     pub node_volume_detach_timeout: ValueWithOrigin<Limit, LimitOrigin>,
-    /// [`LifecycleField::NodeDeletionTimeout`].
+    /// Maximum duration of the `cleanup` tasks of a deleted host.
     pub node_deletion_timeout: ValueWithOrigin<Limit, LimitOrigin>,
-    /// [`LifecycleField::MinReadySeconds`]: always [`Limit::Within`].
+    /// Minimum duration for which a host must be ready before it is available. Always [`Limit::Within`].
     pub min_ready_seconds: ValueWithOrigin<Limit, LimitOrigin>,
 }
 
@@ -83,12 +84,12 @@ pub struct LifecycleLimits {
 pub struct LimitOutOfRange {
     /// The field.
     pub field: LifecycleField,
-    /// The number that was written.
+    /// The number of seconds that the author wrote.
     pub seconds: i64,
 }
 
 impl LifecycleField {
-    /// Returns the name in manifests and over HTTP.
+    /// Returns the name of the field in manifests and in bodies of the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NodeDrainTimeout => "node_drain_timeout",
@@ -98,7 +99,8 @@ impl LifecycleField {
         }
     }
 
-    /// Returns the limit that applies if no level sets one. The deletion default of ten seconds is Cluster API's.
+    /// Returns the limit that applies if no level sets this field. The ten seconds of the deletion timeout are the
+    /// default of Cluster API.
     pub(crate) const fn default_limit(self) -> Limit {
         match self {
             Self::NodeDrainTimeout | Self::NodeVolumeDetachTimeout => Limit::Forever,
@@ -107,7 +109,7 @@ impl LifecycleField {
         }
     }
 
-    /// Converts an author's whole seconds to a limit.
+    /// Converts the whole seconds that an author wrote to a limit. For a timeout, 0 means no limit.
     ///
     /// # Errors
     /// [`LimitOutOfRange`] for less than 0 or more than [`MAX_DURATION_SECONDS`].
@@ -119,7 +121,8 @@ impl LifecycleField {
         }
     }
 
-    /// Returns the limit in force. `limits` contains the levels that set one, in any order.
+    /// Returns the limit in force with its origin. `limits` contains the limit of each level that sets this field, in
+    /// any order. The level nearest to the host wins. Without such a level, the default applies.
     pub fn resolve(self, limits: impl IntoIterator<Item = (Level, Limit)>) -> ValueWithOrigin<Limit, LimitOrigin> {
         nearest_value(limits).map_or_else(
             || ValueWithOrigin { value: self.default_limit(), origin: LimitOrigin::Default },
@@ -127,6 +130,7 @@ impl LifecycleField {
         )
     }
 
+    /// Returns the limit that 0 seconds mean: no limit for a timeout, and no wait for the minimum duration.
     const fn zero_limit(self) -> Limit {
         match self {
             Self::NodeDrainTimeout | Self::NodeVolumeDetachTimeout | Self::NodeDeletionTimeout => Limit::Forever,
@@ -134,6 +138,7 @@ impl LifecycleField {
         }
     }
 
+    /// Returns the meaning of 0 in words, for messages.
     const fn zero_meaning(self) -> &'static str {
         match self.zero_limit() {
             Limit::Forever => "no limit",
@@ -143,15 +148,15 @@ impl LifecycleField {
 }
 
 impl Lifecycle {
-    /// Returns the seconds that were written for a field.
+    /// Returns the number of seconds that the author of this level wrote for a field, or `None` if the field is unset.
     pub fn get(&self, field: LifecycleField) -> Option<i64> {
-        let written = match field {
+        let seconds = match field {
             LifecycleField::NodeDrainTimeout => self.node_drain_timeout,
             LifecycleField::NodeVolumeDetachTimeout => self.node_volume_detach_timeout,
             LifecycleField::NodeDeletionTimeout => self.node_deletion_timeout,
             LifecycleField::MinReadySeconds => self.min_ready_seconds,
         };
-        written.map(i64::from)
+        seconds.map(i64::from)
     }
 }
 
@@ -167,11 +172,12 @@ impl LifecycleLimits {
         ]
     }
 
-    /// Merges the fields of the levels, in any order. A number out of range is ignored.
+    /// Returns the limits in force. `levels` contains the fields of each level, in any order. A number out of range is
+    /// ignored, as if it were unset.
     pub fn resolve(levels: &[(Level, Lifecycle)]) -> Self {
         let resolve_field = |field: LifecycleField| {
-            field.resolve(levels.iter().filter_map(|(level, written)| {
-                let limit = field.limit(written.get(field)?).ok()?;
+            field.resolve(levels.iter().filter_map(|(level, lifecycle)| {
+                let limit = field.limit(lifecycle.get(field)?).ok()?;
                 Some((*level, limit))
             }))
         };
@@ -196,7 +202,7 @@ mod tests {
 
     #[test]
     fn resolve_uses_nearest_level() {
-        for (field, said, value, origin) in [
+        for (field, limits, value, origin) in [
             (NodeDrainTimeout, vec![], Forever, LimitOrigin::Default),
             (NodeDeletionTimeout, vec![], Within(Duration::from_secs(10)), LimitOrigin::Default),
             (MinReadySeconds, vec![], Within(Duration::ZERO), LimitOrigin::Default),
@@ -204,18 +210,18 @@ mod tests {
             (NodeDrainTimeout, vec![(Node, MINUTE), (Cluster, HOUR)], MINUTE, LimitOrigin::Level(Node)),
             (NodeDeletionTimeout, vec![(Cluster, HOUR), (NodeGroup, Forever)], Forever, LimitOrigin::Level(NodeGroup)),
         ] {
-            assert_eq!(field.resolve(said.clone()), ValueWithOrigin { value, origin }, "{field:?} {said:?}");
+            assert_eq!(field.resolve(limits.clone()), ValueWithOrigin { value, origin }, "{field:?} {limits:?}");
         }
     }
 
     #[test]
-    fn limit_accepts_only_whole_seconds_in_range() {
+    fn limit_accepts_only_seconds_in_range() {
         assert_eq!(NodeDrainTimeout.limit(0), Ok(Forever));
         assert_eq!(MinReadySeconds.limit(0), Ok(Within(Duration::ZERO)));
         assert_eq!(NodeDrainTimeout.limit(60), Ok(MINUTE));
         for seconds in [-1, i64::MIN, i64::try_from(MAX_DURATION_SECONDS).unwrap() + 1] {
-            let refused = NodeDrainTimeout.limit(seconds).unwrap_err();
-            assert_eq!(refused.to_string(), format!("node_drain_timeout takes 0 (no limit) to 31622400 seconds, not {seconds}"));
+            let error = NodeDrainTimeout.limit(seconds).unwrap_err();
+            assert_eq!(error.to_string(), format!("node_drain_timeout takes 0 (no limit) to 31622400 seconds, not {seconds}"));
         }
         assert_eq!(
             MinReadySeconds.limit(-1).unwrap_err().to_string(),

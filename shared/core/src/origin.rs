@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A level of inheritance, from the farthest to the nearest to the host. The greater level is the nearer one.
+/// A level of inheritance. The levels are ordered by their distance to the host: a greater level is nearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", self.name())]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// The template that a cluster is made from.
+    /// The template from which a cluster inherits.
     ClusterTemplate,
     /// The cluster.
     Cluster,
@@ -26,7 +26,7 @@ pub enum Origin {
     /// The default, if no other source sets a value.
     #[display("default")]
     Default,
-    /// The operators, at this level.
+    /// The operators, who set the value at this level.
     Level(Level),
     /// The inspection rule with this name or uuid.
     #[display("rule {_0}")]
@@ -41,7 +41,7 @@ pub enum Origin {
 pub struct ValueWithOrigin<T, O = Origin> {
     /// The value.
     pub value: T,
-    /// The source from which the value comes.
+    /// The source of the value.
     pub origin: O,
 }
 
@@ -57,9 +57,8 @@ impl Level {
     }
 }
 
-/// Returns the value of the nearest level that sets a field such as a release, a mode or `host_labels`.
-///
-/// The levels may be in any order. Levels without a value are omitted by the caller.
+/// Returns the value of the level that is nearest to the host, with this level. `values` contains the levels that set a
+/// field, such as a release or a mode, in any order. Returns `None` if `values` is empty.
 pub fn nearest_value<T>(values: impl IntoIterator<Item = (Level, T)>) -> Option<ValueWithOrigin<T, Level>> {
     values.into_iter().max_by_key(|(level, _)| *level).map(|(origin, value)| ValueWithOrigin { value, origin })
 }

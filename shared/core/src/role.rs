@@ -2,8 +2,8 @@
 //!
 //! Effective tags = (tags of roles − unassigned) ∪ assigned. Assigned and unassigned tags are stored apart from roles,
 //! so a change of roles removes nothing that was set by hand. A [`RoleTable`] combines a release with a cluster: the
-//! roles with the cluster's changes, and the predefined and user-defined tags. It is built once for all nodes of the
-//! cluster.
+//! roles of the release with the cluster's changes, the tags of the release, and the tags that the cluster adds. A
+//! table is built once for all nodes of the cluster.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,8 @@ use crate::ownership::{Manager, OwnedSet, ProvidedValue};
 pub struct RoleTable {
     roles: BTreeMap<Name, Vec<TagName>>,
     tags: BTreeMap<TagName, TagSpec>,
-    /// The roles whose tags an extension decides, with that extension.
+    /// The roles whose tags an extension decides, each with the extension. An extension is a program next to the
+    /// controller.
     deciders: BTreeMap<Name, String>,
 }
 
@@ -26,9 +27,9 @@ pub struct RoleTable {
 pub enum TagOrigin {
     /// The tag is produced by roles.
     Roles {
-        /// The roles that produce it.
+        /// The roles that produce the tag.
         roles: Vec<Name>,
-        /// The extensions that decided this for some of the roles.
+        /// The extensions that decided that some of these roles produce the tag.
         extensions: BTreeSet<String>,
     },
     /// The tag was assigned by hand. A role may produce it too.
@@ -44,8 +45,8 @@ pub struct NotAssigned {
 }
 
 impl RoleTable {
-    /// Combines a release's roles and tags with user-defined tags (of the release and of the cluster) and with the
-    /// cluster's changes. A role that only the cluster names produces the tags that the cluster adds to it.
+    /// Combines a release's roles and tags with `user_tags`, the tags that users define, and with a cluster's changes
+    /// of roles. A role that only the cluster names produces the tags that the cluster adds to this role.
     pub fn new<'a>(
         roles: &BTreeMap<Name, RoleSpec>,
         tags: &BTreeMap<TagName, TagSpec>,
@@ -70,7 +71,8 @@ impl RoleTable {
         table
     }
 
-    /// Adds the extensions that decide the tags of some roles. If several name the same role, the first one decides.
+    /// Adds the extensions that decide the tags of some roles. If several extensions name the same role, the first of
+    /// them decides its tags.
     #[must_use]
     pub fn with_extensions(mut self, extensions: &[ExtensionUse]) -> Self {
         for entry in extensions {
@@ -81,27 +83,28 @@ impl RoleTable {
         self
     }
 
-    /// Returns the extension that decides the tags of a role.
+    /// Returns the extension that decides the tags of a role, or `None` if no extension does.
     pub fn decider(&self, role: &Name) -> Option<&str> {
         self.deciders.get(role).map(String::as_str)
     }
 
-    /// Returns the extensions that decide the tags of any role.
+    /// Returns the extension of each role whose tags an extension decides.
     pub fn deciders(&self) -> impl Iterator<Item = &str> {
         self.deciders.values().map(String::as_str)
     }
 
-    /// Returns the tags that a role produces on a node: the tags that its extension decided, or else the tags that it
-    /// declares.
-    pub fn produced_tags<'a>(&'a self, role: &Name, by_hand: &'a NodeTags) -> impl Iterator<Item = &'a TagName> {
-        let decided = self.decision(role, by_hand);
-        let tags = decided.map_or_else(|| self.declared_tags(role), |decided| &decided.tags);
-        tags.iter().filter(move |tag| decided.is_none() || self.is_visible(tag))
+    /// Returns the tags that a role produces on a node: the tags that the role's extension decided, or else the tags
+    /// that the role declares. A decided tag that nothing declares is omitted. `node_tags` is stored with the node.
+    pub fn produced_tags<'a>(&'a self, role: &Name, node_tags: &'a NodeTags) -> impl Iterator<Item = &'a TagName> {
+        let decision = self.decision(role, node_tags);
+        let tags = decision.map_or_else(|| self.declared_tags(role), |decision| &decision.tags);
+        tags.iter().filter(move |tag| decision.is_none() || self.is_declared_or_produced(tag))
     }
 
-    /// Returns the decision of a role's extension for a node.
-    pub(crate) fn decision<'a>(&self, role: &Name, by_hand: &'a NodeTags) -> Option<&'a DecidedTags> {
-        by_hand.decided.get(role).filter(|decided| self.decider(role) == Some(&decided.extension))
+    /// Returns the tags that the role's extension decided for a node. `None` if the node has no decision, or a decision
+    /// of another extension.
+    pub(crate) fn decision<'a>(&self, role: &Name, node_tags: &'a NodeTags) -> Option<&'a DecidedTags> {
+        node_tags.decided.get(role).filter(|decided| self.decider(role) == Some(&decided.extension))
     }
 
     /// Returns the tags that a role declares, or none if the role is unknown.
@@ -109,7 +112,7 @@ impl RoleTable {
         self.roles.get(role).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether the role is declared here.
+    /// Returns whether the release or the cluster has a role.
     pub fn has_role(&self, role: &str) -> bool {
         self.roles.contains_key(role)
     }
@@ -119,8 +122,8 @@ impl RoleTable {
         self.tags.get(tag)
     }
 
-    /// Returns whether the tag is declared here or produced by a role.
-    pub(crate) fn is_visible(&self, tag: &str) -> bool {
+    /// Returns whether a tag is declared in this cluster or produced by a role.
+    pub(crate) fn is_declared_or_produced(&self, tag: &str) -> bool {
         self.tags.contains_key(tag) || self.roles.values().flatten().any(|produced| produced.as_str() == tag)
     }
 
@@ -134,31 +137,32 @@ impl RoleTable {
         self.roles.iter().map(|(name, tags)| (name, tags.as_slice()))
     }
 
-    /// Returns whether one node of the cluster holds the tag as primary.
+    /// Returns whether the tag is declared with `has_primary`, so that one node of the cluster holds it as primary.
     pub fn has_primary(&self, tag: &TagName) -> bool {
         self.tags.get(tag).is_some_and(|spec| spec.has_primary)
     }
 
-    /// Returns the effective tags of a node with these roles, each with its origin.
-    pub fn effective_tags(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags) -> BTreeMap<TagName, TagOrigin> {
+    /// Returns the effective tags of a node with these roles, each with its origin: the roles that produce the tag, or
+    /// an assignment by hand. `node_tags` is stored with the node.
+    pub fn effective_tags(&self, roles: &BTreeSet<Name>, node_tags: &NodeTags) -> BTreeMap<TagName, TagOrigin> {
         let mut effective = BTreeMap::new();
-        let unassigned = |tag: &TagName| by_hand.unassigned.get(tag).is_some();
+        let is_unassigned = |tag: &TagName| node_tags.unassigned.get(tag).is_some();
         for role in roles {
-            let extension = self.decision(role, by_hand).map(|decided| &decided.extension);
-            for tag in self.produced_tags(role, by_hand).filter(|tag| !unassigned(tag)) {
-                let new = || TagOrigin::Roles { roles: Vec::new(), extensions: BTreeSet::new() };
-                if let TagOrigin::Roles { roles, extensions } = effective.entry(tag.clone()).or_insert_with(new) {
+            let extension = self.decision(role, node_tags).map(|decided| &decided.extension);
+            for tag in self.produced_tags(role, node_tags).filter(|tag| !is_unassigned(tag)) {
+                let new_origin = || TagOrigin::Roles { roles: Vec::new(), extensions: BTreeSet::new() };
+                if let TagOrigin::Roles { roles, extensions } = effective.entry(tag.clone()).or_insert_with(new_origin) {
                     roles.push(role.clone());
                     extensions.extend(extension.cloned());
                 }
             }
         }
-        effective.extend(by_hand.assigned.members().map(|tag| (tag.clone(), TagOrigin::Assigned)));
+        effective.extend(node_tags.assigned.members().map(|tag| (tag.clone(), TagOrigin::Assigned)));
         effective
     }
 
-    /// Returns whether operators gave an effective tag to the node: by hand, or by a role that declares it. Tags that
-    /// only an extension adds do not count, because the extension may decide by what hosts report.
+    /// Returns whether operators gave an effective tag to the node: by hand, or by a role that declares the tag.
+    /// `false` for a tag that only an extension adds, because the extension may decide by what hosts report.
     pub fn is_asserted(&self, tag: &TagName, origin: &TagOrigin) -> bool {
         match origin {
             TagOrigin::Assigned => true,
@@ -166,69 +170,71 @@ impl RoleTable {
         }
     }
 
-    /// Assigns a tag by hand. If a role produces the tag and it was unassigned, only the unassignment is removed,
-    /// because that is enough.
-    pub fn assign(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags, tag: &TagName, by: &Manager) -> NodeTags {
-        let mut next = by_hand.clone();
-        next.unassigned = without_tag(&by_hand.unassigned, tag, by);
-        let is_restored = by_hand.unassigned.get(tag).is_some() && self.is_produced(roles, by_hand, tag);
+    /// Returns a node's tag data after a tag was assigned by hand. If a role produces the tag and an operator
+    /// unassigned it before, only the unassignment is removed, because the node then has the tag again.
+    pub fn assign(&self, roles: &BTreeSet<Name>, node_tags: &NodeTags, tag: &TagName, manager: &Manager) -> NodeTags {
+        let mut tags = node_tags.clone();
+        tags.unassigned = without_tag(&node_tags.unassigned, tag, manager);
+        let is_restored = node_tags.unassigned.get(tag).is_some() && self.is_produced(roles, node_tags, tag);
         if !is_restored {
-            next.assigned = with_tag(&by_hand.assigned, tag, by);
+            tags.assigned = with_tag(&node_tags.assigned, tag, manager);
         }
-        next
+        tags
     }
 
-    /// Unassigns a tag by hand. An assignment of it is removed. A tag that a role produces is stored as unassigned.
+    /// Returns a node's tag data after a tag was unassigned by hand. An assignment of the tag is removed. If a role
+    /// produces the tag, the tag is stored as unassigned.
     ///
     /// # Errors
     /// [`NotAssigned`] if the node does not have the tag.
     pub fn unassign(
         &self,
         roles: &BTreeSet<Name>,
-        by_hand: &NodeTags,
+        node_tags: &NodeTags,
         tag: &TagName,
-        by: &Manager,
+        manager: &Manager,
     ) -> Result<NodeTags, NotAssigned> {
-        if !self.effective_tags(roles, by_hand).contains_key(tag) {
+        if !self.effective_tags(roles, node_tags).contains_key(tag) {
             return Err(NotAssigned { tag: tag.clone() });
         }
-        let mut next = by_hand.clone();
-        next.assigned = without_tag(&by_hand.assigned, tag, by);
-        if self.is_produced(roles, by_hand, tag) {
-            next.unassigned = with_tag(&by_hand.unassigned, tag, by);
+        let mut tags = node_tags.clone();
+        tags.assigned = without_tag(&node_tags.assigned, tag, manager);
+        if self.is_produced(roles, node_tags, tag) {
+            tags.unassigned = with_tag(&node_tags.unassigned, tag, manager);
         }
-        Ok(next)
+        Ok(tags)
     }
 
     /// Returns whether one of these roles produces the tag on a node.
-    fn is_produced(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags, tag: &TagName) -> bool {
-        roles.iter().any(|role| self.produced_tags(role, by_hand).any(|given| given == tag))
+    fn is_produced(&self, roles: &BTreeSet<Name>, node_tags: &NodeTags, tag: &TagName) -> bool {
+        roles.iter().any(|role| self.produced_tags(role, node_tags).any(|produced| produced == tag))
     }
 
-    /// Returns whether one of these roles produces or may produce the tag. An extension may give a role any tag that no
-    /// other role declares.
+    /// Returns whether one of these roles produces or may produce the tag. A role whose tags an extension decides may
+    /// produce any tag that no other role declares.
     pub fn may_produce(&self, roles: &BTreeSet<Name>, tag: &TagName) -> bool {
-        let may = |role: &Name| {
-            let other_declares = || self.roles.iter().any(|(other, tags)| other != role && tags.contains(tag));
-            self.declared_tags(role).contains(tag) || (self.decider(role).is_some() && !other_declares())
+        let may_produce_tag = |role: &Name| {
+            let is_declared_by_other = || self.roles.iter().any(|(other_role, tags)| other_role != role && tags.contains(tag));
+            self.declared_tags(role).contains(tag) || (self.decider(role).is_some() && !is_declared_by_other())
         };
-        roles.iter().any(may)
+        roles.iter().any(may_produce_tag)
     }
 }
 
 /// The names of one node that role and tag selectors match against.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatchNames {
-    /// The names for role selectors, sorted.
+    /// The names that role selectors are matched against, sorted.
     pub roles: Box<[Box<str>]>,
-    /// The names for tag selectors, sorted. With primary matching `replaces`, `primary-x` replaces `x`.
+    /// The names that tag selectors are matched against, sorted. On the primary holder of tag `x`, the name `primary-x`
+    /// is added. With primary matching `replaces`, it replaces `x`.
     pub tags: Box<[Box<str>]>,
 }
 
 impl MatchNames {
-    /// Returns the names of a node with these roles and tags, some of which it holds as primary.
+    /// Returns the names of a node with these roles and tags. `primaries` are the tags that the node holds as primary.
     ///
-    /// A role with the name of a primary tag shares its election, so the holder matches the role selector `primary-x`.
+    /// If a role has the name `x` of such a tag, the node also matches the role selector `primary-x`.
     pub fn new<'a>(
         matching: Matching,
         table: &RoleTable,
@@ -236,66 +242,71 @@ impl MatchNames {
         tags: impl IntoIterator<Item = &'a TagName>,
         primaries: &[TagName],
     ) -> Self {
-        let shared: Vec<_> = primaries.iter().filter(|tag| table.has_role(tag.as_str())).collect();
+        let role_primaries: Vec<_> = primaries.iter().filter(|tag| table.has_role(tag.as_str())).collect();
         let roles = roles.into_iter().map(Name::as_str);
         let tags = tags.into_iter().map(TagName::as_str);
         Self {
-            roles: selector_names(matching.primary, roles, &shared),
+            roles: selector_names(matching.primary, roles, &role_primaries),
             tags: selector_names(matching.primary, tags, &primaries.iter().collect::<Vec<_>>()),
         }
     }
 
-    /// Returns the names of roles.
+    /// Returns the names that role selectors are matched against.
     pub(crate) fn role_names(&self) -> impl Iterator<Item = &str> + Clone {
         self.roles.iter().map(AsRef::as_ref)
     }
 
-    /// Returns the names of tags.
+    /// Returns the names that tag selectors are matched against.
     pub fn tag_names(&self) -> impl Iterator<Item = &str> + Clone {
         self.tags.iter().map(AsRef::as_ref)
     }
 }
 
-/// Returns the names that selectors match: plain names, and `primary-…` names in addition to them or instead of them.
+/// Returns the names that selectors are matched against: the plain names, and a name `primary-…` for each of
+/// `primaries`. With matching `adds`, a node that holds `x` as primary has both names, with `replaces` only
+/// `primary-x`.
 fn selector_names<'a>(primary: PrimaryMatching, plain: impl Iterator<Item = &'a str>, primaries: &[&TagName]) -> Box<[Box<str>]> {
-    let held: BTreeSet<&str> = primaries.iter().map(|tag| tag.as_str()).collect();
+    let primary_set: BTreeSet<&str> = primaries.iter().map(|tag| tag.as_str()).collect();
     let mut names: BTreeSet<Box<str>> = match primary {
         PrimaryMatching::Adds => plain.map(Into::into).collect(),
-        PrimaryMatching::Replaces => plain.filter(|name| !held.contains(name)).map(Into::into).collect(),
+        PrimaryMatching::Replaces => plain.filter(|name| !primary_set.contains(name)).map(Into::into).collect(),
     };
-    names.extend(held.iter().map(|name| format!("{PRIMARY_PREFIX}{name}").into_boxed_str()));
+    names.extend(primary_set.iter().map(|name| format!("{PRIMARY_PREFIX}{name}").into_boxed_str()));
     names.into_iter().collect()
 }
 
-/// Compares names in natural order: runs of digits as numbers, everything else by bytes. `web-9` comes before `web-10`.
-pub fn natural_cmp(a: &str, b: &str) -> Ordering {
-    let (mut left, mut right) = (a.as_bytes(), b.as_bytes());
-    while let (Some(x), Some(y)) = (left.first(), right.first()) {
-        if x.is_ascii_digit() && y.is_ascii_digit() {
-            let (left_digits, rest_left) = split_number(left);
-            let (right_digits, rest_right) = split_number(right);
+/// Compares names in natural order: runs of digits as numbers, all other characters by bytes. `web-9` comes before
+/// `web-10`.
+pub fn natural_cmp(first: &str, second: &str) -> Ordering {
+    let (mut left, mut right) = (first.as_bytes(), second.as_bytes());
+    while let (Some(left_byte), Some(right_byte)) = (left.first(), right.first()) {
+        if left_byte.is_ascii_digit() && right_byte.is_ascii_digit() {
+            let (left_digits, left_rest) = split_number(left);
+            let (right_digits, right_rest) = split_number(right);
             let order = left_digits.len().cmp(&right_digits.len()).then_with(|| left_digits.cmp(right_digits));
             if order != Ordering::Equal {
                 return order;
             }
-            (left, right) = (rest_left, rest_right);
-        } else if x == y {
+            (left, right) = (left_rest, right_rest);
+        } else if left_byte == right_byte {
             (left, right) = (&left[1..], &right[1..]);
         } else {
-            return x.cmp(y);
+            return left_byte.cmp(right_byte);
         }
     }
-    // The numbers differ at most in leading zeros. Then the texts decide, so that the order is total.
-    left.len().cmp(&right.len()).then_with(|| a.cmp(b))
+    // Here, the numbers in the names differ at most in leading zeros. The texts decide then, so that the order is
+    // total.
+    left.len().cmp(&right.len()).then_with(|| first.cmp(second))
 }
 
 /// Splits a text into the digits at its start, without leading zeros, and the rest.
 fn split_number(text: &[u8]) -> (&[u8], &[u8]) {
-    let end = text.iter().position(|c| !c.is_ascii_digit()).unwrap_or(text.len());
-    let zeros = text[..end].iter().position(|c| *c != b'0').unwrap_or(end);
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let zeros = text[..end].iter().position(|byte| *byte != b'0').unwrap_or(end);
     (&text[zeros..end], &text[end..])
 }
 
+/// Returns the tags that a role declares. A role whose `tags` is absent declares the tag of its own name.
 fn role_tags(name: &Name, role: &RoleSpec) -> Vec<TagName> {
     match &role.tags {
         Some(tags) => tags.clone(),
@@ -303,18 +314,21 @@ fn role_tags(name: &Name, role: &RoleSpec) -> Vec<TagName> {
     }
 }
 
+/// Adds a tag to a list, unless the list has the tag already.
 fn push_tag(tags: &mut Vec<TagName>, tag: &TagName) {
     if !tags.contains(tag) {
         tags.push(tag.clone());
     }
 }
 
-fn with_tag(set: &OwnedSet<TagName>, tag: &TagName, by: &Manager) -> OwnedSet<TagName> {
-    set.patch(by, &BTreeMap::from([(tag.clone(), Some(ProvidedValue::Value(())))]))
+/// Returns a set of tags with a tag added in the name of a manager (an author of labels and tags).
+fn with_tag(set: &OwnedSet<TagName>, tag: &TagName, manager: &Manager) -> OwnedSet<TagName> {
+    set.patch(manager, &BTreeMap::from([(tag.clone(), Some(ProvidedValue::Value(())))]))
 }
 
-fn without_tag(set: &OwnedSet<TagName>, tag: &TagName, by: &Manager) -> OwnedSet<TagName> {
-    set.patch(by, &BTreeMap::from([(tag.clone(), None)]))
+/// Returns a set of tags with the entry of a tag removed in the name of a manager (an author of labels and tags).
+fn without_tag(set: &OwnedSet<TagName>, tag: &TagName, manager: &Manager) -> OwnedSet<TagName> {
+    set.patch(manager, &BTreeMap::from([(tag.clone(), None)]))
 }
 
 #[cfg(test)]
@@ -333,6 +347,8 @@ mod tests {
         Manager::new("test").unwrap()
     }
 
+    /// Returns a table with two roles. The role `db` produces the tags `mysql` and `common`. The role `plain` produces
+    /// the tag of its own name.
     fn table() -> RoleTable {
         let db = RoleSpec { tags: Some(vec![tag("mysql"), tag("common")]), ..RoleSpec::default() };
         let roles = BTreeMap::from([(role("db"), db), (role("plain"), RoleSpec::default())]);
@@ -351,51 +367,57 @@ mod tests {
         assert_eq!(names(&table().effective_tags(&roles, &NodeTags::default())), ["plain"]);
     }
 
+    /// The role `db` produces the tags `mysql` and `common`. An assigned tag remains without the role, and an
+    /// unassigned tag is absent in spite of the role.
     #[test]
     fn manual_tags_survive_change_of_roles() {
-        let (table, by) = (table(), manager());
+        let (table, manager_name) = (table(), manager());
         let db = BTreeSet::from([role("db")]);
-        let none = BTreeSet::new();
-        let hand = table.assign(&db, &NodeTags::default(), &tag("mysql"), &by);
-        assert_eq!(names(&table.effective_tags(&none, &hand)), ["mysql"]);
+        let no_roles = BTreeSet::new();
+        let node_tags = table.assign(&db, &NodeTags::default(), &tag("mysql"), &manager_name);
+        assert_eq!(names(&table.effective_tags(&no_roles, &node_tags)), ["mysql"]);
 
-        let hand = table.unassign(&db, &NodeTags::default(), &tag("common"), &by).unwrap();
-        assert_eq!(names(&table.effective_tags(&db, &hand)), ["mysql"]);
+        let node_tags = table.unassign(&db, &NodeTags::default(), &tag("common"), &manager_name).unwrap();
+        assert_eq!(names(&table.effective_tags(&db, &node_tags)), ["mysql"]);
     }
 
+    /// The role `db` produces the tags `mysql` and `common`. A tag that the node does not have, such as `redis`, cannot
+    /// be unassigned.
     #[test]
     fn assign_restores_tag_when_unassigned() {
-        let (table, by) = (table(), manager());
+        let (table, author) = (table(), manager());
         let db = BTreeSet::from([role("db")]);
-        let hand = table.unassign(&db, &NodeTags::default(), &tag("common"), &by).unwrap();
-        let hand = table.assign(&db, &hand, &tag("common"), &by);
-        assert!(hand.is_empty(), "{hand:?}");
-        let both = table.unassign(&db, &hand, &tag("common"), &by).unwrap();
-        let both = table.unassign(&db, &both, &tag("mysql"), &by).unwrap();
-        let one = table.assign(&db, &both, &tag("common"), &by);
-        assert_eq!(names(&table.effective_tags(&db, &one)), ["common"], "the other one stays away");
-        let missing = table.unassign(&db, &hand, &tag("redis"), &by).unwrap_err();
+        let node_tags = table.unassign(&db, &NodeTags::default(), &tag("common"), &author).unwrap();
+        let node_tags = table.assign(&db, &node_tags, &tag("common"), &author);
+        assert!(node_tags.is_empty(), "{node_tags:?}");
+        let both_unassigned = table.unassign(&db, &node_tags, &tag("common"), &author).unwrap();
+        let both_unassigned = table.unassign(&db, &both_unassigned, &tag("mysql"), &author).unwrap();
+        let one_restored = table.assign(&db, &both_unassigned, &tag("common"), &author);
+        assert_eq!(names(&table.effective_tags(&db, &one_restored)), ["common"], "the tag mysql is still unassigned");
+        let missing = table.unassign(&db, &node_tags, &tag("redis"), &author).unwrap_err();
         assert_eq!(missing.to_string(), "tag redis is not assigned, and no role of the node produces it");
     }
 
+    /// The role `plain` produces the tag `plain`, and no role produces the tag `redis`.
     #[test]
     fn unassign_changes_only_tags_from_roles() {
-        let (table, by) = (table(), manager());
+        let (table, author) = (table(), manager());
         let plain = BTreeSet::from([role("plain")]);
-        let hand = table.unassign(&plain, &NodeTags::default(), &tag("plain"), &by).unwrap();
-        assert!(table.assign(&plain, &hand, &tag("plain"), &by).is_empty(), "the role gives it again");
-        let by_hand = table.assign(&BTreeSet::new(), &hand, &tag("plain"), &by);
-        assert_eq!(names(&table.effective_tags(&BTreeSet::new(), &by_hand)), ["plain"], "no role gives it any more");
+        let node_tags = table.unassign(&plain, &NodeTags::default(), &tag("plain"), &author).unwrap();
+        assert!(table.assign(&plain, &node_tags, &tag("plain"), &author).is_empty(), "the role produces the tag again");
+        let assigned = table.assign(&BTreeSet::new(), &node_tags, &tag("plain"), &author);
+        assert_eq!(names(&table.effective_tags(&BTreeSet::new(), &assigned)), ["plain"], "no role has the tag");
 
-        let hand = table.assign(&plain, &NodeTags::default(), &tag("redis"), &by);
-        assert!(table.unassign(&plain, &hand, &tag("redis"), &by).unwrap().is_empty(), "no role gave it");
+        let node_tags = table.assign(&plain, &NodeTags::default(), &tag("redis"), &author);
+        assert!(table.unassign(&plain, &node_tags, &tag("redis"), &author).unwrap().is_empty(), "no role has the tag");
     }
 
+    /// The extension decides the tags of the role `plain`. The role `db` declares `mysql`, and no role declares `free`.
     #[test]
     fn extension_may_produce_any_tag_of_no_other_role() {
-        let uses = [ExtensionUse { roles: vec![role("plain")], extension: "rack".into() }];
-        let table = table().with_extensions(&uses);
-        for (roles, name, may) in [
+        let extensions = [ExtensionUse { roles: vec![role("plain")], extension: "rack".into() }];
+        let table = table().with_extensions(&extensions);
+        for (roles, name, may_produce) in [
             (&["db"][..], "mysql", true),
             (&["db"], "plain", false),
             (&["db"], "free", false),
@@ -406,10 +428,12 @@ mod tests {
             (&[], "free", false),
         ] {
             let roles: BTreeSet<Name> = roles.iter().map(|name| role(name)).collect();
-            assert_eq!(table.may_produce(&roles, &tag(name)), may, "{roles:?} {name}");
+            assert_eq!(table.may_produce(&roles, &tag(name)), may_produce, "{roles:?} {name}");
         }
     }
 
+    /// The cluster replaces the tag `db` of the role `db` by `x`, and adds the role `new` with the tag `y`. Users added
+    /// the tag `u` to the role `db`.
     #[test]
     fn role_table_uses_changes_of_cluster() {
         let base = table();
@@ -427,13 +451,13 @@ mod tests {
     #[test]
     fn match_names_add_or_replace_primary_tag() {
         let tags = [tag("common"), tag("mysql")];
-        let held = [tag("mysql")];
+        let primaries = [tag("mysql")];
         for (primary, expected) in [
             (PrimaryMatching::Adds, &["common", "mysql", "primary-mysql"][..]),
             (PrimaryMatching::Replaces, &["common", "primary-mysql"][..]),
         ] {
             let matching = Matching { primary, ..Matching::default() };
-            let names = MatchNames::new(matching, &table(), &[role("db")], &tags, &held);
+            let names = MatchNames::new(matching, &table(), &[role("db")], &tags, &primaries);
             assert_eq!(names.tag_names().collect::<Vec<_>>(), expected);
             assert_eq!(names.role_names().collect::<Vec<_>>(), ["db"]);
         }
@@ -444,6 +468,6 @@ mod tests {
         let mut names = ["web-10", "web-9", "web", "db-2", "web-09", "web-9a", "web-010"];
         names.sort_by(|a, b| natural_cmp(a, b));
         assert_eq!(names, ["db-2", "web", "web-09", "web-9", "web-9a", "web-010", "web-10"]);
-        assert_eq!(natural_cmp("web-a", "web-1"), Ordering::Greater, "a digit beside a letter is a byte");
+        assert_eq!(natural_cmp("web-a", "web-1"), Ordering::Greater, "a digit next to a letter is compared as a byte");
     }
 }

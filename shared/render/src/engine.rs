@@ -18,7 +18,7 @@ use crate::script::DeferredValues;
 use crate::view::InputView;
 use crate::{RenderLimits, Secrets};
 
-/// The environment from which each rendering starts.
+/// The minijinja environment that each rendering copies.
 static BASE_ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = filters::environment();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -34,7 +34,8 @@ pub(crate) struct Engine {
     limits: RenderLimits,
 }
 
-/// A writer that counts the bytes of values, also in captured text that is not part of the result yet.
+/// A writer that counts the bytes of all values, also of those in text that a template captures in a variable. Fails if
+/// their number exceeds the limit.
 struct CountingWriter<'o, 'w> {
     out: &'o mut Output<'w>,
     written_bytes: &'o AtomicUsize,
@@ -43,19 +44,19 @@ struct CountingWriter<'o, 'w> {
 
 impl fmt::Write for CountingWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let before = self.written_bytes.fetch_add(text.len(), Ordering::Relaxed);
-        if before.saturating_add(text.len()) > self.limit {
+        let previous_bytes = self.written_bytes.fetch_add(text.len(), Ordering::Relaxed);
+        if previous_bytes.saturating_add(text.len()) > self.limit {
             return Err(fmt::Error);
         }
         self.out.write_str(text)
     }
 }
 
-/// A buffer for the rendered text, up to the limit.
+/// A buffer for the rendered text. A write that would exceed the limit fails.
 struct BoundedBuffer {
     bytes: Vec<u8>,
     limit: usize,
-    /// True if the text did not fit.
+    /// True if a write failed because the text was too long.
     is_full: bool,
 }
 
@@ -79,19 +80,21 @@ impl Engine {
         Self { view: Arc::new(InputView::new(inputs, secrets)), limits }
     }
 
+    /// Returns the inputs that templates have read so far, sorted.
     pub(crate) fn references_read(&self) -> Vec<Reference> {
         self.view.references_read()
     }
 
-    /// Renders a text. All bytes that values write are counted, also in captured text.
+    /// Renders a text. The bytes of all values are counted, because text that the template captures in a variable could
+    /// grow without being part of the result.
     pub(crate) fn text(&self, template: &str) -> Result<String, RenderError> {
         let mut environment = BASE_ENVIRONMENT.clone();
-        let written = Arc::new(AtomicUsize::new(0));
-        let (counter, limit) = (Arc::clone(&written), self.captured_limit());
+        let written_bytes = Arc::new(AtomicUsize::new(0));
+        let (counter, limit) = (Arc::clone(&written_bytes), self.captured_limit());
         environment.set_formatter(move |out, _, value| {
             write!(CountingWriter { out, written_bytes: &counter, limit }, "{value}").map_err(Error::from)
         });
-        self.render_template(environment, template, &written)
+        self.render_template(environment, template, &written_bytes)
     }
 
     /// Renders an item of a command. A NUL is refused, because no program can receive one.
@@ -100,21 +103,24 @@ impl Engine {
         if text.contains('\0') { Err(RenderError::new(0, Cause::Nul)) } else { Ok(text) }
     }
 
-    /// Renders a shell script. Each value is written as a mark, and quoted for its position afterwards.
+    /// Renders a shell script. The rendered text first contains a mark in place of each value. Afterwards, each mark is
+    /// replaced by its value, quoted for its position.
     pub(crate) fn script(&self, template: &str) -> Result<String, RenderError> {
         let mut environment = BASE_ENVIRONMENT.clone();
         filters::add_raw(&mut environment);
         let deferred = Arc::new(DeferredValues::new(|mark| template.contains(mark) || self.view.has_char(mark)));
-        let written = Arc::new(AtomicUsize::new(0));
-        let (marks, counter, limit) = (Arc::clone(&deferred), Arc::clone(&written), self.captured_limit());
+        let written_bytes = Arc::new(AtomicUsize::new(0));
+        let (marks, counter, limit) = (Arc::clone(&deferred), Arc::clone(&written_bytes), self.captured_limit());
         environment.set_formatter(move |out, _, value| {
             let mut out = CountingWriter { out, written_bytes: &counter, limit };
             if value.is_undefined() {
                 return Ok(());
             }
             match value.downcast_object_ref::<UnquotedValue>() {
-                Some(raw) if marks.has_mark(&raw.0) => Err(Error::new(ErrorKind::InvalidOperation, "`raw` of a mark")),
-                Some(raw) => out.write_str(&raw.0).map_err(Error::from),
+                // A captured text already contains marks of values, which must be quoted.
+                Some(unquoted) if marks.has_mark(&unquoted.0) => Err(Error::new(ErrorKind::InvalidOperation, "`raw` of a mark")),
+                Some(unquoted) => out.write_str(&unquoted.0).map_err(Error::from),
+                // `out` counts only the bytes of the mark, so the bytes of the value are added here.
                 None => {
                     let text = value.to_string();
                     counter.fetch_add(text.len(), Ordering::Relaxed);
@@ -122,17 +128,19 @@ impl Engine {
                 }
             }
         });
-        let marked = self.render_template(environment, template, &written)?;
-        let script = deferred.fill(&marked, self.limits.output_bytes)?;
+        let marked_script = self.render_template(environment, template, &written_bytes)?;
+        let script = deferred.fill(&marked_script, self.limits.output_bytes)?;
         if script.contains('\0') { Err(RenderError::new(0, Cause::Nul)) } else { Ok(script) }
     }
 
-    /// Returns the limit for all values together, in bytes. Text that is captured and inserted later counts twice.
+    /// Returns the maximum size of all values together, in bytes. Text that is captured and inserted later is counted
+    /// twice, so this limit is larger than that of the result.
     fn captured_limit(&self) -> usize {
         self.limits.output_bytes.saturating_mul(4)
     }
 
-    /// Renders a template within the limits. `written` counts the bytes of values.
+    /// Renders a template within the limits. `written` is the number of bytes that values wrote, which the formatter of
+    /// the environment counts.
     fn render_template(
         &self,
         mut environment: Environment<'_>,
@@ -144,6 +152,7 @@ impl Engine {
         }
         environment.set_fuel(Some(self.limits.steps));
         environment.set_recursion_limit(self.limits.depth);
+        // Removes the failed reads of an earlier rendering.
         self.view.take_failed_reads();
         let limit = self.limits.output_bytes;
         let mut result = BoundedBuffer { bytes: Vec::new(), limit, is_full: false };
@@ -155,8 +164,8 @@ impl Engine {
         Ok(String::from_utf8(result.bytes).expect("the engine writes text"))
     }
 
-    /// Converts the outcome of a rendering. A recorded read that failed is reported first, because minijinja does not
-    /// know its reason.
+    /// Converts the outcome of a rendering. If a read failed, its recorded reason is returned first, because minijinja
+    /// does not know it. `is_full` is true if a limit on bytes was exceeded.
     fn check_outcome(&self, outcome: Result<(), Error>, is_full: bool) -> Result<(), RenderError> {
         let failed_reads = self.view.take_failed_reads();
         let line = outcome.as_ref().err().and_then(Error::line).unwrap_or(0);
@@ -182,18 +191,19 @@ impl Engine {
         Err(RenderError::new(line, cause))
     }
 
-    /// Returns minijinja's message. If there are secrets among the inputs, returns only the error's kind, since the
-    /// message may quote values.
+    /// Returns minijinja's message, cut to 200 characters. If one of the inputs is a secret, returns only the kind of
+    /// the error, because the message may quote values.
     fn error_detail(&self, error: &Error) -> String {
         let message = match error.detail() {
             Some(detail) if !self.view.has_secrets => format!("{}: {detail}", error.kind()),
             _ => error.kind().to_string(),
         };
-        message.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
+        message.chars().take(200).map(|character| if character.is_control() { ' ' } else { character }).collect()
     }
 }
 
-/// Returns what to do about an error that has no cause of its own, by minijinja's message. The result quotes no value.
+/// Returns the advice for an error for which [`Cause`] has no variant of its own. The advice depends on minijinja's
+/// message, and quotes no value.
 fn remedy_for(error: &Error) -> Remedy {
     let detail = error.detail().unwrap_or_default();
     match error.kind() {

@@ -2,20 +2,21 @@
 
 use std::fmt;
 
-/// A template could not be rendered. The message contains no value of a secret.
+/// The error for a template that could not be rendered. The message contains no value of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderError {
-    /// Line of the template, from 1. For some causes it is a line of the rendered text. 0 if unknown.
+    /// Line in the template, from 1, or 0 if it is not known. For [`Cause::Unquotable`] it is a line of the rendered
+    /// text.
     pub line: u32,
     /// The cause.
     pub cause: Cause,
 }
 
-/// The cause of an error. Its message includes what to do about it.
+/// The cause of an error. Its message includes advice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// The template is not valid minijinja syntax. Templates of a release are checked when it is stored, so this one
-    /// has another source.
+    /// The template is not valid minijinja syntax. A release is checked when it is stored, so only a template from
+    /// elsewhere has this error.
     #[error("it cannot be parsed: {detail}; see docs/templates.md for what a template can contain")]
     Syntax {
         /// minijinja's message.
@@ -24,13 +25,15 @@ pub enum Cause {
     /// An input is absent, and the template does not allow for that.
     #[error("it needs {}; set it, or write `is defined` or `|default(…)`", format_references(.references))]
     Absent {
-        /// The absent inputs that may have caused the error, as text: the last read if it is absent, else all.
+        /// The absent inputs that may have caused the error, as text. If the last read was of an absent input, only
+        /// that input. Else all absent inputs that were read.
         references: Vec<String>,
     },
     /// The template reads something that is not among its inputs.
     #[error("it reads `{reference}`, which is not among its inputs; check the release with `stemma validate`")]
     NotAnInput {
-        /// The reference as text. If several inputs are read as a whole, their path, such as `labels` or `params.deep`.
+        /// The reference as text. If the template uses a whole root or path, that path, such as `labels` or
+        /// `params.deep`.
         reference: String,
     },
     /// The value of a secret is not available.
@@ -44,7 +47,7 @@ pub enum Cause {
     /// A limit is exceeded.
     #[error("it takes more than {limit} {what}; make it smaller, or split the task")]
     Limit {
-        /// The unit that is limited.
+        /// The unit of the limit, such as `steps`.
         what: &'static str,
         /// The limit.
         limit: usize,
@@ -58,31 +61,31 @@ pub enum Cause {
     /// A command or script would contain a NUL, which cannot be passed to a program.
     #[error("a value holds a NUL, which cannot be passed to a program; remove it from the value")]
     Nul,
-    /// The template does something that its values do not allow.
+    /// The template contains an operation that its values do not allow.
     #[error("{detail}{}", remedy.as_str())]
     Failed {
         /// minijinja's message, or only its kind if secrets are among the inputs.
         detail: String,
-        /// What to do about it.
+        /// The advice, which ends the message.
         remedy: Remedy,
     },
 }
 
-/// What to do about an operation that the values of a template do not allow.
+/// The advice for an operation that the values of a template do not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// A calculation has no result: check the numbers.
+    /// A calculation has no result, for example a division by 0: check the numbers.
     Arithmetic,
     /// The template uses a name that does not exist.
     UnknownName,
-    /// A filter refused its arguments. The error itself states what it accepts.
+    /// A filter refused its arguments. The message of the error already states which arguments the filter accepts.
     InvalidArgument,
-    /// Anything else: the types of the values do not fit together.
+    /// Any other error: the types of the values do not fit together.
     TypeMismatch,
 }
 
 impl Remedy {
-    /// Returns the end of the error message.
+    /// Returns the end of the error message, with the advice.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Arithmetic => {
@@ -95,10 +98,11 @@ impl Remedy {
     }
 }
 
+/// Returns the absent inputs as the object of the sentence "it needs …".
 fn format_references(references: &[String]) -> String {
     match references {
         [] => "a value that is absent".to_owned(),
-        [one] => format!("`{one}`, which is absent"),
+        [reference] => format!("`{reference}`, which is absent"),
         several => format!("one of `{}`, which are absent", several.join("`, `")),
     }
 }

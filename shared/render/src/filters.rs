@@ -15,7 +15,7 @@ const MAX_TEXT_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number that `indent`, `batch` and `slice` accept: a width, a length or a number of parts.
 const MAX_WIDTH: i64 = 1_000;
 
-/// A value marked with `|raw`, which a script inserts unquoted. A value that is derived from it is quoted again.
+/// A value with the mark `|raw`, which a script inserts unquoted. A value that a template computes from it is quoted.
 #[derive(Debug)]
 pub(crate) struct UnquotedValue(pub(crate) String);
 
@@ -29,14 +29,15 @@ impl Object for UnquotedValue {
     }
 }
 
-/// Returns an environment with the filters, tests and functions of templates.
+/// Returns an environment with the filters, tests and functions of templates. Each filter except `tojson` checks its
+/// arguments before it runs. A filter can have a second name, such as `d` for `default`.
 pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    for unwanted in ["safe", "escape", "e", "attr", "chain", "pprint"] {
-        environment.remove_filter(unwanted);
+    for removed_name in ["safe", "escape", "e", "attr", "chain", "pprint"] {
+        environment.remove_filter(removed_name);
     }
-    for unwanted in ["debug", "namespace"] {
-        environment.remove_global(unwanted);
+    for removed_name in ["debug", "namespace"] {
+        environment.remove_global(removed_name);
     }
     macro_rules! guarded_filter {
         ($($name:ident $(as $alias:literal)*),* $(,)?) => {$(
@@ -64,7 +65,7 @@ pub(crate) fn add_raw(environment: &mut Environment<'_>) {
     environment.add_filter("raw", |value: Value| Value::from_object(UnquotedValue(value.to_string())));
 }
 
-/// Returns a value as JSON, for the filter `tojson`.
+/// Returns a value as JSON, for the filter `tojson`. With an `indent` of 1 or more, the JSON has several lines.
 fn to_json(value: &Value, indent: Option<usize>) -> Result<String, Error> {
     if value.is_undefined() {
         return Err(Error::from(ErrorKind::UndefinedError));
@@ -73,9 +74,10 @@ fn to_json(value: &Value, indent: Option<usize>) -> Result<String, Error> {
         None | Some(0) => serde_json::to_string(value),
         Some(_) => serde_json::to_string_pretty(value),
     };
-    json.map_err(|_| argument_error("`tojson` takes values that JSON has"))
+    json.map_err(|_| argument_error("`tojson` accepts only values that JSON can represent"))
 }
 
+/// Returns the error for arguments that a filter does not accept.
 fn argument_error(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail.into())
 }
@@ -96,10 +98,12 @@ fn check_arguments(filter: &str, args: &[Value]) -> Result<(), Error> {
         ("format", [pattern, ..]) if !pattern.as_str().is_none_or(has_bounded_widths) => {
             Err(argument_error("`format` takes widths of at most 3 digits"))
         }
+        // The longest possible result, if `from` occurs as often as it fits into the text.
         ("replace", [text, from, to, ..]) => {
             let [text, from, to] = [text, from, to].map(|value| value.as_str().map_or(0, str::len));
             check_size(filter, (text / from.max(1) + 1).saturating_mul(to).saturating_add(text))
         }
+        // The items exist already, so only the separators are counted.
         ("join", [items, separator, ..]) => {
             let separator = separator.as_str().map_or(0, str::len);
             check_size(filter, items.len().unwrap_or(0).saturating_mul(separator))
@@ -108,26 +112,29 @@ fn check_arguments(filter: &str, args: &[Value]) -> Result<(), Error> {
     }
 }
 
+/// Fails if a filter would build a text of more than [`MAX_TEXT_BYTES`].
 fn check_size(filter: &str, bytes: usize) -> Result<(), Error> {
     if bytes > MAX_TEXT_BYTES { Err(argument_error(format!("`{filter}` makes at most {MAX_TEXT_BYTES} bytes"))) } else { Ok(()) }
 }
 
-/// Returns whether a number, or a number in a map of named arguments, exceeds the maximum width.
+/// Returns whether a number exceeds the maximum width. For a map of named arguments, returns whether one of its numbers
+/// does.
 fn exceeds_max_width(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Number => value.as_i64().is_none_or(|number| number > MAX_WIDTH),
         ValueKind::Map => {
-            value.try_iter().into_iter().flatten().any(|key| value.get_item(&key).is_ok_and(|v| exceeds_max_width(&v)))
+            value.try_iter().into_iter().flatten().any(|key| value.get_item(&key).is_ok_and(|item| exceeds_max_width(&item)))
         }
         _ => false,
     }
 }
 
-/// Returns whether the widths in a printf pattern have at most three digits each, and none is taken from an argument.
+/// Returns whether each width in a printf pattern has at most three digits. A `*` would be a width from an argument, so
+/// the result is then false.
 fn has_bounded_widths(pattern: &str) -> bool {
     let mut digits = 0;
-    pattern.chars().all(|c| {
-        digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
-        digits <= 3 && c != '*'
+    pattern.chars().all(|character| {
+        digits = if character.is_ascii_digit() { digits + 1 } else { 0 };
+        digits <= 3 && character != '*'
     })
 }

@@ -23,11 +23,11 @@ use engine::Engine;
 /// The limits of one rendering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RenderLimits {
-    /// Steps of the engine, about one for each value, operator and iteration of a loop.
+    /// Maximum number of steps of the engine. A step is about one value, one operator or one iteration of a loop.
     pub steps: u64,
-    /// Nested loops, `with` blocks and macro calls.
+    /// Maximum nesting depth of loops, `with` blocks and macro calls.
     pub depth: usize,
-    /// Bytes of the result.
+    /// Maximum size of the result, in bytes.
     pub output_bytes: usize,
 }
 
@@ -37,10 +37,11 @@ impl Default for RenderLimits {
     }
 }
 
-/// The source of the values of secrets: the host's credentials, or values that were sealed to it.
+/// The source of the values of secrets: the credentials of the host, or values that the controller encrypted for the
+/// host.
 pub trait Secrets {
-    /// Returns the value of a secret in the version that the input names. Version 0 means that the controller stores
-    /// none and the host must have it.
+    /// Returns the value of a secret in the version that the input contains. Version 0 means that the controller stores
+    /// no value, so the value must be a credential of the host.
     ///
     /// # Errors
     /// [`SecretUnavailable`] with the reason. It must not contain any part of the value.
@@ -55,7 +56,7 @@ pub struct SecretUnavailable {
     pub reason: String,
 }
 
-/// A source that refuses every secret, for rendering that must not see any.
+/// A source that refuses every secret, for rendering that must not see secrets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSecrets;
 
@@ -77,7 +78,7 @@ impl fmt::Debug for Renderer {
 }
 
 impl Renderer {
-    /// Creates a renderer for these inputs. Reads the values of secrets at once.
+    /// Creates a renderer for these inputs. The values of secrets are read now, not during rendering.
     pub fn new(inputs: &Inputs, secrets: &dyn Secrets, limits: RenderLimits) -> Self {
         Self { engine: Engine::new(inputs, secrets, limits) }
     }
@@ -99,7 +100,7 @@ impl Renderer {
         self.engine.script(template)
     }
 
-    /// Renders the items of a command, each by itself: none is split, joined or quoted.
+    /// Renders each item of a command separately. An item is not split, joined or quoted.
     ///
     /// # Errors
     /// As [`Renderer::text`], and if an item contains a NUL.

@@ -9,7 +9,7 @@ use stemma_core::input::{FieldSet, NamePatterns, NodeQuery, Path, Read};
 
 use crate::view::InputView;
 
-/// The context of a template: its roots and look-ups.
+/// The context of a template: the names of its roots (such as `labels`) and functions (such as `nodes`).
 pub(crate) struct Roots(pub(crate) Arc<InputView>);
 
 impl fmt::Debug for Roots {
@@ -23,6 +23,7 @@ impl Object for Roots {
         self.get_value_by_str(key.as_str()?)
     }
 
+    /// Returns the root or function of a name in a template.
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         let view = || Arc::clone(&self.0);
         let root = |kind: RootKind| Some(Value::from_object(RootObject { view: view(), kind, keys: Vec::new() }));
@@ -43,7 +44,7 @@ impl Object for Roots {
     }
 }
 
-/// A root of a template.
+/// A root of a template: a name such as `labels`, below which a template reads inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RootKind {
     Labels,
@@ -55,7 +56,7 @@ enum RootKind {
     Tags,
 }
 
-/// A root, or a path below a root.
+/// A root such as `params`, or a path below it, as a minijinja object.
 struct RootObject {
     view: Arc<InputView>,
     kind: RootKind,
@@ -88,30 +89,32 @@ impl RootObject {
         format!("{}{}", self.as_str(), path.unwrap_or_default())
     }
 
-    /// Records that a root or path is used as a whole. A template that was checked does not do so, and no input stands
-    /// for it.
+    /// Records that a template uses a root or path as a whole, so that rendering fails. A template of a release never
+    /// does so, because it was checked. No input contains the value of a whole root.
     fn note_whole_use(&self) {
         self.view.note_missing(&self.path_text());
     }
 
-    /// Returns the value below this path with a further key. If only longer paths are inputs, returns an object for the
-    /// path.
+    /// Returns the value of `key` below this path. `read` creates the read of the longer path. If only paths below the
+    /// longer path are inputs, returns an object for the longer path.
     fn read_key(&self, read: fn(Path) -> Read, key: &str) -> Option<Value> {
         let keys: Vec<Box<str>> = self.keys.iter().cloned().chain([key.into()]).collect();
         let Some(path) = Path::new(keys.clone()) else {
             self.note_whole_use();
             return None;
         };
-        let below = Self { view: Arc::clone(&self.view), kind: self.kind, keys };
-        let text = below.path_text();
-        if self.view.is_prefix(&text) {
-            return Some(Value::from_object(below));
+        let child = Self { view: Arc::clone(&self.view), kind: self.kind, keys };
+        let child_path = child.path_text();
+        if self.view.has_inputs_below(&child_path) {
+            return Some(Value::from_object(child));
         }
         self.view.get_read(read(path))
     }
 }
 
 impl Object for RootObject {
+    /// Returns the value of a key below this root or path. A key that is not a text has no value, and counts as a use
+    /// of the whole path.
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         match key.as_str() {
             Some(key) => self.get_value_by_str(key),
@@ -122,9 +125,11 @@ impl Object for RootObject {
         }
     }
 
+    /// Returns the value of a key below this root or path. `None` if the input is absent or does not exist.
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         match self.kind {
             RootKind::Labels => self.view.get_read(Read::Label(key.into())),
+            // `'X' in traits` is true if the result has a value. So a trait that the node lacks must have none.
             RootKind::Traits => self.view.get_read(Read::Trait(key.into())).filter(Value::is_true),
             RootKind::Tags => self.view.get_read(Read::Tag(key.into())).filter(Value::is_true),
             RootKind::Params => self.read_key(Read::Parameter, key),
@@ -176,12 +181,14 @@ impl Object for FunctionObject {
         ObjectRepr::Plain
     }
 
+    /// Returns the result of a call with these arguments: the value of an input, or undefined if the input is absent.
     fn call(self: &Arc<Self>, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         let read = match self.function {
             TemplateFunction::Nodes => {
-                let (rest, kwargs): (Rest<Value>, Kwargs) = from_args(args)?;
-                let query = if rest.is_empty() { parse_query(&kwargs)? } else { None };
+                let (positional_args, kwargs): (Rest<Value>, Kwargs) = from_args(args)?;
+                let query = if positional_args.is_empty() { parse_query(&kwargs)? } else { None };
                 let query = query.ok_or_else(|| argument_error("nodes takes tag, role, or tag and or_role"))?;
+                // The view finds look-ups by their text without fields.
                 Read::Nodes { query, fields: FieldSet::default() }
             }
             TemplateFunction::Primary => Read::Primary { tag: single_argument(args)?, fields: FieldSet::default() },
@@ -192,26 +199,28 @@ impl Object for FunctionObject {
     }
 }
 
+/// Returns the error for invalid arguments of a function.
 fn argument_error(detail: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail)
 }
 
+/// Returns the only argument of a function, which must be a text.
 fn single_argument(args: &[Value]) -> Result<Box<str>, Error> {
     let (text,): (String,) = from_args(args)?;
     Ok(text.into())
 }
 
-/// Parses the named arguments of `nodes`. Returns `None` if they do not go together.
+/// Parses the named arguments of `nodes`. Returns `None` if they cannot be combined.
 fn parse_query(kwargs: &Kwargs) -> Result<Option<NodeQuery>, Error> {
-    let named = |name: &str| -> Result<Option<NamePatterns>, Error> {
+    let parse_names = |name: &str| -> Result<Option<NamePatterns>, Error> {
         let Some(value) = kwargs.get::<Option<Value>>(name)? else { return Ok(None) };
         let names: Vec<Box<str>> = match value.as_str() {
-            Some(one) => vec![one.into()],
+            Some(single_name) => vec![single_name.into()],
             None => value.try_iter()?.map(|name| name.to_string().into()).collect(),
         };
         Ok(NamePatterns::new(names))
     };
-    let (tags, roles, or_roles) = (named("tag")?, named("role")?, named("or_role")?);
+    let (tags, roles, or_roles) = (parse_names("tag")?, parse_names("role")?, parse_names("or_role")?);
     kwargs.assert_all_used()?;
     Ok(match (tags, roles, or_roles) {
         (Some(tags), None, None) => Some(NodeQuery::Tag(tags)),

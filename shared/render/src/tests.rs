@@ -9,9 +9,11 @@ use stemma_core::input::{Input, Inputs};
 
 use super::*;
 
+/// Secrets of which only version 3 of `DB` is available. Its value contains shell syntax.
 struct TestSecrets;
 
 impl Secrets for TestSecrets {
+    /// Returns the value of version 3 of `DB`. No other secret is available.
     fn value(&self, name: &str, version: u64) -> Result<String, SecretUnavailable> {
         match (name, version) {
             ("DB", 3) => Ok("hunter2 $(id)".to_owned()),
@@ -20,6 +22,7 @@ impl Secrets for TestSecrets {
     }
 }
 
+/// Returns inputs with the given values. The first text of a pair is the reference that reads the value.
 fn inputs(pairs: &[(&str, Value)]) -> Inputs {
     let mut inputs = Inputs::new();
     for (text, value) in pairs {
@@ -28,6 +31,8 @@ fn inputs(pairs: &[(&str, Value)]) -> Inputs {
     inputs
 }
 
+/// Returns inputs with a value for each kind of reference, three absent values, and two secrets. Only the secret `DB`
+/// is available in [`TestSecrets`].
 fn sample_inputs() -> Inputs {
     let mut inputs = inputs(&[
         ("labels.tier", json!("gold")),
@@ -49,8 +54,8 @@ fn sample_inputs() -> Inputs {
         ("nodes(tag=['a', 'b'], or_role='c')", json!([])),
         ("primary('db'){name}", json!({"name": "db-1"})),
     ]);
-    for absent in ["labels.gone", "params.gone.x", "primary('none'){name}"] {
-        inputs.insert(absent.parse().unwrap(), Input::Absent).unwrap();
+    for reference in ["labels.gone", "params.gone.x", "primary('none'){name}"] {
+        inputs.insert(reference.parse().unwrap(), Input::Absent).unwrap();
     }
     let secret = Input::Secret { name: "DB".into(), version: 3 };
     inputs.insert("secret('DB')".parse().unwrap(), secret).unwrap();
@@ -147,26 +152,26 @@ fn render_error_names_line_and_remedy() {
     }
 }
 
-/// Earlier, each error advised to check the types of the values, even the error of a division by 0.
+/// Regression: each error message advised the reader to check the types of the values, even after a division by 0.
 #[test]
 fn y09_remedy_matches_error_kind() {
     let inputs = inputs(&[("params.zero", json!(0)), ("params.ten", json!(10)), ("params.word", json!("a"))]);
-    let numbers = "check the numbers that it calculates with: a division by 0 has no result";
-    let words = "see docs/templates.md for what a template can contain";
-    let kinds = "check the types of the values that it combines";
+    let number_remedy = "check the numbers that it calculates with: a division by 0 has no result";
+    let syntax_remedy = "see docs/templates.md for what a template can contain";
+    let type_remedy = "check the types of the values that it combines";
     for (template, detail, remedy) in [
-        ("a\n{{ 1 / params.zero }}", "line 2: invalid operation: unable to calculate 1 / 0", Some(numbers)),
-        ("{{ 1 // params.zero }}", "unable to calculate 1 // 0", Some(numbers)),
-        ("{{ 1 % params.zero }}", "unable to calculate 1 % 0", Some(numbers)),
-        ("{{ params.ten ** 100 }}", "unable to calculate 10 ** 100", Some(numbers)),
-        ("{{ params.word / params.ten }}", "unsupported types string and number", Some(kinds)),
-        ("{{ params.word|nothing }}", "unknown filter", Some(words)),
-        ("{{ nothing() }}", "unknown function", Some(words)),
+        ("a\n{{ 1 / params.zero }}", "line 2: invalid operation: unable to calculate 1 / 0", Some(number_remedy)),
+        ("{{ 1 // params.zero }}", "unable to calculate 1 // 0", Some(number_remedy)),
+        ("{{ 1 % params.zero }}", "unable to calculate 1 % 0", Some(number_remedy)),
+        ("{{ params.ten ** 100 }}", "unable to calculate 10 ** 100", Some(number_remedy)),
+        ("{{ params.word / params.ten }}", "unsupported types string and number", Some(type_remedy)),
+        ("{{ params.word|nothing }}", "unknown filter", Some(syntax_remedy)),
+        ("{{ nothing() }}", "unknown function", Some(syntax_remedy)),
         ("{{ params.word|indent(5000) }}", "`indent` takes at most 1000", None),
     ] {
         let error = render(template, &inputs, &TestSecrets, RenderLimits::default()).expect_err(template).to_string();
-        let is_remedied = remedy.map_or_else(|| error.ends_with(detail), |remedy| error.contains(&format!("; {remedy}")));
-        assert!(error.contains(detail) && is_remedied, "{template}: {error}");
+        let has_remedy = remedy.map_or_else(|| error.ends_with(detail), |remedy| error.contains(&format!("; {remedy}")));
+        assert!(error.contains(detail) && has_remedy, "{template}: {error}");
     }
 }
 
@@ -219,11 +224,12 @@ fn render_stops_at_limits() {
     }
     let error = render(&"x".repeat(70_000), &inputs, &NoSecrets, RenderLimits::default()).unwrap_err();
     assert_eq!(error.to_string(), "it takes more than 65536 bytes as a template; make it smaller, or split the task");
-    let tight = RenderLimits { steps: 10, ..RenderLimits::default() };
-    assert!(render("{% for a in range(9) %}{{ a }}{% endfor %}", &inputs, &NoSecrets, tight).is_err());
+    let few_steps = RenderLimits { steps: 10, ..RenderLimits::default() };
+    assert!(render("{% for a in range(9) %}{{ a }}{% endfor %}", &inputs, &NoSecrets, few_steps).is_err());
 }
 
-/// The deepest templates that the author accepts, on a thread with the stack size of tests and servers.
+/// Renders the deepest templates that the check of a release accepts. The thread has the stack size of tests and
+/// servers, and must not overflow.
 #[test]
 fn render_accepts_deepest_allowed_template() {
     for template in [
@@ -242,8 +248,8 @@ fn renderer_lists_references_read() {
     let inputs = sample_inputs();
     let renderer = Renderer::new(&inputs, &TestSecrets, RenderLimits::default());
     renderer.text("{{ labels.tier }}{{ nodes(tag='db')|length }}{{ labels.gone is defined }}").unwrap();
-    let read: Vec<_> = renderer.references_read().iter().map(ToString::to_string).collect();
-    assert_eq!(read, ["labels.gone", "labels.tier", "nodes(tag='db'){address, labels.zone}", "nodes(tag='db'){name}"]);
+    let references: Vec<_> = renderer.references_read().iter().map(ToString::to_string).collect();
+    assert_eq!(references, ["labels.gone", "labels.tier", "nodes(tag='db'){address, labels.zone}", "nodes(tag='db'){name}"]);
 }
 
 #[test]
@@ -265,7 +271,7 @@ fn script_quotes_value_for_position() {
     for (template, expected) in [
         ("# {{ labels.tier }}", "line 1: a value cannot be quoted in a comment"),
         ("a\ncat <<EOF\n{{ labels.tier }}\nEOF", "line 3: a value cannot be quoted in a here-document"),
-        ("{% set x %}{{ labels.tier }}{% endset %}{{ x }}", "inside a value that is kept for later"),
+        ("{% set x %}{{ labels.tier }}{% endset %}{{ x }}", "inside a text that is captured in a variable"),
         ("echo {{ labels.other }}", "it reads `labels.other`"),
     ] {
         let error = render_script(template).expect_err(template);
@@ -273,20 +279,22 @@ fn script_quotes_value_for_position() {
     }
 }
 
+/// Items are not quoted. A NUL is refused in a command and in a script, and accepted in the text of a file.
 #[test]
 fn command_renders_each_item_separately() {
     let items = ["/bin/echo", "{{ labels['a/b'] }} {{ labels.tier }}", "$(id)"];
     let command = Renderer::new(&sample_inputs(), &NoSecrets, RenderLimits::default()).command(&items).unwrap();
     assert_eq!(command, ["/bin/echo", "it's gold", "$(id)"]);
-    let nul = inputs(&[("params.x", json!("a\0b"))]);
-    let renderer = Renderer::new(&nul, &NoSecrets, RenderLimits::default());
+    let inputs_with_nul = inputs(&[("params.x", json!("a\0b"))]);
+    let renderer = Renderer::new(&inputs_with_nul, &NoSecrets, RenderLimits::default());
     let error = renderer.command(&["{{ params.x }}"]).unwrap_err();
     assert_eq!(error.to_string(), "a value holds a NUL, which cannot be passed to a program; remove it from the value");
     assert!(renderer.script("echo {{ params.x }}").is_err());
-    assert!(render("{{ params.x }}", &nul, &NoSecrets, RenderLimits::default()).is_ok());
+    assert!(render("{{ params.x }}", &inputs_with_nul, &NoSecrets, RenderLimits::default()).is_ok());
 }
 
-/// Scripts that print `params.x` between brackets. Each contains it at another position where a value is allowed.
+/// Shell scripts that print the value of `params.x` between brackets. Each script has the value at another position
+/// where a value is allowed.
 const QUOTING_POSITIONS: &[&str] = &[
     "printf '[%s]' {{ params.x }}",
     "printf '[%s]' \"{{ params.x }}\"",
@@ -302,12 +310,15 @@ const QUOTING_POSITIONS: &[&str] = &[
     "printf '[%s]' \"a\"'b'{{ params.x }} | sed '1s/^\\[ab/[/'",
 ];
 
+/// Runs a script with `/bin/sh` and returns its standard output.
 fn run_script(script: &str) -> String {
     let output = Command::new("/bin/sh").args(["-c", script]).output().expect("a shell is here");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn check_stays_one_word(value: &str) {
+/// Checks that every script of [`QUOTING_POSITIONS`] prints the value unchanged, so the shell reads it as a single
+/// word.
+fn check_value_is_one_word(value: &str) {
     let inputs = inputs(&[("params.x", json!(value))]);
     for template in QUOTING_POSITIONS {
         let script = Renderer::new(&inputs, &NoSecrets, RenderLimits::default()).script(template).unwrap();
@@ -315,6 +326,7 @@ fn check_stays_one_word(value: &str) {
     }
 }
 
+/// `\u{e000}` is the first character that is tried as the mark of values.
 #[test]
 fn s73_script_keeps_dangerous_value_as_one_word() {
     for value in [
@@ -339,7 +351,7 @@ fn s73_script_keeps_dangerous_value_as_one_word() {
         "$((1+1))",
         "a'b\"c`d$e\\f",
     ] {
-        check_stays_one_word(value);
+        check_value_is_one_word(value);
     }
 }
 
@@ -348,6 +360,6 @@ proptest! {
 
     #[test]
     fn s73_script_keeps_random_value_as_one_word(value in "[ -~\n']{0,12}[^\n\r\0]") {
-        check_stays_one_word(&value);
+        check_value_is_one_word(&value);
     }
 }

@@ -13,47 +13,48 @@ use stemma_core::input::{FieldSet, Input, Inputs, Read, Reference};
 
 use crate::Secrets;
 
-/// Maximum number of absent inputs that an error names.
+/// Maximum number of absent inputs that an error lists.
 const MAX_NAMED_READS: usize = 4;
 
-/// The inputs, by the text of the read that finds each.
+/// The inputs of a task, as its templates see them.
 pub(crate) struct InputView {
+    /// The inputs, by the text of their references without the fields of look-ups.
     entries: BTreeMap<String, InputEntry>,
     failed_reads: Mutex<FailedReads>,
     /// True if any value comes from a secret. Errors must then not quote values.
     pub(crate) has_secrets: bool,
 }
 
-/// An input, or the inputs that differ only in the fields of looked-up nodes.
+/// An input. Look-ups of the same nodes with different fields are one entry.
 struct InputEntry {
     state: InputState,
     references: Vec<Reference>,
     is_read: AtomicBool,
 }
 
-/// The value of an input, or why it has none.
+/// The value of an input, or the reason why it has no value.
 enum InputState {
     Value(Value),
     Absent,
     Unavailable { name: String, reason: String },
 }
 
-/// The failed reads of a template.
+/// The reads of a template that returned no value. A read is one use of an input in a template.
 #[derive(Default)]
 pub(crate) struct FailedReads {
-    /// The first read of something that is not an input.
+    /// The reference, as text, of the first read of something that is not an input.
     pub(crate) not_an_input: Option<String>,
-    /// The reads of absent inputs, in order.
+    /// The references, as text, of the absent inputs that were read, in order.
     pub(crate) absent_reads: Vec<String>,
-    /// True if the last of all reads was of an absent input.
+    /// True if the last read of the template was of an absent input.
     pub(crate) is_last_absent: bool,
     /// The name of the first secret that is not available, and the reason.
     pub(crate) secret: Option<(String, String)>,
 }
 
 impl FailedReads {
-    /// Returns the reads whose absence may have caused the failure: the last of all reads if it was of an absent input,
-    /// else each absent one.
+    /// Returns the absent inputs that may have caused the failure. If the last read of the template was of an absent
+    /// input, returns only that input. Else returns the absent inputs that were read, up to [`MAX_NAMED_READS`].
     pub(crate) fn required_reads(mut self) -> Vec<String> {
         if self.is_last_absent {
             self.absent_reads.drain(..self.absent_reads.len() - 1);
@@ -65,19 +66,21 @@ impl FailedReads {
 }
 
 impl InputView {
-    /// Collects the inputs. Look-ups of the same nodes with different fields share an entry.
+    /// Creates the view of these inputs, and reads the values of their secrets. Look-ups of the same nodes with
+    /// different fields share an entry, in which their fields are merged.
     pub(crate) fn new(inputs: &Inputs, secrets: &dyn Secrets) -> Self {
         let mut view = Self { entries: BTreeMap::new(), failed_reads: Mutex::default(), has_secrets: false };
-        let mut rows: BTreeMap<String, serde_json::Value> = BTreeMap::new();
+        let mut merged_lookups: BTreeMap<String, serde_json::Value> = BTreeMap::new();
         for (reference, input) in inputs {
             let text = reference_without_fields(reference);
             let mut to_state = |value: &serde_json::Value| {
+                // Only look-ups have fields.
                 if reference.read().fields().is_none() {
                     return InputState::Value(Value::from(Serde(value)));
                 }
-                let row = rows.entry(text.clone()).or_insert(serde_json::Value::Null);
-                merge(row, value);
-                InputState::Value(Value::from(Serde(&*row)))
+                let merged_value = merged_lookups.entry(text.clone()).or_insert(serde_json::Value::Null);
+                merge(merged_value, value);
+                InputState::Value(Value::from(Serde(&*merged_value)))
             };
             let state = match input {
                 Input::Value(value) => to_state(value),
@@ -96,7 +99,7 @@ impl InputView {
         view
     }
 
-    /// Adds an input to the entry with this text.
+    /// Adds an input to the entry with this text. The entry has the state of the last input.
     fn add(&mut self, text: String, state: InputState, reference: Reference) {
         let entry = self.entries.entry(text).or_insert_with(|| InputEntry {
             state: InputState::Absent,
@@ -107,20 +110,20 @@ impl InputView {
         entry.references.push(reference);
     }
 
-    /// Returns the failed reads since the last call.
+    /// Returns the failed reads since the last call, and clears them.
     pub(crate) fn take_failed_reads(&self) -> FailedReads {
         std::mem::take(&mut *self.failed_reads.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns whether any value contains a character.
-    pub(crate) fn has_char(&self, c: char) -> bool {
+    pub(crate) fn has_char(&self, character: char) -> bool {
         self.entries.values().any(|entry| match &entry.state {
-            InputState::Value(value) => value.to_string().contains(c),
+            InputState::Value(value) => value.to_string().contains(character),
             InputState::Absent | InputState::Unavailable { .. } => false,
         })
     }
 
-    /// Returns the inputs that were read.
+    /// Returns the references of the inputs that were read, sorted.
     pub(crate) fn references_read(&self) -> Vec<Reference> {
         let read_entries = self.entries.values().filter(|entry| entry.is_read.load(Ordering::Relaxed));
         let mut references: Vec<Reference> = read_entries.flat_map(|entry| entry.references.iter().cloned()).collect();
@@ -128,19 +131,20 @@ impl InputView {
         references
     }
 
+    /// Calls `update` with the failed reads, under their lock.
     fn update_failed_reads(&self, update: impl FnOnce(&mut FailedReads)) {
         update(&mut self.failed_reads.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Records a read of something that is not an input.
     pub(crate) fn note_missing(&self, text: &str) {
-        self.update_failed_reads(|noted| {
-            noted.not_an_input.get_or_insert_with(|| text.to_owned());
+        self.update_failed_reads(|failed_reads| {
+            failed_reads.not_an_input.get_or_insert_with(|| text.to_owned());
         });
     }
 
-    /// Returns the value of a read. Returns `None` if the input is absent or not available, or if there is no such
-    /// input; each case is recorded.
+    /// Returns the value of the input with this text. Returns `None` if the input is absent or not available, or if
+    /// there is no such input. Records which of these cases it is.
     fn get(&self, text: &str) -> Option<Value> {
         let Some(entry) = self.entries.get(text) else {
             self.note_missing(text);
@@ -149,26 +153,26 @@ impl InputView {
         entry.is_read.store(true, Ordering::Relaxed);
         match &entry.state {
             InputState::Value(value) => {
-                self.update_failed_reads(|noted| noted.is_last_absent = false);
+                self.update_failed_reads(|failed_reads| failed_reads.is_last_absent = false);
                 Some(value.clone())
             }
             InputState::Absent => {
-                self.update_failed_reads(|noted| {
-                    noted.absent_reads.push(text.to_owned());
-                    noted.is_last_absent = true;
+                self.update_failed_reads(|failed_reads| {
+                    failed_reads.absent_reads.push(text.to_owned());
+                    failed_reads.is_last_absent = true;
                 });
                 None
             }
             InputState::Unavailable { name, reason } => {
-                self.update_failed_reads(|noted| {
-                    noted.secret.get_or_insert_with(|| (name.clone(), reason.clone()));
+                self.update_failed_reads(|failed_reads| {
+                    failed_reads.secret.get_or_insert_with(|| (name.clone(), reason.clone()));
                 });
                 None
             }
         }
     }
 
-    /// Returns the value of a read, as [`InputView::get`].
+    /// Returns the value of a read. Returns `None` and records the reason in the same cases as [`InputView::get`].
     pub(crate) fn get_read(&self, read: Read) -> Option<Value> {
         match Reference::new(read) {
             Ok(reference) => self.get(reference.as_str()),
@@ -179,28 +183,29 @@ impl InputView {
         }
     }
 
-    /// Returns whether the text is not an input itself, but a path to further inputs below it.
-    pub(crate) fn is_prefix(&self, text: &str) -> bool {
-        if self.entries.contains_key(text) {
+    /// Returns whether a path is not an input itself, and an input exists below it, as `params.a.b` is below
+    /// `params.a`.
+    pub(crate) fn has_inputs_below(&self, path: &str) -> bool {
+        if self.entries.contains_key(path) {
             return false;
         }
-        let below = self.entries.range(text.to_owned()..).map(|(other, _)| other.as_str());
-        below.take_while(|other| other.starts_with(text)).any(|other| other[text.len()..].starts_with(['.', '[']))
+        let later_paths = self.entries.range(path.to_owned()..).map(|(key, _)| key.as_str());
+        later_paths.take_while(|key| key.starts_with(path)).any(|key| key[path.len()..].starts_with(['.', '[']))
     }
 }
 
-/// Returns the text of a reference without the fields of its nodes.
+/// Returns the text of a reference without the fields that are read from looked-up nodes.
 fn reference_without_fields(reference: &Reference) -> String {
     let read = match reference.read().clone() {
         Read::Nodes { query, .. } => Read::Nodes { query, fields: FieldSet::default() },
         Read::Primary { tag, .. } => Read::Primary { tag, fields: FieldSet::default() },
         other => other,
     };
-    Reference::new(read).map_or_else(|_| reference.to_string(), |bare| bare.to_string())
+    Reference::new(read).map_or_else(|_| reference.to_string(), |short_reference| short_reference.to_string())
 }
 
-/// Merges a value into another. Two look-ups of the same nodes with different fields are one list, so the fields of
-/// their nodes are merged.
+/// Merges the value `from` into the value `into`. Two look-ups of the same nodes return the same list with different
+/// fields, so the fields of each node are merged.
 fn merge(into: &mut serde_json::Value, from: &serde_json::Value) {
     use serde_json::Value as Json;
     match (into, from) {

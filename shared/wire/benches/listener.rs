@@ -1,9 +1,9 @@
 //! Compares the cost of a check-in with that of a plain rustls server, with the same certificates, key exchange and
 //! bytes.
 //!
-//! Each server is a process of its own with one thread, and reports its own CPU time and memory, so the figures do not
-//! include the load. Rounds of the two alternate, because the speed of a shared machine drifts by more than the
-//! difference between them. `cargo bench -p stemma-wire --bench listener [-- ROUNDS [check-in|handshake|idle]]`. The
+//! Each server is a process with one thread, and reports its own CPU time and memory. So the figures do not include the
+//! load client. The servers are measured in alternating rounds, because the speed of a shared machine varies more than
+//! the servers differ. Run `cargo bench -p stemma-wire --bench listener [-- ROUNDS [check-in|handshake|idle]]`. The
 //! target figures are in docs/performance.md.
 
 use std::io::{BufRead, BufReader, Write};
@@ -35,16 +35,19 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// The number of persistent connections in a round of check-ins.
-const KEPT_CONNECTIONS: u32 = 64;
+const PERSISTENT_CONNECTIONS: u32 = 64;
 /// The number of check-ins on each connection in a round.
 const CHECK_INS: u32 = 200;
-/// Time that the load client waits between its requests and its reads, in which the server works.
+/// Pause of the load client between sending its requests and reading the responses. The server handles the requests
+/// during this pause.
 const LOAD_PAUSE: Duration = Duration::from_millis(3);
 /// The number of handshakes in a round.
 const HANDSHAKES: u32 = 200;
 /// The number of idle connections that the memory figure is measured with.
 const IDLE_CONNECTIONS: u32 = 1000;
 
+/// Runs as a server process if the first argument is `serve`. Otherwise compares the servers in this number of rounds,
+/// by default 10.
 fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -65,6 +68,7 @@ enum ServerKind {
 }
 
 impl ServerKind {
+    /// Returns the argument of the subcommand `serve` that starts this server.
     fn name(self) -> &'static str {
         match self {
             Self::Rustls => "bare",
@@ -82,28 +86,30 @@ struct ServerProcess {
 }
 
 impl ServerProcess {
+    /// Starts a server process, writes the certificates to its standard input, and reads the address that it prints.
+    /// The byte 4 (end of transmission) marks the end of the certificates.
     fn start(kind: ServerKind, pki: &str) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["serve", kind.name()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let mut commands = child.stdin.take().context("its input")?;
-        let mut output = BufReader::new(child.stdout.take().context("its output")?);
-        write!(commands, "{pki}\u{4}")?;
-        commands.flush()?;
+        let mut server_stdin = child.stdin.take().context("its input")?;
+        let mut server_output = BufReader::new(child.stdout.take().context("its output")?);
+        write!(server_stdin, "{pki}\u{4}")?;
+        server_stdin.flush()?;
         let mut address = String::new();
-        output.read_line(&mut address)?;
-        Ok(Self { child, stdin: Some(commands), stdout: output, address: address.trim().parse()? })
+        server_output.read_line(&mut address)?;
+        Ok(Self { child, stdin: Some(server_stdin), stdout: server_output, address: address.trim().parse()? })
     }
 
-    /// Returns the CPU time so far, in ns, and the memory in use, in KiB.
+    /// Returns the CPU time of the server since its start, in ns, and its memory, in KiB.
     fn usage(&mut self) -> Result<(f64, f64)> {
-        writeln!(self.stdin.as_mut().context("still asked")?, "usage")?;
+        writeln!(self.stdin.as_mut().context("open standard input")?, "usage")?;
         let mut line = String::new();
         self.stdout.read_line(&mut line)?;
-        let (cpu, memory) = line.trim().split_once(' ').context("two figures")?;
-        Ok((cpu.parse()?, memory.parse()?))
+        let (cpu_ns, memory_kib) = line.trim().split_once(' ').context("two figures")?;
+        Ok((cpu_ns.parse()?, memory_kib.parse()?))
     }
 }
 
@@ -115,13 +121,14 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Returns the certificates and keys that both processes use, as PEM: root, admin issuer, agents issuer, the server's
-/// and the node's certificate, then their keys.
+/// Returns new certificates and keys for the servers and the load client, as PEM. The order is: the certificates of
+/// root, admin issuer, agents issuer, server and node, then the keys of server and node.
 fn make_pki() -> Result<String> {
     let authority = |name: &str, usages: Vec<Usage>, issuer: Option<&(CertificateParams, KeyPair)>| -> Result<_> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        // The root can issue issuers, and an issuer can issue only leaf certificates.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(u8::from(issuer.is_none())));
         params.extended_key_usages = usages;
         let certificate = match issuer {
@@ -148,12 +155,14 @@ fn make_pki() -> Result<String> {
     Ok([root, admin, agents, server, node, server_key, node_key].concat())
 }
 
+/// The certificates and keys that [`make_pki`] created, in the same order.
 struct Pki {
     certificates: Vec<CertificateDer<'static>>,
     keys: Vec<PrivateKeyDer<'static>>,
 }
 
 impl Pki {
+    /// Parses certificates and keys from PEM.
     fn read(text: &str) -> Result<Self> {
         let certificates = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<_, _>>()?;
         let keys = rustls::pki_types::PrivatePkcs8KeyDer::pem_slice_iter(text.as_bytes())
@@ -166,22 +175,25 @@ impl Pki {
         "bench".parse().expect("a fleet's name")
     }
 
+    /// Returns the server's certificate, followed by its issuer (the admin issuer) and the root.
     fn server_chain(&self) -> Vec<CertificateDer<'static>> {
         vec![self.certificates[3].clone(), self.certificates[1].clone(), self.certificates[0].clone()]
     }
 
+    /// Returns the config of Stemma's listener for agents, with Stemma's check of client certificates. Certificate 2 is
+    /// that of the agents issuer.
     fn stemma_config(&self) -> Result<ServerConfig> {
         let listener = TlsListener {
             role: ListenerRole::Agents { renew_grace_seconds: RENEW_GRACE_SECONDS },
             fleet: Self::fleet(),
             issuers: vec![self.certificates[2].clone()],
         };
-        let own = ServerKey { chain: self.server_chain(), key: self.keys[0].clone_key() };
-        Ok(server_config(&listener, own, Arc::new(SystemClock))?)
+        let server_key = ServerKey { chain: self.server_chain(), key: self.keys[0].clone_key() };
+        Ok(server_config(&listener, server_key, Arc::new(SystemClock))?)
     }
 
-    /// Returns a config of plain rustls, with its own check of client certificates. It issues no session tickets
-    /// either.
+    /// Returns the config of the plain server, with rustls's own check of client certificates. Like Stemma's listener,
+    /// it issues no session tickets. Certificate 2 is that of the agents issuer.
     fn rustls_config(&self) -> Result<ServerConfig> {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.certificates[2].clone())?;
@@ -196,14 +208,15 @@ impl Pki {
         Ok(config)
     }
 
+    /// Returns the config of the load client, with the node's certificate and the root as trust anchor.
     fn client_config(&self) -> Result<ClientConfig> {
         let pin = Pin::Roots(vec![self.certificates[0].clone()]);
-        let own = ClientIdentity { chain: vec![self.certificates[4].clone()], key: self.keys[1].clone_key() };
-        Ok(client_config(&pin, Some(Self::fleet()), Some(own), Arc::new(SystemClock))?)
+        let identity = ClientIdentity { chain: vec![self.certificates[4].clone()], key: self.keys[1].clone_key() };
+        Ok(client_config(&pin, Some(Self::fleet()), Some(identity), Arc::new(SystemClock))?)
     }
 }
 
-/// Returns a check-in with nothing to report. Its response contains nothing new.
+/// Returns the bytes of a check-in that reports nothing.
 fn check_in_request() -> Vec<u8> {
     let digest = PartDigest([1; 32]);
     encode(&CheckIn {
@@ -220,6 +233,7 @@ fn check_in_request() -> Vec<u8> {
     })
 }
 
+/// Returns the bytes of a response to a check-in that changes nothing in the desired state.
 fn check_in_response() -> Vec<u8> {
     let observation = Some(PartDigest([1; 32]));
     encode(&CheckInResponse::Current(Box::new(CheckInUpdate {
@@ -231,6 +245,8 @@ fn check_in_response() -> Vec<u8> {
     })))
 }
 
+/// Runs a server process: reads the certificates from standard input up to the byte 4, prints the address, and then
+/// prints the usage for each line of standard input. Returns when standard input is closed.
 async fn serve(kind: &str) -> Result<()> {
     let mut input = std::io::stdin().lock();
     let mut text = Vec::new();
@@ -257,12 +273,15 @@ async fn serve(kind: &str) -> Result<()> {
     Ok(())
 }
 
+/// Prints a line at once, because the load client waits for it at the other end of a pipe.
 fn print_line(line: std::fmt::Arguments<'_>) -> Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "{line}")?;
     Ok(output.flush()?)
 }
 
+/// Returns the CPU time of this process in ns and its memory in KiB, separated by a space. PSS divides each shared page
+/// among the processes that share it.
 fn process_usage() -> Result<String> {
     // The first figure is the CPU time of the main thread, which serves, in ns.
     let times = std::fs::read_to_string("/proc/self/schedstat")?;
@@ -272,6 +291,8 @@ fn process_usage() -> Result<String> {
     Ok(format!("{nanoseconds} {}", pss.trim().trim_end_matches("kB").trim()))
 }
 
+/// Starts the plain rustls server in the background and prints its address. It responds to each check-in with fixed
+/// bytes.
 async fn serve_rustls(config: ServerConfig) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     print_line(format_args!("{}", listener.local_addr()?))?;
@@ -288,8 +309,8 @@ async fn serve_rustls(config: ServerConfig) -> Result<()> {
                     // One read is one request, because the load client writes each request at once. The message is
                     // decoded here too, since only the transport is compared.
                     let mut buffer = vec![0; 2048];
-                    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-                        if !is_check_in(&buffer[..read]) || stream.write_all(&response).await.is_err() {
+                    while let Ok(bytes_read @ 1..) = stream.read(&mut buffer).await {
+                        if !is_check_in(&buffer[..bytes_read]) || stream.write_all(&response).await.is_err() {
                             return;
                         }
                     }
@@ -300,19 +321,22 @@ async fn serve_rustls(config: ServerConfig) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether an HTTP request has a body that decodes as a check-in.
 fn is_check_in(request: &[u8]) -> bool {
-    let head = request.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-    head.is_some_and(|head| decode::<CheckIn>(&request[head + 4..]).is_ok())
+    let head_end = request.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    head_end.is_some_and(|head_end| decode::<CheckIn>(&request[head_end + 4..]).is_ok())
 }
 
+/// Starts Stemma's server in the background and prints its address. Its handler responds to each check-in with fixed
+/// bytes.
 async fn serve_stemma(config: ServerConfig) -> Result<()> {
-    let listen = TcpAcceptor::bind("127.0.0.1:0".parse()?).await?;
-    print_line(format_args!("{}", listen.local_addr()?))?;
+    let acceptor = TcpAcceptor::bind("127.0.0.1:0".parse()?).await?;
+    print_line(format_args!("{}", acceptor.local_addr()?))?;
     let config = Arc::new(config);
-    let source = Arc::new(move || Arc::clone(&config));
+    let config_source = Arc::new(move || Arc::clone(&config));
     let server = Server::new(
-        listen,
-        Some(source),
+        acceptor,
+        Some(config_source),
         ListenerLimits::default(),
         Arc::new(SystemClock),
         Arc::new(RejectionCounter::default()),
@@ -347,28 +371,32 @@ impl LoadClient {
         Ok(self.connector.connect(ServerName::try_from("127.0.0.1")?, stream).await?)
     }
 
+    /// Sends a check-in and waits for the response.
     async fn check_in(&self, stream: &mut TlsStream<TcpStream>) -> Result<()> {
         stream.write_all(&self.request).await?;
         Self::read_response(stream).await
     }
 
+    /// Reads a response, which must have status 200. One read returns the whole response, because the response is
+    /// small.
     async fn read_response(stream: &mut TlsStream<TcpStream>) -> Result<()> {
         let mut buffer = [0; 2048];
-        let read = stream.read(&mut buffer).await?;
-        if !buffer[..read].starts_with(b"HTTP/1.1 200") {
-            bail!("answered {:?}", String::from_utf8_lossy(&buffer[..read]));
+        let bytes_read = stream.read(&mut buffer).await?;
+        if !buffer[..bytes_read].starts_with(b"HTTP/1.1 200") {
+            bail!("answered {:?}", String::from_utf8_lossy(&buffer[..bytes_read]));
         }
         Ok(())
     }
 
+    /// Returns the mean CPU time of the server for a check-in on an open connection, in µs.
     async fn measure_check_ins(&self, server: &mut ServerProcess) -> Result<f64> {
         let mut connections = Vec::new();
-        for _ in 0..KEPT_CONNECTIONS {
+        for _ in 0..PERSISTENT_CONNECTIONS {
             let mut connection = self.connect(server.address).await?;
             self.check_in(&mut connection).await?;
             connections.push(connection);
         }
-        let before = server.usage()?.0;
+        let (cpu_before_ns, _) = server.usage()?;
         for _ in 0..CHECK_INS {
             // All requests are sent before any response is read, as in a fleet. In between, the load client's thread
             // sleeps. If it waited in its poll instead, the server's CPU time would include waking it, and the slower
@@ -381,67 +409,80 @@ impl LoadClient {
                 Self::read_response(connection).await?;
             }
         }
-        Ok((server.usage()?.0 - before) / 1000.0 / f64::from(KEPT_CONNECTIONS * CHECK_INS))
+        Ok((server.usage()?.0 - cpu_before_ns) / 1000.0 / f64::from(PERSISTENT_CONNECTIONS * CHECK_INS))
     }
 
+    /// Returns the mean CPU time of the server for a TLS handshake with one check-in, in µs.
     async fn measure_handshakes(&self, server: &mut ServerProcess) -> Result<f64> {
-        let before = server.usage()?.0;
+        let (cpu_before_ns, _) = server.usage()?;
         for _ in 0..HANDSHAKES {
             self.check_in(&mut self.connect(server.address).await?).await?;
         }
-        Ok((server.usage()?.0 - before) / 1000.0 / f64::from(HANDSHAKES))
+        Ok((server.usage()?.0 - cpu_before_ns) / 1000.0 / f64::from(HANDSHAKES))
     }
 
+    /// Returns the mean memory of the server for an idle connection that has sent one check-in, in KiB.
     async fn measure_idle_memory(&self, server: &mut ServerProcess) -> Result<f64> {
-        let before = server.usage()?.1;
+        let (_, memory_before_kib) = server.usage()?;
         let mut connections = Vec::new();
         for _ in 0..IDLE_CONNECTIONS {
             let mut connection = self.connect(server.address).await?;
             self.check_in(&mut connection).await?;
             connections.push(connection);
         }
-        Ok((server.usage()?.1 - before) / f64::from(IDLE_CONNECTIONS))
+        Ok((server.usage()?.1 - memory_before_kib) / f64::from(IDLE_CONNECTIONS))
     }
 }
 
+/// Measures both servers in alternating rounds and prints the figures. `part` selects the measurement: `check-in`,
+/// `handshake`, `idle` or `all`.
 async fn compare(rounds: usize, part: &str) -> Result<()> {
-    let text = make_pki()?;
+    let pki = make_pki()?;
     let body = check_in_request();
     let head = format!("POST /agent/v1/checkin HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n", body.len());
-    let connector = TlsConnector::from(Arc::new(Pki::read(&text)?.client_config()?));
+    let connector = TlsConnector::from(Arc::new(Pki::read(&pki)?.client_config()?));
     let client = LoadClient { connector, request: [head.as_bytes(), &body].concat() };
-    let (mut plain, mut stemma) =
-        (ServerProcess::start(ServerKind::Rustls, &text)?, ServerProcess::start(ServerKind::Stemma, &text)?);
+    let (mut rustls_server, mut stemma_server) =
+        (ServerProcess::start(ServerKind::Rustls, &pki)?, ServerProcess::start(ServerKind::Stemma, &pki)?);
     if matches!(part, "all" | "check-in") {
         let mut figures = Vec::new();
         for _ in 0..rounds {
-            figures.push((client.measure_check_ins(&mut plain).await?, client.measure_check_ins(&mut stemma).await?));
+            figures
+                .push((client.measure_check_ins(&mut rustls_server).await?, client.measure_check_ins(&mut stemma_server).await?));
         }
         report("check-in, connection kept, µs of CPU", &figures);
     }
     if matches!(part, "all" | "handshake") {
         let mut figures = Vec::new();
         for _ in 0..rounds {
-            figures.push((client.measure_handshakes(&mut plain).await?, client.measure_handshakes(&mut stemma).await?));
+            figures.push((
+                client.measure_handshakes(&mut rustls_server).await?,
+                client.measure_handshakes(&mut stemma_server).await?,
+            ));
         }
         report("handshake and first check-in, µs of CPU", &figures);
     }
     if matches!(part, "all" | "idle") {
-        let figures = (client.measure_idle_memory(&mut plain).await?, client.measure_idle_memory(&mut stemma).await?);
+        let figures =
+            (client.measure_idle_memory(&mut rustls_server).await?, client.measure_idle_memory(&mut stemma_server).await?);
         report("connected and idle, KiB", &[figures]);
     }
     Ok(())
 }
 
-/// Prints the medians of both servers, and of the ratio of each round.
+/// Prints the median of each server, and the median of the ratios of the rounds. A round is a pair of figures: rustls,
+/// then Stemma.
 #[expect(clippy::print_stdout, reason = "a bench's output")]
-fn report(what: &str, rounds: &[(f64, f64)]) {
+fn report(measurement: &str, rounds: &[(f64, f64)]) {
     let median = |mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let plain = median(rounds.iter().map(|round| round.0).collect());
-    let stemma = median(rounds.iter().map(|round| round.1).collect());
-    let ratio = median(rounds.iter().map(|round| round.1 / round.0).collect());
-    println!("{what}: bare rustls {plain:.1}, ours {stemma:.1}, ratio {ratio:.2} ({} rounds)", rounds.len());
+    let rustls_median = median(rounds.iter().map(|round| round.0).collect());
+    let stemma_median = median(rounds.iter().map(|round| round.1).collect());
+    let ratio_median = median(rounds.iter().map(|round| round.1 / round.0).collect());
+    println!(
+        "{measurement}: bare rustls {rustls_median:.1}, ours {stemma_median:.1}, ratio {ratio_median:.2} ({} rounds)",
+        rounds.len()
+    );
 }

@@ -1,17 +1,17 @@
-//! The time of day, as a parameter of the code that needs it. The time decides whether a certificate is valid, so a
-//! test must be able to set it.
+//! The clock, as a parameter of the code that reads the time. The time decides whether a certificate is valid, so a
+//! test must be able to set the time.
 
 use std::fmt;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// A source of the time, passed to all code that compares dates.
+/// A source of the current time, which all code that compares dates gets as a parameter.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the seconds since 1970-01-01T00:00:00Z.
+    /// Returns the current time, in seconds since 1970-01-01T00:00:00Z.
     fn unix_seconds(&self) -> u64;
 
-    /// Returns the seconds since an arbitrary start, by a clock that nobody can set. A comparison with `unix_seconds`
-    /// shows when the time of day jumps.
+    /// Returns the seconds since an arbitrary start, by a clock that nobody can set. If this clock and `unix_seconds`
+    /// advance differently, somebody has set the clock of the machine.
     fn monotonic_seconds(&self) -> u64 {
         static STARTED_AT: LazyLock<Instant> = LazyLock::new(Instant::now);
         STARTED_AT.elapsed().as_secs()
@@ -24,15 +24,15 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn unix_seconds(&self) -> u64 {
-        // With a clock before 1970, no certificate is valid yet. That is the safe interpretation.
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+        // A clock before 1970 is treated as 1970, when no certificate is valid yet. So nothing is trusted by mistake.
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time_since_epoch| time_since_epoch.as_secs())
     }
 }
 
 /// A clock that never advances, for tests and simulations.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedClock(
-    /// Seconds since 1970-01-01T00:00:00Z.
+    /// The time that the clock always shows, in seconds since 1970-01-01T00:00:00Z.
     pub u64,
 );
 
@@ -41,6 +41,7 @@ impl Clock for FixedClock {
         self.0
     }
 
+    /// Returns 0, because this clock never advances.
     fn monotonic_seconds(&self) -> u64 {
         0
     }

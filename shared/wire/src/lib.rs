@@ -1,9 +1,9 @@
 //! The wire protocol, shared by the controller, the agent, the command line and the fleet simulator.
 //!
-//! One crate, so that each rule of the protocol is written once: the contents of a certificate ([`tls`]), how a
-//! listener accepts connections and what it refuses ([`serve`]), how a request is made ([`client`]), the paths
-//! ([`endpoint`]), the form of an error ([`error`]), and what is signed ([`sign`]). Sockets, clocks and keys are passed
-//! in ([`net`], [`clock`]), so that a test can supply its own.
+//! All programs use this one crate, so that each rule of the protocol is written once: the contents of a certificate
+//! ([`tls`]), the checks of a listener ([`serve`]), requests ([`client`]), paths ([`endpoint`]), errors ([`error`]) and
+//! signatures ([`sign`]). The caller passes sockets, clocks and keys in ([`net`], [`clock`]), so that a test can supply
+//! its own.
 
 pub mod client;
 pub mod clock;

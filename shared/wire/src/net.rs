@@ -1,5 +1,5 @@
-//! Sources and destinations of connections. A test injects its own: a pipe in memory, turmoil, a proxy that drops
-//! connections.
+//! Sources and destinations of connections. A test replaces them, for example with a pipe in memory, with a simulated
+//! network, or with a proxy that drops connections.
 //!
 //! The accept loop and the client depend on [`Accept`] and [`Connector`] only. The programs use the types of this
 //! module.
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 
-/// Returns the address or network that one customer or site usually has, which limits count as one: the IPv4 address
-/// itself, or the IPv6 network of 64 bits.
-pub fn network_prefix(from: IpAddr) -> IpAddr {
-    match from.to_canonical() {
+/// Returns the address under which a limit counts a peer: an IPv4 address itself, or the /64 network of an IPv6
+/// address. One site usually has a whole /64 network, so a limit for each single IPv6 address would have no effect.
+pub fn network_prefix(peer_address: IpAddr) -> IpAddr {
+    match peer_address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
     }
@@ -33,10 +33,10 @@ pub trait Accept: Send + 'static {
     /// The type of an accepted connection.
     type Stream: ByteStream;
 
-    /// Waits for the next connection. Returns it with the address of its peer.
+    /// Waits for the next connection. Returns the connection and the address of its peer.
     ///
     /// # Errors
-    /// The error of the operating system. The accept loop treats every error as temporary and retries after a pause.
+    /// The error of the operating system. The caller treats every error as temporary, and retries after a pause.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 }
 
@@ -65,7 +65,7 @@ impl TcpAcceptor {
         TcpListener::bind(address).await.map(Self).map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))
     }
 
-    /// Uses a socket that is already bound.
+    /// Creates an acceptor from a socket that is already bound.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -74,7 +74,7 @@ impl TcpAcceptor {
         TcpListener::from_std(socket).map(Self)
     }
 
-    /// Returns the bound address, with the port that the system chose if it was 0.
+    /// Returns the bound address. If the requested port was 0, the address has the port that the system chose.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -86,6 +86,7 @@ impl TcpAcceptor {
 impl Accept for TcpAcceptor {
     type Stream = TcpStream;
 
+    /// Waits for the next connection. Its small segments are sent without delay (`TCP_NODELAY`).
     async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, peer) = self.0.accept().await?;
         // A request and its response are one small segment each. Nagle's algorithm would only add 40 ms.
@@ -94,7 +95,7 @@ impl Accept for TcpAcceptor {
     }
 }
 
-/// The peer address that connections over a Unix socket get, because they have no address.
+/// The peer address of every connection over a Unix socket, because such a connection has no IP address.
 pub const LOCAL_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 /// A listener on a Unix socket. It accepts connections of root and of the user of this process, and drops those of all
@@ -106,8 +107,8 @@ pub struct UnixAcceptor {
 }
 
 impl UnixAcceptor {
-    /// Binds a path and replaces a socket file that an earlier process left there. Only the owner may open the file.
-    /// `on_refused` is called with the uid of each user that is refused.
+    /// Creates a socket file at a path, and listens on it. An earlier socket file at the path is replaced. Only the
+    /// owner may open the file. `on_refused` is called with the uid of each user that is refused.
     ///
     /// # Errors
     /// The error of the operating system, most often because the path is longer than 107 bytes.
@@ -120,7 +121,8 @@ impl UnixAcceptor {
         Ok(Self::new(listener, on_refused))
     }
 
-    /// Uses a socket that is already bound.
+    /// Creates an acceptor from a socket that is already bound. `on_refused` is called with the uid of each user that
+    /// is refused.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -137,6 +139,8 @@ impl UnixAcceptor {
 impl Accept for UnixAcceptor {
     type Stream = UnixStream;
 
+    /// Waits for the next connection of an allowed user (root, or the user of this process). Drops the connections of
+    /// other users.
     async fn accept(&mut self) -> io::Result<(UnixStream, SocketAddr)> {
         loop {
             let (stream, _) = self.listener.accept().await?;
@@ -149,25 +153,28 @@ impl Accept for UnixAcceptor {
     }
 }
 
-/// The error if a host's name could not be resolved. It is a type of its own, because the resolver's errors have no
-/// `ErrorKind` by which a caller could recognize them.
+/// The error if the name of a host could not be resolved. A caller cannot recognize such an error by its `ErrorKind`,
+/// so the error has its own type.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct UnknownHost(#[from] io::Error);
 
-/// Connects over TCP, to the first address of the host that answers, or to a Unix socket on this machine.
+/// A connector over TCP, or to a Unix socket on this machine. Over TCP, it tries the addresses of the host in order
+/// until one accepts the connection.
 #[derive(Clone, Debug, Default)]
 pub enum Dialer {
-    /// Connects over TCP.
+    /// Connections over TCP to the given host and port.
     #[default]
     Tcp,
-    /// Connects to the Unix socket at this path. Host and port are ignored.
+    /// Connections to the Unix socket at this path. The given host and port are ignored.
     Unix(PathBuf),
 }
 
 impl Connector for Dialer {
     type Stream = Box<dyn ByteStream>;
 
+    /// Opens a connection to the host over TCP, or to the Unix socket. If the name of the host cannot be resolved,
+    /// fails with an error that contains [`UnknownHost`].
     async fn connect(&self, host: &str, port: u16) -> io::Result<Box<dyn ByteStream>> {
         match self {
             Self::Tcp => {

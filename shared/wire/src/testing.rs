@@ -22,12 +22,14 @@ pub(crate) const DAY_SECONDS: u64 = 24 * 3600;
 pub(crate) const NODE_ID: &str = "0190b6c8-4c1e-7d2a-9f00-0123456789ab";
 pub(crate) const CONTROLLER_ID: &str = "0190b6c8-4c1e-7d2a-9f00-00000000c0de";
 
+/// A certificate authority of the test fleet: its certificate and its key.
 pub(crate) struct TestAuthority {
     pub(crate) params: CertificateParams,
     pub(crate) key: KeyPair,
     pub(crate) der: CertificateDer<'static>,
 }
 
+/// The authorities of a test fleet: the root, and its issuers for agents, admins and signers.
 pub(crate) struct TestFleet {
     pub(crate) root: TestAuthority,
     pub(crate) agents: TestAuthority,
@@ -35,12 +37,14 @@ pub(crate) struct TestFleet {
     pub(crate) signers: TestAuthority,
 }
 
-/// A certificate to issue. [`TestLeaf::node`] and the like return valid ones, and a test changes one property.
+/// The parameters of a certificate to issue. [`TestLeaf::node`] and the similar functions return valid parameters, and
+/// a test can then change one of them.
 pub(crate) struct TestLeaf {
     pub(crate) params: CertificateParams,
     pub(crate) algorithm: &'static SignatureAlgorithm,
 }
 
+/// An issued certificate with its private key.
 pub(crate) struct TestCertificate {
     pub(crate) der: CertificateDer<'static>,
     pub(crate) key: KeyPair,
@@ -51,10 +55,12 @@ pub(crate) fn uri_name(text: &str) -> SanType {
 }
 
 impl TestAuthority {
+    /// Creates an authority with these extended key usages. Without an issuer, the authority is a self-signed root.
     fn new(name: &str, usages: Vec<ExtendedKeyUsagePurpose>, issuer: Option<&Self>) -> Self {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
         let mut params = CertificateParams::default();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        // At most one issuer may follow the root in a chain, and none may follow an issuer.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(u8::from(issuer.is_none())));
         params.extended_key_usages = usages;
         params.not_before = date_time_ymd(2020, 1, 1);
@@ -67,6 +73,7 @@ impl TestAuthority {
         Self { params, key, der }
     }
 
+    /// Issues a certificate with these parameters for a new key.
     pub(crate) fn issue(&self, leaf: &TestLeaf) -> TestCertificate {
         let key = KeyPair::generate_for(leaf.algorithm).expect("a key");
         let certificate = leaf.params.signed_by(&key, &Issuer::from_params(&self.params, &self.key)).expect("a leaf");
@@ -75,6 +82,7 @@ impl TestAuthority {
 }
 
 impl TestFleet {
+    /// Creates a fleet: a root, and three issuers with the extended key usages of their certificates.
     pub(crate) fn new() -> Self {
         use ExtendedKeyUsagePurpose::{ClientAuth, CodeSigning, ServerAuth};
         let root = TestAuthority::new("fleet root", vec![], None);
@@ -88,6 +96,7 @@ impl TestFleet {
         Pin::Roots(vec![self.root.der.clone()])
     }
 
+    /// Returns the trust settings of the agents' listener.
     pub(crate) fn agents_listener(&self) -> TlsListener {
         TlsListener {
             role: ListenerRole::Agents { renew_grace_seconds: RENEW_GRACE_SECONDS },
@@ -96,10 +105,12 @@ impl TestFleet {
         }
     }
 
+    /// Returns the trust settings of the admin listener.
     pub(crate) fn admin_listener(&self) -> TlsListener {
         TlsListener { role: ListenerRole::Admins, fleet: fleet(), issuers: vec![self.admin.der.clone()] }
     }
 
+    /// Issues a certificate for a controller. Returns its chain up to the root, and its key.
     pub(crate) fn server_key(&self) -> ServerKey {
         let issued = self.admin.issue(&TestLeaf::controller());
         ServerKey { chain: vec![issued.der.clone(), self.admin.der.clone(), self.root.der.clone()], key: issued.private_key() }
@@ -107,6 +118,7 @@ impl TestFleet {
 }
 
 impl TestLeaf {
+    /// Returns the parameters of a certificate that is valid for one day around [`NOW_UNIX_SECONDS`].
     fn new(usage: ExtendedKeyUsagePurpose, names: Vec<SanType>) -> Self {
         let mut params = CertificateParams::default();
         params.not_before = date_time_ymd(2026, 6, 15);
@@ -125,6 +137,7 @@ impl TestLeaf {
         Self::new(ExtendedKeyUsagePurpose::ClientAuth, vec![uri_name("spiffe://prod/admin/ada")])
     }
 
+    /// Returns the parameters of a controller's certificate, which also contains a DNS name.
     pub(crate) fn controller() -> Self {
         let names = vec![
             uri_name(&format!("spiffe://prod/controller/{CONTROLLER_ID}")),
@@ -133,12 +146,14 @@ impl TestLeaf {
         Self::new(ExtendedKeyUsagePurpose::ServerAuth, names)
     }
 
+    /// Returns the parameters of a signer's certificate, with an Ed25519 key.
     pub(crate) fn signer() -> Self {
         let leaf =
             Self::new(ExtendedKeyUsagePurpose::CodeSigning, vec![uri_name(&format!("spiffe://prod/signer/{CONTROLLER_ID}"))]);
         Self { algorithm: &PKCS_ED25519, ..leaf }
     }
 
+    /// Changes parameters of the certificate, so that a test can issue an invalid one.
     pub(crate) fn with_params(mut self, change: impl FnOnce(&mut CertificateParams)) -> Self {
         change(&mut self.params);
         self
@@ -163,15 +178,18 @@ pub(crate) fn clock() -> Arc<FixedClock> {
     Arc::new(FixedClock(NOW_UNIX_SECONDS))
 }
 
-/// The two ends of an in-memory network. With sockets of the kernel, a paused clock would run ahead of it.
+/// The listening end of an in-memory network. Tests with a paused clock need it: with kernel sockets, the clock would
+/// advance while bytes are on their way.
 pub(crate) struct PipeListener(mpsc::UnboundedReceiver<(DuplexStream, SocketAddr)>);
 
+/// The connecting end of an in-memory network.
 #[derive(Clone)]
 pub(crate) struct PipeConnector {
     sender: mpsc::UnboundedSender<(DuplexStream, SocketAddr)>,
     pub(crate) client_address: SocketAddr,
 }
 
+/// Creates an in-memory network with its two ends.
 pub(crate) fn pipe() -> (PipeListener, PipeConnector) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (PipeListener(receiver), PipeConnector { sender, client_address: ([192, 0, 2, 1], 4000).into() })
@@ -180,6 +198,7 @@ pub(crate) fn pipe() -> (PipeListener, PipeConnector) {
 impl Accept for PipeListener {
     type Stream = DuplexStream;
 
+    /// Waits for the next connection. Waits forever if all connecting ends were dropped.
     async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
         match self.0.recv().await {
             Some(connection) => Ok(connection),
@@ -191,9 +210,10 @@ impl Accept for PipeListener {
 impl Connector for PipeConnector {
     type Stream = DuplexStream;
 
+    /// Opens a connection to the listening end, whatever the host and port. Each direction buffers 16 KiB.
     async fn connect(&self, _host: &str, _port: u16) -> io::Result<DuplexStream> {
-        let (near, far) = tokio::io::duplex(16 * 1024);
-        self.sender.send((far, self.client_address)).map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
-        Ok(near)
+        let (client_end, server_end) = tokio::io::duplex(16 * 1024);
+        self.sender.send((server_end, self.client_address)).map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
+        Ok(client_end)
     }
 }

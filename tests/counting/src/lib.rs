@@ -11,37 +11,40 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// Number of allocations of this process.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Number of bytes that are allocated now.
+static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Highest value of [`ALLOCATED_BYTES`] since the last reset.
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static THREAD_ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns how many times this process has allocated memory.
+/// Returns the number of allocations of this process so far.
 pub fn allocations() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// Returns how many times this thread has allocated memory.
+/// Returns the number of allocations of the calling thread so far.
 pub fn thread_allocations() -> u64 {
     THREAD_ALLOCATIONS.with(Cell::get)
 }
 
-/// Returns how many bytes this process has allocated and not freed.
-pub fn held_bytes() -> usize {
-    HELD_BYTES.load(Ordering::Relaxed)
+/// Returns the number of bytes that this process has allocated and not freed.
+pub fn allocated_bytes() -> usize {
+    ALLOCATED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Returns the highest number of bytes that this process held since [`reset_peak`], or since its start.
+/// Returns the highest number of allocated bytes since [`reset_peak`], or since the start of the process.
 pub fn peak_bytes() -> usize {
     PEAK_BYTES.load(Ordering::Relaxed)
 }
 
-/// Restarts the peak count at the bytes held now.
+/// Sets the peak to the number of bytes that are allocated now.
 pub fn reset_peak() {
-    PEAK_BYTES.store(held_bytes(), Ordering::Relaxed);
+    PEAK_BYTES.store(allocated_bytes(), Ordering::Relaxed);
 }
 
 struct CountingAllocator;
@@ -49,32 +52,34 @@ struct CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-fn count(bytes: usize) {
+/// Counts one allocation of this size.
+fn count_allocation(bytes: usize) {
     ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-    // A thread that ends still allocates after its thread-local values are gone.
-    let _ = THREAD_ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-    let held = HELD_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK_BYTES.fetch_max(held, Ordering::Relaxed);
+    // A thread that ends may allocate after its thread-local values are destroyed.
+    let _ = THREAD_ALLOCATIONS.try_with(|thread_count| thread_count.set(thread_count.get() + 1));
+    let allocated = ALLOCATED_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK_BYTES.fetch_max(allocated, Ordering::Relaxed);
 }
 
 #[expect(unsafe_code, reason = "an allocator is asked for raw memory; each call goes to the system's as it came")]
 // SAFETY: each method passes its arguments to the system's allocator unchanged, and counts without allocating.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
+        count_allocation(layout.size());
         // SAFETY: the caller upholds `alloc`'s contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        ALLOCATED_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller upholds `dealloc`'s contract.
         unsafe { System.dealloc(memory, layout) }
     }
 
+    /// Counts a reallocation as a release of the old bytes and an allocation of the new size.
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        count(size);
+        ALLOCATED_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        count_allocation(size);
         // SAFETY: the caller upholds `realloc`'s contract.
         unsafe { System.realloc(memory, layout, size) }
     }
@@ -86,15 +91,16 @@ mod tests {
 
     #[test]
     fn counts_follow_allocations() {
-        let (before, of_thread) = (allocations(), thread_allocations());
+        let (count_before, thread_count_before) = (allocations(), thread_allocations());
         reset_peak();
-        let held = held_bytes();
-        let text = std::hint::black_box(vec![0_u8; 1 << 20]);
-        assert!(allocations() > before && thread_allocations() > of_thread);
-        assert!(held_bytes() >= held + (1 << 20));
-        drop(text);
-        assert!(peak_bytes() >= held + (1 << 20), "the peak is kept when memory is freed");
-        let other = std::thread::spawn(|| std::hint::black_box(vec![0_u8; 64]).len());
-        assert_eq!(other.join().expect("no panic"), 64);
+        let bytes_before = allocated_bytes();
+        let buffer = std::hint::black_box(vec![0_u8; 1 << 20]);
+        assert!(allocations() > count_before && thread_allocations() > thread_count_before);
+        assert!(allocated_bytes() >= bytes_before + (1 << 20));
+        drop(buffer);
+        assert!(peak_bytes() >= bytes_before + (1 << 20), "the peak remains when memory is freed");
+        // Allocations of another thread are counted without a panic.
+        let thread_handle = std::thread::spawn(|| std::hint::black_box(vec![0_u8; 64]).len());
+        assert_eq!(thread_handle.join().expect("no panic"), 64);
     }
 }

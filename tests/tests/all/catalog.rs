@@ -8,13 +8,14 @@ use serde_json::{Map, Value, json};
 use stemma_tests::fleet::TempFleet;
 use stemma_tests::shared;
 
+/// A namespace of the catalogue, which declares the label `site/tier`.
 const SITE: &str = r#"{"namespace": "Site::Labels", "visibility": "public",
   "resource_type_associations": [{"name": "Stemma::Label", "prefix": "site/"}],
   "properties": {"tier": {"title": "Tier", "description": "How soon it is mended.", "type": "string",
     "enum": ["gold", "silver"], "operators": ["<or>"]}},
   "tags": [{"name": "a"}]}"#;
 
-/// Runs `stemma`, which must end with this exit status. Returns standard output and standard error.
+/// Runs `stemma`, which must end with this exit status. Returns standard output, followed by standard error.
 fn run_with_status(fleet: &TempFleet, arguments: &[&str], status: i32) -> Result<String> {
     let output = fleet.cli(arguments)?;
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -31,6 +32,7 @@ fn glance_property(property: &Value) -> Value {
     property
 }
 
+/// Converts the properties of a namespace, or of one of its objects, like Glance's model.
 fn convert_properties(parent: &mut Map<String, Value>) {
     for property in parent.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         *property = glance_property(property);
@@ -60,20 +62,21 @@ fn stock_files_are_imported_and_returned_unchanged() -> Result<()> {
     fleet.stemma(&["catalog", "import", &stock_text])?;
     let mut files: Vec<_> = std::fs::read_dir(&stock)?.collect::<std::io::Result<_>>()?;
     files.sort_by_key(std::fs::DirEntry::path);
+    // Glance's stock catalogue has 33 files.
     assert_eq!(files.len(), 33);
     for file in files {
         let expected = expected_namespace(&file.path())?;
         let name = expected["namespace"].as_str().context("a name")?;
         let found: Value = serde_json::from_str(&fleet.stemma(&["get", "namespace", name, "-o", "json"])?)?;
         let mut found: Map<String, Value> = found.as_object().context("a namespace")?.clone();
-        stemma_core::catalog::without_read_only(&mut found);
+        stemma_core::catalog::remove_read_only_members(&mut found);
         assert_eq!(found, expected, "{name}");
     }
     // There is no difference, and a second import changes nothing.
     run_with_status(&fleet, &["catalog", "import", &stock_text, "--diff"], 0)?;
     let again = fleet.stemma(&["catalog", "import", &stock_text, "--overwrite", "-o", "json"])?;
     let again: Value = serde_json::from_str(&again)?;
-    assert!(again["objects"].as_array().context("objects")?.iter().all(|one| one["action"] == "unchanged"), "{again}");
+    assert!(again["objects"].as_array().context("objects")?.iter().all(|object| object["action"] == "unchanged"), "{again}");
     Ok(())
 }
 
@@ -84,7 +87,7 @@ fn import_changes_stored_namespace_when_flag_is_given() -> Result<()> {
     let path = file.to_string_lossy().into_owned();
     std::fs::write(&file, SITE)?;
     fleet.stemma(&["catalog", "import", &path])?;
-    let stored = |fleet: &TempFleet| -> Result<Value> {
+    let stored_namespace = |fleet: &TempFleet| -> Result<Value> {
         Ok(serde_json::from_str(&fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "json"])?)?)
     };
     let mut next: Value = serde_json::from_str(SITE)?;
@@ -93,32 +96,35 @@ fn import_changes_stored_namespace_when_flag_is_given() -> Result<()> {
     next["tags"] = json!([{"name": "b"}]);
     std::fs::write(&file, next.to_string())?;
 
-    let kept = run_with_status(&fleet, &["catalog", "import", &path], 0)?;
-    assert!(kept.contains("namespace Site::Labels is stored already and stays unchanged"), "{kept}");
-    let differs = run_with_status(&fleet, &["catalog", "import", &path, "--diff"], 6)?;
+    let import_output = run_with_status(&fleet, &["catalog", "import", &path], 0)?;
+    assert!(import_output.contains("namespace Site::Labels is stored already and stays unchanged"), "{import_output}");
+    let diff_output = run_with_status(&fleet, &["catalog", "import", &path, "--diff"], 6)?;
     for part in ["properties.tier.title  Tier -> Other", "1 of 1 namespaces differ from the stored ones"] {
-        assert!(differs.contains(part), "{part} in {differs}");
+        assert!(diff_output.contains(part), "{part} in {diff_output}");
     }
-    assert_eq!(stored(&fleet)?["properties"]["tier"]["title"], "Tier", "a comparison writes nothing");
+    assert_eq!(stored_namespace(&fleet)?["properties"]["tier"]["title"], "Tier", "a comparison writes nothing");
 
     fleet.stemma(&["catalog", "import", &path, "--merge"])?;
-    let merged = stored(&fleet)?;
-    assert_eq!(merged["properties"]["tier"]["title"], "Tier");
-    assert_eq!(merged["properties"]["zone"]["title"], "Zone");
+    let merged_namespace = stored_namespace(&fleet)?;
+    assert_eq!(merged_namespace["properties"]["tier"]["title"], "Tier");
+    assert_eq!(merged_namespace["properties"]["zone"]["title"], "Zone");
     let tags = |namespace: &Value| -> Vec<String> {
         let tags = namespace["tags"].as_array().into_iter().flatten();
         tags.filter_map(|tag| tag["name"].as_str().map(str::to_owned)).collect()
     };
-    assert_eq!(tags(&merged).len(), 2, "{merged}");
+    assert_eq!(tags(&merged_namespace).len(), 2, "{merged_namespace}");
 
     fleet.stemma(&["catalog", "import", &path, "--overwrite"])?;
-    let replaced = stored(&fleet)?;
-    assert_eq!((replaced["properties"]["tier"]["title"].as_str(), tags(&replaced)), (Some("Other"), vec!["b".to_owned()]));
+    let replaced_namespace = stored_namespace(&fleet)?;
+    assert_eq!(
+        (replaced_namespace["properties"]["tier"]["title"].as_str(), tags(&replaced_namespace)),
+        (Some("Other"), vec!["b".to_owned()])
+    );
     run_with_status(&fleet, &["catalog", "import", &path, "--diff"], 0)?;
 
     std::fs::write(&file, r#"{"namespace": "X", "properties": {"a": {"type": "string"}}}"#)?;
-    let refused = run_with_status(&fleet, &["catalog", "import", &path], 1)?;
-    assert!(refused.contains("site.json: properties.a") && refused.contains("nothing was changed"), "{refused}");
+    let error_output = run_with_status(&fleet, &["catalog", "import", &path], 1)?;
+    assert!(error_output.contains("site.json: properties.a") && error_output.contains("nothing was changed"), "{error_output}");
     Ok(())
 }
 
@@ -154,7 +160,7 @@ fn merge_and_manifest_keep_order_of_tags() -> Result<()> {
     Ok(())
 }
 
-/// The cases are from bug reports of Glance (Launchpad 1483049) and from the command's own help.
+/// The first case is from a bug report of Glance (Launchpad 1483049), the others are from the help of the command.
 #[test]
 fn y09_import_error_names_file() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -169,11 +175,11 @@ fn y09_import_error_names_file() -> Result<()> {
         ("utf-16", [&[0xff, 0xfe], &utf_16[..]].concat(), "it is a text in UTF-16: save it in UTF-8"),
         ("twice", SITE.into(), "a.json too: keep one of them"),
     ];
-    for (name, bytes, part) in cases {
+    for (name, bytes, expected) in cases {
         let directory = create_dir(name)?;
         std::fs::write(directory.join("b.json"), bytes)?;
         let text = run_with_status(&fleet, &["catalog", "import", &directory.to_string_lossy()], 1)?;
-        assert!(text.contains("b.json: ") && text.contains(part) && text.contains("nothing was changed"), "{text}");
+        assert!(text.contains("b.json: ") && text.contains(expected) && text.contains("nothing was changed"), "{text}");
     }
     let directory = create_dir("directory")?;
     std::fs::create_dir(directory.join("b.json"))?;
@@ -185,46 +191,49 @@ fn y09_import_error_names_file() -> Result<()> {
 #[test]
 fn y09_merge_takes_no_ownership_when_content_is_unchanged() -> Result<()> {
     let fleet = TempFleet::start()?;
-    let file = |name: &str, text: &str| -> Result<String> {
+    let write_file = |name: &str, text: &str| -> Result<String> {
         let path = fleet.dir().join(name);
         std::fs::write(&path, text)?;
         Ok(path.to_string_lossy().into_owned())
     };
-    let site = file("site.json", &SITE.replace(r#""visibility""#, r#""protected": false, "visibility""#))?;
-    fleet.stemma(&["catalog", "import", &site])?;
+    let site_file = write_file("site.json", &SITE.replace(r#""visibility""#, r#""protected": false, "visibility""#))?;
+    fleet.stemma(&["catalog", "import", &site_file])?;
     for _ in 0..2 {
-        let merged = run_with_status(&fleet, &["catalog", "import", &site, "--merge"], 0)?;
-        assert!(merged.contains("unchanged") && !merged.contains("updated"), "{merged}");
-        run_with_status(&fleet, &["catalog", "import", &site, "--diff"], 0)?;
+        let import_output = run_with_status(&fleet, &["catalog", "import", &site_file, "--merge"], 0)?;
+        assert!(import_output.contains("unchanged") && !import_output.contains("updated"), "{import_output}");
+        run_with_status(&fleet, &["catalog", "import", &site_file, "--diff"], 0)?;
     }
     let apply_by_ci = |description: &str| -> Result<String> {
         let text = format!("kind: Namespace\nnamespace: Site::Labels\ndescription: {description}\n");
-        let path = file("ci.yaml", &text)?;
+        let path = write_file("ci.yaml", &text)?;
         run_with_status(&fleet, &["--manager", "ci", "apply", "-f", &path], 0)
     };
+    // Each apply of `ci` would fail with a conflict if an import were an owner of `description`.
     apply_by_ci("one")?;
-    let more = file("more.json", r#"{"namespace": "Site::Labels", "tags": [{"name": "b"}]}"#)?;
-    fleet.stemma(&["catalog", "import", &more, "--merge"])?;
-    assert_eq!(tag_names(&fleet)?, ["b", "a"], "nothing that the import gave before is taken back");
+    let tags_file = write_file("more.json", r#"{"namespace": "Site::Labels", "tags": [{"name": "b"}]}"#)?;
+    fleet.stemma(&["catalog", "import", &tags_file, "--merge"])?;
+    assert_eq!(tag_names(&fleet)?, ["b", "a"], "the second import removes nothing that the first import wrote");
     apply_by_ci("two")?;
     Ok(())
 }
 
-/// Each concurrent import that succeeds is stored. No import overwrites the content of another.
+/// Each of several concurrent imports is either stored or fails. No import overwrites the content of another import.
 #[test]
 fn concurrent_merges_lose_nothing() -> Result<()> {
     let fleet = TempFleet::start()?;
-    let file = |name: &str| fleet.dir().join(format!("{name}.json")).to_string_lossy().into_owned();
-    std::fs::write(file("site"), SITE)?;
-    fleet.stemma(&["catalog", "import", &file("site")])?;
+    let file_path = |name: &str| fleet.dir().join(format!("{name}.json")).to_string_lossy().into_owned();
+    std::fs::write(file_path("site"), SITE)?;
+    fleet.stemma(&["catalog", "import", &file_path("site")])?;
     for round in 0..4 {
         let names: Vec<String> = (0..4).map(|number| format!("p{round}-{number}")).collect();
         for name in &names {
             let properties = json!({name: {"title": "P", "type": "string"}});
-            std::fs::write(file(name), json!({"namespace": "Site::Labels", "properties": properties}).to_string())?;
+            std::fs::write(file_path(name), json!({"namespace": "Site::Labels", "properties": properties}).to_string())?;
         }
-        let imports: Vec<_> =
-            names.iter().map(|name| fleet.spawn_cli(&["catalog", "import", &file(name), "--merge"])).collect::<Result<_>>()?;
+        let imports: Vec<_> = names
+            .iter()
+            .map(|name| fleet.spawn_cli(&["catalog", "import", &file_path(name), "--merge"]))
+            .collect::<Result<_>>()?;
         let mut results = Vec::new();
         for import in imports {
             results.push(import.wait_with_log()?);
@@ -238,10 +247,12 @@ fn concurrent_merges_lose_nothing() -> Result<()> {
     Ok(())
 }
 
+/// `explain` describes a fact of the built-in catalogue and a label of an imported one. For an unknown label, it
+/// proposes a similar name.
 #[test]
 fn builtin_catalogue_is_stored_and_explained_when_requested() -> Result<()> {
     let fleet = TempFleet::start()?;
-    assert_eq!(fleet.stemma(&["get", "namespaces", "-o", "name"])?, "", "no start of a controller stores any");
+    assert_eq!(fleet.stemma(&["get", "namespaces", "-o", "name"])?, "", "a controller stores no namespace when it starts");
     fleet.stemma(&["catalog", "import", "--builtin"])?;
     assert_eq!(fleet.stemma(&["get", "namespaces", "-o", "name"])?, "namespace/Stemma::Machine\nnamespace/Stemma::Facts\n");
     let explained = fleet.stemma(&["explain", "fact", "cpu.count"])?;
@@ -259,8 +270,8 @@ fn builtin_catalogue_is_stored_and_explained_when_requested() -> Result<()> {
         (Some("Tier"), Some("How soon it is mended."), Some("gold,silver"), Some("<or>")),
         "{explained}"
     );
-    let suggested = run_with_status(&fleet, &["explain", "label", "site/teir"], 3)?;
-    assert!(suggested.contains("label 'site/teir' is not in the catalogue (did you mean \"site/tier\"?)"), "{suggested}");
+    let error_output = run_with_status(&fleet, &["explain", "label", "site/teir"], 3)?;
+    assert!(error_output.contains("label 'site/teir' is not in the catalogue (did you mean \"site/tier\"?)"), "{error_output}");
     Ok(())
 }
 
@@ -269,24 +280,24 @@ fn namespace_manifest_defines_labels_of_same_apply() -> Result<()> {
     let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
     let path = file.to_string_lossy().into_owned();
-    let text = |tier: &str| {
+    let manifest_text = |tier: &str| {
         format!(
             "kind: Namespace\nnamespace: Site::Labels\nresource_type_associations: [{{name: Stemma::Label}}]\n\
              properties: {{tier: {{title: Tier, type: string, enum: [gold, silver]}}}}\n---\n\
              kind: Cluster\nname: prod\nlabels: {{tier: {tier}}}\n"
         )
     };
-    std::fs::write(&file, text("iron"))?;
-    let refused = run_with_status(&fleet, &["apply", "-f", &path], 1)?;
-    assert!(refused.contains("label tier: \"iron\" is none of gold, silver"), "{refused}");
-    let found = run_with_status(&fleet, &["validate", "-f", &path, "--strict"], 1)?;
-    assert!(found.contains("catalog.value") && found.contains("site.yaml:8"), "{found}");
-    std::fs::write(&file, text("gold"))?;
+    std::fs::write(&file, manifest_text("iron"))?;
+    let apply_error = run_with_status(&fleet, &["apply", "-f", &path], 1)?;
+    assert!(apply_error.contains("label tier: \"iron\" is none of gold, silver"), "{apply_error}");
+    let validate_error = run_with_status(&fleet, &["validate", "-f", &path, "--strict"], 1)?;
+    assert!(validate_error.contains("catalog.value") && validate_error.contains("site.yaml:8"), "{validate_error}");
+    std::fs::write(&file, manifest_text("gold"))?;
     run_with_status(&fleet, &["apply", "-f", &path], 0)?;
     let manifest = fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "manifest"])?;
     std::fs::write(&file, &manifest)?;
-    let again = fleet.stemma(&["apply", "-f", &path, "--force"])?;
-    assert!(again.contains("Site::Labels  unchanged"), "{manifest}\n{again}");
+    let apply_output = fleet.stemma(&["apply", "-f", &path, "--force"])?;
+    assert!(apply_output.contains("Site::Labels  unchanged"), "{manifest}\n{apply_output}");
     fleet.stemma(&["delete", "namespace", "Site::Labels", "--yes"])?;
     Ok(())
 }

@@ -6,7 +6,8 @@ use stemma_tests::fleet::TempFleet;
 use stemma_tests::program::{RunningProgram, eventually, succeed};
 use stemma_tests::site::SITE;
 
-fn get(fleet: &TempFleet, arguments: &[&str]) -> Result<Value> {
+/// Runs `stemma get` with these arguments. Returns its JSON output.
+fn get_json(fleet: &TempFleet, arguments: &[&str]) -> Result<Value> {
     let arguments: Vec<&str> = ["get"].iter().chain(arguments).chain(&["-o", "json"]).copied().collect();
     Ok(serde_json::from_str(&fleet.stemma(&arguments)?)?)
 }
@@ -16,17 +17,18 @@ fn run_failing(fleet: &TempFleet, arguments: &[&str]) -> Result<(i32, String)> {
     let output = fleet.cli(arguments)?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     anyhow::ensure!(!output.status.success(), "{arguments:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
-    Ok((output.status.code().context("it ended by itself")?, text))
+    Ok((output.status.code().context("a signal ended the command")?, text))
 }
 
+/// Starts a controller, and applies the manifests of the demo, which contain no nodes.
 fn demo_fleet() -> Result<TempFleet> {
     let fleet = TempFleet::start()?;
     fleet.stemma(&["apply", "-f", SITE])?;
     Ok(fleet)
 }
 
-/// Waits until this number of nodes in the cluster is in state `waiting`. This state is the last change of a new node
-/// that has no host.
+/// Waits until this number of nodes in cluster `prod` is in state `waiting`. A new node without a host does not change
+/// any more after it has reached this state.
 fn wait_for_waiting_nodes(fleet: &TempFleet, nodes: usize) -> Result<()> {
     eventually("all new nodes wait for a host", || {
         let cluster: Value = serde_json::from_str(&fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?)?;
@@ -61,39 +63,42 @@ fn manifest_of_get_changes_nothing_when_applied() -> Result<()> {
         let applied: Value = serde_json::from_str(&fleet.stemma(&["apply", "-f", &file, "-o", "json"])?)?;
         assert_eq!(applied["objects"][0]["action"], "unchanged", "{manifest}");
     }
-    let all = fleet.stemma(&["get", "nodegroups", "--cluster", "prod", "-o", "manifest"])?;
-    assert_eq!(all.matches("kind: NodeGroup").count(), 2, "{all}");
-    assert!(all.contains("merge_labels: true") && all.contains("debug: null"), "{all}");
+    let groups_manifest = fleet.stemma(&["get", "nodegroups", "--cluster", "prod", "-o", "manifest"])?;
+    assert_eq!(groups_manifest.matches("kind: NodeGroup").count(), 2, "{groups_manifest}");
+    assert!(groups_manifest.contains("merge_labels: true") && groups_manifest.contains("debug: null"), "{groups_manifest}");
     Ok(())
 }
 
+/// In the demo, the group `frontends` provides `tier` and the tombstone `debug`, and its nodes inherit `site`.
 #[test]
 fn label_changes_in_one_write_and_warns_of_losses() -> Result<()> {
     let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
     let target = ["nodegroup", "prod/frontends"];
     fleet.stemma(&["label", target[0], target[1], "tier=silver", "rack=7", "--not-inherited", "ntp"])?;
-    let group = get(&fleet, &target)?;
+    let group = get_json(&fleet, &target)?;
     assert_eq!(group["provided_labels"], json!({"debug": null, "ntp": null, "rack": "7", "tier": "silver"}));
     fleet.stemma(&["label", target[0], target[1], "rack-"])?;
-    assert_eq!(get(&fleet, &target)?["provided_labels"], json!({"debug": null, "ntp": null, "tier": "silver"}));
-    assert_eq!(get(&fleet, &["node", "web-1"])?["labels"], json!({"site": "fra1", "tier": "silver"}));
+    assert_eq!(get_json(&fleet, &target)?["provided_labels"], json!({"debug": null, "ntp": null, "tier": "silver"}));
+    assert_eq!(get_json(&fleet, &["node", "web-1"])?["labels"], json!({"site": "fra1", "tier": "silver"}));
 
     let output = fleet.cli(&["label", target[0], target[1], "--replace", "--dry-run"])?;
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(err.contains("info: nodegroup prod/frontends: hosts lose the labels site (1 host)"), "{err}");
-    assert!(out.contains("nodegroup prod/frontends labeled (dry run)"), "{out}");
-    assert!(err.contains("dry run: nothing was written; this would reach 1 host"), "{err}");
-    assert_eq!(get(&fleet, &target)?["merge_labels"], true, "a dry run writes nothing");
-    let (status, text) = run_failing(&fleet, &["label", "cluster", "prod", "a=b", "--max-nodes", "0"])?;
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(stderr.contains("info: nodegroup prod/frontends: hosts lose the labels site (1 host)"), "{stderr}");
+    assert!(stdout.contains("nodegroup prod/frontends labeled (dry run)"), "{stdout}");
+    assert!(stderr.contains("dry run: nothing was written; this would reach 1 host"), "{stderr}");
+    assert_eq!(get_json(&fleet, &target)?["merge_labels"], true, "a dry run writes nothing");
+    let (status, error_text) = run_failing(&fleet, &["label", "cluster", "prod", "a=b", "--max-nodes", "0"])?;
     assert!(
-        status == 1 && text.contains("this reaches 1 host, more than --max-nodes 0") && text.contains("\n  nothing was changed"),
-        "{text}"
+        status == 1
+            && error_text.contains("this reaches 1 host, more than --max-nodes 0")
+            && error_text.contains("\n  nothing was changed"),
+        "{error_text}"
     );
     Ok(())
 }
 
-/// Previously, the write was made with a warning, although a strict write refuses each warning.
+/// Regression: `label --strict` wrote the change and printed a warning, although a strict write must fail on a warning.
 #[test]
 fn y09_strict_label_removal_prints_no_warning() -> Result<()> {
     let fleet = demo_fleet()?;
@@ -103,10 +108,10 @@ fn y09_strict_label_removal_prints_no_warning() -> Result<()> {
         &["label", "nodegroup", "prod/frontends", "unread-"][..],
         &["label", "nodegroup", "prod/frontends", "--not-inherited", "unread"],
     ] {
-        let (_, text, status) = fleet.run_cli(&[arguments, &["--strict", "--dry-run"]].concat())?;
-        assert!(status == 0 && !text.contains("warning:"), "{arguments:?}: {text}");
+        let (_, stderr, status) = fleet.run_cli(&[arguments, &["--strict", "--dry-run"]].concat())?;
+        assert!(status == 0 && !stderr.contains("warning:"), "{arguments:?}: {stderr}");
         let expected = "info: nodegroup prod/frontends: hosts lose the labels unread (1 host)";
-        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
     Ok(())
 }
@@ -116,7 +121,7 @@ fn roles_tags_and_traits_are_added_and_removed() -> Result<()> {
     let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends", "--labels", "a=b"])?;
     fleet.stemma(&["role", "add", "web-1", "db"])?;
-    let tags = |fleet: &TempFleet| -> Result<Value> { Ok(get(fleet, &["node", "web-1"])?["tags"].clone()) };
+    let tags = |fleet: &TempFleet| -> Result<Value> { Ok(get_json(fleet, &["node", "web-1"])?["tags"].clone()) };
     assert_eq!(tags(&fleet)?, json!(["common", "mysql", "nginx"]));
     fleet.stemma(&["tag", "unassign", "web-1", "nginx"])?;
     fleet.stemma(&["role", "remove", "web-1", "db"])?;
@@ -124,21 +129,21 @@ fn roles_tags_and_traits_are_added_and_removed() -> Result<()> {
     fleet.stemma(&["tag", "create", "canary", "--cluster", "prod"])?;
     fleet.stemma(&["tag", "assign", "web-1", "canary", "nginx"])?;
     assert_eq!(tags(&fleet)?, json!(["canary", "common", "nginx"]));
-    let (status, text) = run_failing(&fleet, &["tag", "delete", "canary", "--cluster", "prod"])?;
-    assert!(status == 4 && text.contains("web-1"), "{status} {text}");
+    let (status, stderr) = run_failing(&fleet, &["tag", "delete", "canary", "--cluster", "prod"])?;
+    assert!(status == 4 && stderr.contains("web-1"), "{status} {stderr}");
     fleet.stemma(&["trait", "add", "web-1", "CUSTOM_FAST", "HW_CPU_X86_AVX2"])?;
     fleet.stemma(&["trait", "remove", "web-1", "HW_CPU_X86_AVX2"])?;
     let listed = fleet.stemma(&["trait", "list", "web-1"])?;
     assert!(listed.contains("CUSTOM_FAST") && listed.contains("operator") && !listed.contains("AVX2"), "{listed}");
-    for (question, expected) in [
+    for (topic, expected) in [
         (&["label", "tier"][..], "WINS"),
         (&["tag", "canary"], "assigned by hand"),
         (&["task", "my-conf"], "does not run on this node"),
         (&["trait", "CUSTOM_FAST"], "operator"),
     ] {
-        let arguments: Vec<&str> = ["explain", "node", "web-1"].iter().chain(question).copied().collect();
+        let arguments: Vec<&str> = ["explain", "node", "web-1"].iter().chain(topic).copied().collect();
         let explained = fleet.stemma(&arguments)?;
-        assert!(explained.contains(expected), "{question:?}: {explained}");
+        assert!(explained.contains(expected), "{topic:?}: {explained}");
     }
     Ok(())
 }
@@ -153,43 +158,47 @@ fn explain_shows_parked_suppressed_and_unknown_items() -> Result<()> {
          suppressed_traits: [HW_CPU_X86_AVX2]\nlabels: {rack: \"7\"}\n",
     )?;
     fleet.stemma(&["apply", "-f", &node.to_string_lossy()])?;
-    for (question, expected) in [
+    for (topic, expected) in [
         (["trait", "HW_CPU_X86_AVX2"], &["an operator suppressed it, and nothing gives it now"][..]),
         (["task", "site-conf"], &["but       it is held (a disk is changed)", "but       it is parked"]),
         (["tag", "primary-mysql"], &["is not on web-1", "no node of the cluster holds mysql as primary"]),
     ] {
-        let explained = fleet.stemma(&["explain", "node", "web-1", question[0], question[1]])?;
-        assert!(expected.iter().all(|part| explained.contains(part)), "{question:?}: {explained}");
+        let explained = fleet.stemma(&["explain", "node", "web-1", topic[0], topic[1]])?;
+        assert!(expected.iter().all(|part| explained.contains(part)), "{topic:?}: {explained}");
         assert!(!explained.contains("tag assign"), "{explained}");
     }
     // A command is proposed only if the controller would accept it.
-    for (question, proposed) in [
+    for (topic, proposed_line) in [
         (["tag", "mysql"], Some("change    stemma tag assign web-1 mysql")),
         (["tag", "nosuch"], None),
         (["trait", "HW_CPU_X86_AVX2"], Some("change    stemma trait unsuppress web-1 HW_CPU_X86_AVX2")),
         (["trait", "CUSTOM_A"], Some("change    stemma trait add web-1 CUSTOM_A")),
         (["trait", "BOGUS"], None),
     ] {
-        let explained = fleet.stemma(&["explain", "node", "web-1", question[0], question[1]])?;
-        assert_eq!(explained.lines().find(|line| line.contains("stemma ")).map(str::trim), proposed, "{explained}");
-        if let Some(command) = proposed.and_then(|line| line.strip_prefix("change    stemma ")) {
+        let explained = fleet.stemma(&["explain", "node", "web-1", topic[0], topic[1]])?;
+        assert_eq!(explained.lines().find(|line| line.contains("stemma ")).map(str::trim), proposed_line, "{explained}");
+        if let Some(command) = proposed_line.and_then(|line| line.strip_prefix("change    stemma ")) {
             fleet.stemma(&command.split(' ').collect::<Vec<_>>())?;
         }
     }
+    // The removal of a label that the node does not provide changes nothing.
     let unchanged = fleet.stemma(&["label", "node", "web-1", "nokey-"])?;
     assert_eq!(unchanged, "node web-1 unchanged: no label nokey is provided there\n");
     assert_eq!(fleet.stemma(&["label", "node", "web-1", "rack-"])?, "node web-1 labeled\n");
-    for (ttl, listed) in [("1", 0), ("600", 1)] {
+    // A token that expires after one second is soon no longer listed.
+    for (ttl, token_count) in [("1", 0), ("600", 1)] {
         fleet.stemma(&["token", "create", "--nodegroup", "prod/frontends", "--ttl-seconds", ttl])?;
-        eventually("only what can still be used is listed", || {
+        eventually("the list of only the usable tokens", || {
             let tokens = fleet.stemma(&["token", "list", "-o", "name"])?;
-            anyhow::ensure!(tokens.lines().count() == listed, "{tokens}");
+            anyhow::ensure!(tokens.lines().count() == token_count, "{tokens}");
             Ok(())
         })?;
     }
     Ok(())
 }
 
+/// An apply that conflicts with the fields of another manager is refused. With `--adopt MANAGER`, it takes over the
+/// fields of that manager.
 #[test]
 fn apply_adopts_fields_of_other_manager() -> Result<()> {
     let fleet = demo_fleet()?;
@@ -204,7 +213,7 @@ fn apply_adopts_fields_of_other_manager() -> Result<()> {
     for part in ["base.yaml:3:10: labels.ntp is \"ntp.example.net\", owned by ", "--force", "--adopt MANAGER"] {
         assert!(text.contains(part), "{part:?} in {text}");
     }
-    // If the adopted manager owns nothing, nothing is taken over, and the conflict report says so (y09).
+    // The adopted manager owns nothing, so `--adopt` has no effect. The conflict report mentions this.
     let (status, text) = run_failing(&fleet, &["apply", "-f", &file, "--manager", "git", "--adopt", "nobody"])?;
     let expected = "\n  nobody owns nothing of these objects, so nothing was taken over from it; nothing was changed\n";
     assert!(status == 4 && text.contains(expected) && text.contains("base.yaml:3:10: labels.ntp is "), "{text}");
@@ -212,37 +221,39 @@ fn apply_adopts_fields_of_other_manager() -> Result<()> {
         let (status, text) = run_failing(&fleet, &["apply", "-f", &file, "--manager", "git", "--adopt", adopt])?;
         assert!(status == 2 && text.contains("manager") && text.contains("nothing was changed"), "{adopt:?}: {text}");
     }
-    let owners = get(&fleet, &["clustertemplate", "base"])?["label_owners"]["ntp"].clone();
+    let owners = get_json(&fleet, &["clustertemplate", "base"])?["label_owners"]["ntp"].clone();
     let owner = owners[0].as_str().and_then(|owner| owner.split_once(':')).context("an owner")?.0.to_owned();
     fleet.stemma(&["apply", "-f", &file, "--manager", "git", "--adopt", &owner])?;
-    let base = get(&fleet, &["clustertemplate", "base"])?;
+    let base = get_json(&fleet, &["clustertemplate", "base"])?;
     assert_eq!((&base["labels"]["ntp"], &base["label_owners"]["ntp"]), (&json!("other.example.net"), &json!(["git:apply"])));
-    // If the adopted manager owns nothing, nothing is taken over, and a warning says so (y09).
+    // The manager `gti` owns nothing, so `--adopt` has no effect. A warning mentions this.
     let (_, stderr, status) = fleet.run_cli(&["apply", "-f", &file, "--manager", "git", "--adopt", "gti"])?;
     let expected = "warning: gti owns nothing of these objects, so nothing was taken over from it (did you mean 'git'?)\n";
     assert_eq!((status, stderr.as_str()), (0, expected));
     Ok(())
 }
 
+/// A command ends with 1 if it is refused, with 2 for wrong arguments, with 3 if the object does not exist, and with 4
+/// for a conflict.
 #[test]
 fn each_failure_has_status_and_message() -> Result<()> {
     let fleet = demo_fleet()?;
-    let wrong = fleet.dir().join("wrong.yaml");
-    std::fs::write(&wrong, "kind: Cluster\nname: prod\n---\nkind: NodeGroup\ncluster: prod\nname: new\ncolour: red\n")?;
+    let wrong_file = fleet.dir().join("wrong.yaml");
+    std::fs::write(&wrong_file, "kind: Cluster\nname: prod\n---\nkind: NodeGroup\ncluster: prod\nname: new\ncolour: red\n")?;
     for (arguments, status, expected) in [
         (&["get", "node", "nobody"][..], 3, "nobody"),
-        (&["apply", "-f", &wrong.to_string_lossy()], 1, "wrong.yaml:7:1: colour: is not a field of this kind"),
+        (&["apply", "-f", &wrong_file.to_string_lossy()], 1, "wrong.yaml:7:1: colour: is not a field of this kind"),
         (&["label", "node", "nobody", "a=b"], 3, "nobody"),
         (&["get", "teapots"], 2, "teapots"),
         (&["delete", "clustertemplate", "base"], 4, "prod"),
         (&["token", "delete", "none"], 3, ""),
     ] {
-        let (found, text) = run_failing(&fleet, arguments)?;
-        assert!(found == status && text.contains(expected), "{arguments:?}: {found} {text}");
+        let (found_status, stderr) = run_failing(&fleet, arguments)?;
+        assert!(found_status == status && stderr.contains(expected), "{arguments:?}: {found_status} {stderr}");
         let is_write = !["get"].contains(&arguments[0]);
-        assert_eq!(text.matches("nothing was").count(), usize::from(is_write), "{arguments:?}: {text}");
+        assert_eq!(stderr.matches("nothing was").count(), usize::from(is_write), "{arguments:?}: {stderr}");
     }
-    let groups = get(&fleet, &["nodegroups", "--cluster", "prod"])?;
+    let groups = get_json(&fleet, &["nodegroups", "--cluster", "prod"])?;
     assert!(!groups.to_string().contains("\"new\""), "an apply is all or nothing: {groups}");
     Ok(())
 }
@@ -269,7 +280,7 @@ fn get_filters_and_prints_lists() -> Result<()> {
     }
     let table = fleet.stemma(&["get", "nodes", "--fields", "name,labels"])?;
     assert!(table.starts_with("NAME") && table.contains("tier=bronze") && !table.contains("MODE"), "{table}");
-    assert!(!table.contains('\u{1b}'), "no colour where nobody looks");
+    assert!(!table.contains('\u{1b}'), "no colour if the output is not a terminal");
     Ok(())
 }
 
@@ -284,13 +295,13 @@ fn release_error_is_equal_with_and_without_controller() -> Result<()> {
          - {id: base-conf, type: file, roles: [web], parameters: {path: /y, content: y}}\n",
     )?;
     let file = file.to_string_lossy();
-    let (_, offline) = run_failing(&fleet, &["validate", "-f", &file])?;
-    let (_, online) = run_failing(&fleet, &["apply", "-f", &file])?;
+    let (_, validate_error) = run_failing(&fleet, &["validate", "-f", &file])?;
+    let (_, apply_error) = run_failing(&fleet, &["apply", "-f", &file])?;
     assert!(
-        offline.contains("wrong.yaml:12:7: task conf parameters.template") && offline.contains("wrong.yaml:9:16"),
-        "{offline}"
+        validate_error.contains("wrong.yaml:12:7: task conf parameters.template") && validate_error.contains("wrong.yaml:9:16"),
+        "{validate_error}"
     );
-    assert_eq!(online, format!("{offline}  nothing was changed\n"));
+    assert_eq!(apply_error, format!("{validate_error}  nothing was changed\n"));
     Ok(())
 }
 
@@ -299,23 +310,23 @@ fn y09_apply_uses_manager_of_directory() -> Result<()> {
     let fleet = TempFleet::start()?;
     let directory = fleet.dir().join("shared");
     std::fs::create_dir(&directory)?;
-    let write = |name: &str, text: &str| std::fs::write(directory.join(name), text);
-    write("stemma.toml", "manager = \"team-a\"\n")?;
-    write("site.yaml", "kind: Cluster\nname: c\nlabels: {tier: gold}\n")?;
+    let write_file = |name: &str, text: &str| std::fs::write(directory.join(name), text);
+    write_file("stemma.toml", "manager = \"team-a\"\n")?;
+    write_file("site.yaml", "kind: Cluster\nname: c\nlabels: {tier: gold}\n")?;
     let path = directory.to_string_lossy();
-    let owners = || -> Result<Value> { Ok(get(&fleet, &["cluster", "c"])?["label_owners"].clone()) };
+    let owners = || -> Result<Value> { Ok(get_json(&fleet, &["cluster", "c"])?["label_owners"].clone()) };
     fleet.stemma(&["apply", "-f", &path])?;
     assert_eq!(owners()?, json!({"tier": ["team-a:apply"]}));
-    write("site.yaml", "kind: Cluster\nname: c\nlabels: {tier: silver}\n")?;
-    let (status, text) = run_failing(&fleet, &["apply", "-f", &path, "--manager", "bob"])?;
-    assert!(status == 4 && text.contains("owned by team-a:apply"), "{text}");
+    write_file("site.yaml", "kind: Cluster\nname: c\nlabels: {tier: silver}\n")?;
+    let (status, stderr) = run_failing(&fleet, &["apply", "-f", &path, "--manager", "bob"])?;
+    assert!(status == 4 && stderr.contains("owned by team-a:apply"), "{stderr}");
     fleet.stemma(&["apply", "-f", &format!("{path}/site.yaml")])?;
     assert_eq!(owners()?, json!({"tier": ["team-a:apply"]}));
-    write("stemma.toml", "manger = \"team-a\"\n")?;
+    write_file("stemma.toml", "manger = \"team-a\"\n")?;
     for verb in ["apply", "validate", "resolve"] {
-        let (status, text) = run_failing(&fleet, &[verb, "-f", &path])?;
-        assert!(status == 1 && text.contains("stemma.toml: manger: is not a setting (did you mean \"manager\"?)"), "{text}");
-        assert_eq!(text.contains("nothing was changed"), verb == "apply", "{text}");
+        let (status, stderr) = run_failing(&fleet, &[verb, "-f", &path])?;
+        assert!(status == 1 && stderr.contains("stemma.toml: manger: is not a setting (did you mean \"manager\"?)"), "{stderr}");
+        assert_eq!(stderr.contains("nothing was changed"), verb == "apply", "{stderr}");
     }
     Ok(())
 }
@@ -325,7 +336,9 @@ fn dry_run_of_write_command_changes_nothing() -> Result<()> {
     let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
     wait_for_waiting_nodes(&fleet, 1)?;
-    let before = fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
+    let state_before =
+        fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
+    // Each entry has the number of hosts that the write would reach. For the text `host`, the number is not checked.
     for (arguments, hosts) in [
         (&["label", "clustertemplate", "base", "ntp=x"][..], "1 host"),
         (&["label", "node", "web-1", "a=b"], "1 host"),
@@ -344,9 +357,10 @@ fn dry_run_of_write_command_changes_nothing() -> Result<()> {
         assert!(stderr.contains(&format!("this would reach {hosts}")) || hosts == "host", "{arguments:?}: {stderr}");
     }
     let table = fleet.stemma(&["apply", "-f", SITE, "--dry-run"])?;
-    assert!(table.starts_with("KIND") && table.lines().next().is_some_and(|head| head.ends_with("WOULD BE")), "{table}");
-    let after = fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
-    assert_eq!(before, after);
+    assert!(table.starts_with("KIND") && table.lines().next().is_some_and(|heading| heading.ends_with("WOULD BE")), "{table}");
+    let state_after =
+        fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
+    assert_eq!(state_before, state_after);
     assert!(fleet.cli(&["get", "cluster", "lab"])?.status.code() == Some(3));
     assert_eq!(fleet.stemma(&["token", "list", "-o", "name"])?, "");
     Ok(())
@@ -361,15 +375,15 @@ fn write_requires_confirmation_when_over_ten_hosts() -> Result<()> {
         fleet.stemma(&["create", "node", &format!("web-{number}"), "--nodegroup", "prod/frontends", "--yes"])?;
     }
     let write = ["label", "cluster", "prod", "a=b"];
-    let (status, text) = run_failing(&fleet, &write)?;
+    let (status, stderr) = run_failing(&fleet, &write)?;
     assert!(
         status == 1
-            && text.contains("this reaches 11 hosts (no task set changes), and there is no terminal to ask for confirmation"),
-        "{text}"
+            && stderr.contains("this reaches 11 hosts (no task set changes), and there is no terminal to ask for confirmation"),
+        "{stderr}"
     );
-    assert!(text.contains("say --yes, or --max-nodes 11\n  nothing was changed"), "{text}");
-    let (_, text) = run_failing(&fleet, &[&write[..], &["--yes", "--max-nodes", "10"]].concat())?;
-    assert!(text.contains("this reaches 11 hosts, more than --max-nodes 10"), "{text}");
+    assert!(stderr.contains("say --yes, or --max-nodes 11\n  nothing was changed"), "{stderr}");
+    let (_, stderr) = run_failing(&fleet, &[&write[..], &["--yes", "--max-nodes", "10"]].concat())?;
+    assert!(stderr.contains("this reaches 11 hosts, more than --max-nodes 10"), "{stderr}");
     fleet.stemma(&[&write[..], &["--max-nodes", "11"]].concat())?;
     let output = fleet.cli(&[&["label", "cluster", "prod", "a=c"][..], &["--yes"]].concat())?;
     assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("this reaches 11 hosts"));
@@ -399,34 +413,35 @@ fn writes_print_requested_output() -> Result<()> {
     assert_eq!((&created["name"], &created["labels"]["a"]), (&json!("lab"), &json!("b")));
     let manifest = fleet.stemma(&["label", "cluster", "lab", "c=d", "-o", "manifest"])?;
     assert!(manifest.contains("\nkind: Cluster\n") && manifest.contains("c: d"), "{manifest}");
-    assert!(manifest.starts_with("# Owned: "), "it was written by commands: {manifest}");
+    assert!(manifest.starts_with("# Owned: "), "the manifest begins with a list of owners: {manifest}");
     Ok(())
 }
 
+/// `get` refuses an unknown field. With `--watch`, it prints a line for each new or changed node.
 #[test]
 fn get_rejects_unknown_fields_and_watches_changes() -> Result<()> {
     let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
     wait_for_waiting_nodes(&fleet, 1)?;
-    let (_, text) = run_failing(&fleet, &["get", "nodes", "--fields", "name,lables"])?;
-    assert!(text.contains("has no field \"lables\" (did you mean \"labels\"?)"), "{text}");
+    let (_, stderr) = run_failing(&fleet, &["get", "nodes", "--fields", "name,lables"])?;
+    assert!(stderr.contains("has no field \"lables\" (did you mean \"labels\"?)"), "{stderr}");
     let watch = fleet.spawn_cli(&["get", "nodes", "--watch", "-o", "name"])?;
     assert_eq!(watch.next_line()?.trim_end(), "node/web-1");
     fleet.stemma(&["create", "node", "web-2", "--nodegroup", "prod/frontends"])?;
     assert_eq!(watch.next_line()?.trim_end(), "node/web-2");
     wait_for_waiting_nodes(&fleet, 2)?;
     fleet.stemma(&["label", "node", "web-1", "a=b"])?;
-    let mut next = watch.next_line()?;
-    while next.trim_end() == "node/web-2" {
+    let mut watch_line = watch.next_line()?;
+    while watch_line.trim_end() == "node/web-2" {
         // The watch shows a new node again when its state becomes known.
-        next = watch.next_line()?;
+        watch_line = watch.next_line()?;
     }
-    assert_eq!(next.trim_end(), "node/web-1");
+    assert_eq!(watch_line.trim_end(), "node/web-1");
     watch.kill()
 }
 
-/// Starts a proxy to a plain HTTP listener, and returns the URL of the proxy. The proxy drops the first response to a
-/// request that begins with this prefix.
+/// Starts a proxy to the plain HTTP listener at `target`. Returns the URL of the proxy. The proxy closes the connection
+/// without the response when a request begins with `prefix` for the first time.
 fn start_lossy_proxy(target: String, prefix: &'static str) -> Result<String> {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -457,29 +472,31 @@ fn start_lossy_proxy(target: String, prefix: &'static str) -> Result<String> {
     Ok(url)
 }
 
+/// A proxy drops the first response, so the command sends the request again. The second response contains the token
+/// that the first request created.
 #[test]
 fn token_is_created_once_and_printed_when_answer_is_lost() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
     let data = data.to_string_lossy();
     succeed("stemma-controller", ["init", "--data-dir", &data])?;
-    let listen = ["--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
-    let controller = RunningProgram::start("stemma-controller", [&["run", "--data-dir", &data][..], &listen].concat())?;
+    let listen_options = ["--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
+    let controller = RunningProgram::start("stemma-controller", [&["run", "--data-dir", &data][..], &listen_options].concat())?;
     let addresses: Value = serde_json::from_str(&controller.next_line()?)?;
     let admin = addresses["admin"].as_str().context("the ready line")?.to_owned();
     let proxy = start_lossy_proxy(admin.trim_start_matches("http://").to_owned(), "POST /v1/join-tokens HTTP")?;
 
     let token = succeed("stemma", ["--server", &proxy, "token", "create"])?;
-    let listed = succeed("stemma", ["--server", &admin, "token", "list", "-o", "name"])?;
+    let token_list = succeed("stemma", ["--server", &admin, "token", "list", "-o", "name"])?;
     let id = token.split_once('.').context("ID.SECRET")?.0;
-    assert_eq!(listed, format!("token/{id}\n"), "one token, and the one that was told");
+    assert_eq!(token_list, format!("token/{id}\n"), "the printed token is the only token");
     let output = succeed("stemma", ["--server", &admin, "token", "create", "-o", "name"])?;
-    assert!(output.contains('.'), "its secret is told whatever is asked for: {output}");
+    assert!(output.contains('.'), "the secret is printed with `-o name` too: {output}");
     controller.stop()?;
-    let store = std::fs::read(format!("{data}/store.redb"))?;
+    let store_bytes = std::fs::read(format!("{data}/store.redb"))?;
     let secret = token.trim().split_once('.').context("ID.SECRET")?.1.as_bytes().to_vec();
-    assert!(store.windows(id.len()).any(|bytes| bytes == id.as_bytes()), "the token is in the store");
-    assert!(!store.windows(secret.len()).any(|bytes| bytes == secret), "its secret is not");
+    assert!(store_bytes.windows(id.len()).any(|bytes| bytes == id.as_bytes()), "the token is in the store");
+    assert!(!store_bytes.windows(secret.len()).any(|bytes| bytes == secret), "the secret of the token is not in the store");
     Ok(())
 }
 
@@ -496,10 +513,10 @@ fn failed_node_shows_failed_task_and_remedy() -> Result<()> {
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
     let _agent = fleet.join("web-1", "c/g")?;
     eventually("a failed task", || {
-        anyhow::ensure!(get(&fleet, &["node", "web-1"])?["state"] == "failed");
+        anyhow::ensure!(get_json(&fleet, &["node", "web-1"])?["state"] == "failed");
         Ok(())
     })?;
-    let error = get(&fleet, &["node", "web-1"])?["last_error"].clone();
+    let error = get_json(&fleet, &["node", "web-1"])?["last_error"].clone();
     assert!(error.as_str().is_some_and(|error| error.starts_with("task boom: ")), "{error}");
     let described = fleet.stemma(&["describe", "node", "web-1"])?;
     for part in ["FAILED", "boom  failed   2", "no such user", "next: stemma explain node web-1 task boom"] {
@@ -514,23 +531,24 @@ fn failed_node_shows_failed_task_and_remedy() -> Result<()> {
 
 #[test]
 fn connection_error_lists_remedy() -> Result<()> {
-    let (fleet, other) = (TempFleet::start()?, TempFleet::start()?);
-    let own = std::fs::read_to_string(fleet.context())?;
-    let with_url = |text: &str, to: &str| text.replace(&format!("url = \"{}\"", context_url(text)), &format!("url = \"{to}\""));
-    let foreign = std::fs::read_to_string(other.context())?;
-    let without_credentials: String =
-        own.lines().filter(|line| !line.starts_with("cert") && !line.starts_with("key")).collect::<Vec<_>>().join("\n");
+    let (fleet, other_fleet) = (TempFleet::start()?, TempFleet::start()?);
+    let own_context = std::fs::read_to_string(fleet.context())?;
+    let with_url =
+        |text: &str, new_url: &str| text.replace(&format!("url = \"{}\"", context_url(text)), &format!("url = \"{new_url}\""));
+    let other_context = std::fs::read_to_string(other_fleet.context())?;
+    let context_without_credentials: String =
+        own_context.lines().filter(|line| !line.starts_with("cert") && !line.starts_with("key")).collect::<Vec<_>>().join("\n");
     for (context, expected) in [
         (
-            with_url(&foreign, &fleet.addresses().admin),
+            with_url(&other_context, &fleet.addresses().admin),
             "is not trusted: the certificate was not issued by an authority that is trusted here\n  is it the controller of another fleet",
         ),
-        (with_url(&own, &fleet.addresses().agents), "refused this client's certificate\n  is `cert` of this fleet"),
+        (with_url(&own_context, &fleet.addresses().agents), "refused this client's certificate\n  is `cert` of this fleet"),
         (
-            with_url(&without_credentials, &fleet.addresses().admin),
-            "Authentication required: show a certificate or a token.\n  set `cert` and `key` in the context",
+            with_url(&context_without_credentials, &fleet.addresses().admin),
+            "Authentication required: send a certificate or a token.\n  set `cert` and `key` in the context",
         ),
-        (with_url(&own, &fleet.addresses().admin.replace("https", "http")), "does not speak plain HTTP\n  use https://"),
+        (with_url(&own_context, &fleet.addresses().admin.replace("https", "http")), "does not speak plain HTTP\n  use https://"),
     ] {
         let file = fleet.dir().join("context.toml");
         std::fs::write(&file, context)?;
@@ -542,6 +560,7 @@ fn connection_error_lists_remedy() -> Result<()> {
     Ok(())
 }
 
+/// Returns the first quoted value in the text of a context file. This value is the `url`.
 fn context_url(context: &str) -> &str {
     context.split('"').nth(1).unwrap_or_default()
 }

@@ -16,13 +16,13 @@ fn audit_finds_entries_of_deleted_object() -> Result<()> {
     assert!(lines.len() == 6 && lines[0].starts_with("REVISION"), "{table}");
     let rows = [lines[1], lines[2], lines[5]];
     for (line, entry) in rows.iter().zip(["deleted node/web-1", "updated node/web-1", "created node/web-1"]) {
-        assert!(line.contains(entry) && line.contains("admin"), "the last comes first: {table}");
+        assert!(line.contains(entry) && line.contains("admin"), "the newest entry is the first: {table}");
     }
     let changes = [lines[3].trim(), lines[4].trim()];
-    assert_eq!(changes, ["labels.a: (unset) -> \"b\"", "merge_labels: (unset) -> true"], "what changed: {table}");
+    assert_eq!(changes, ["labels.a: (unset) -> \"b\"", "merge_labels: (unset) -> true"], "the changes are listed: {table}");
     assert!(lines[2].contains("ticket 7") && !lines[1].contains("ticket 7"), "{table}");
-    let last: Value = serde_json::from_str(&fleet.stemma(&["audit", "--limit", "1", "-o", "json"])?)?;
-    assert_eq!((&last[0]["objects"][0]["action"], &last[1]), (&Value::from("deleted"), &Value::Null));
+    let newest: Value = serde_json::from_str(&fleet.stemma(&["audit", "--limit", "1", "-o", "json"])?)?;
+    assert_eq!((&newest[0]["objects"][0]["action"], &newest[1]), (&Value::from("deleted"), &Value::Null));
     for (arguments, count) in [
         // The count includes the first admin, which `init` stores.
         (&["--since", "1h"][..], 5),
@@ -31,8 +31,8 @@ fn audit_finds_entries_of_deleted_object() -> Result<()> {
         (&["--principal", "nobody"], 0),
         (&["--refused"], 0),
     ] {
-        let found: Value = serde_json::from_str(&fleet.stemma(&[&["audit", "-o", "json"], arguments].concat())?)?;
-        assert_eq!(found.as_array().map(Vec::len), Some(count), "{arguments:?}: {found}");
+        let entries: Value = serde_json::from_str(&fleet.stemma(&[&["audit", "-o", "json"], arguments].concat())?)?;
+        assert_eq!(entries.as_array().map(Vec::len), Some(count), "{arguments:?}: {entries}");
     }
     for (arguments, expected) in [(&["audit", "web-1"][..], "it is KIND/NAME"), (&["audit", "--since", "soon"], "nor a duration")]
     {
@@ -43,8 +43,8 @@ fn audit_finds_entries_of_deleted_object() -> Result<()> {
     Ok(())
 }
 
-/// Previously, the list had no values, was cut at 50 rows without a note, and listed events before a rename under the
-/// old name only.
+/// Regression: the list did not show the changed values, and ended after 50 rows without a note. It listed the events
+/// before a rename only under the old name.
 #[test]
 fn y09_audit_has_values_and_follows_renamed_node() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -74,9 +74,9 @@ fn y09_audit_has_values_and_follows_renamed_node() -> Result<()> {
         ("4", ""),
         ("50", ""),
     ] {
-        for form in ["table", "json"] {
-            let output = fleet.cli(&["audit", "node/h3", "--limit", limit, "-o", form])?;
-            assert_eq!(String::from_utf8_lossy(&output.stderr), expected, "--limit {limit} -o {form}");
+        for output_format in ["table", "json"] {
+            let output = fleet.cli(&["audit", "node/h3", "--limit", limit, "-o", output_format])?;
+            assert_eq!(String::from_utf8_lossy(&output.stderr), expected, "--limit {limit} -o {output_format}");
         }
     }
     Ok(())

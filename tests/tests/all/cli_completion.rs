@@ -6,21 +6,22 @@ use anyhow::{Context as _, Result, ensure};
 use stemma_tests::fleet::TempFleet;
 use stemma_tests::program::{self, eventually};
 
-const SITE: &str = "kind: Release\nname: site\nversion: \"1\"\nroles: {web: {}}\n---\n\
+/// The objects whose names the shell completes.
+const COMPLETED_OBJECTS: &str = "kind: Release\nname: site\nversion: \"1\"\nroles: {web: {}}\n---\n\
     kind: Cluster\nname: eu\nrelease: site@1\n---\nkind: NodeGroup\ncluster: eu\nname: web\n---\n\
     kind: Node\nname: web-1\nnodegroup: eu/web\n---\nkind: Node\nname: web-2\n---\nkind: Node\nname: db-1\n";
 
-/// Returns the candidates of bash for the last of these words.
+/// Returns the completions that bash proposes for the last of these words. `context` is the path of a context file.
 fn bash_candidates(context: &str, words: &[&str]) -> Result<Vec<String>> {
     let program = program::path("stemma");
     let dir = program.parent().context("a program has a directory")?;
-    let last = words.last().context("a word")?;
-    let before = words[words.len() - 2];
+    let current_word = words.last().context("a word")?;
+    let previous_word = words[words.len() - 2];
     // As bash does, the script calls the completion function with the command, the current word and the previous word.
     let script = format!(
         "source <(stemma completion bash) || exit 9\n\
          COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9\n\
-         call=$(complete -p stemma); call=${{call#*-F }}; ${{call%% *}} stemma '{last}' '{before}'\n\
+         call=$(complete -p stemma); call=${{call#*-F }}; ${{call%% *}} stemma '{current_word}' '{previous_word}'\n\
          printf '%s\\n' \"${{COMPREPLY[@]}}\""
     );
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap_or_default());
@@ -31,16 +32,16 @@ fn bash_candidates(context: &str, words: &[&str]) -> Result<Vec<String>> {
         .env("STEMMA_CONTEXT", context)
         .output()
         .context("bash")?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    ensure!(output.status.success() && output.stderr.is_empty(), "{words:?}: {}", text(&output.stderr));
-    Ok(text(&output.stdout).lines().map(str::to_owned).filter(|line| !line.is_empty()).collect())
+    let to_text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ensure!(output.status.success() && output.stderr.is_empty(), "{words:?}: {}", to_text(&output.stderr));
+    Ok(to_text(&output.stdout).lines().map(str::to_owned).filter(|line| !line.is_empty()).collect())
 }
 
 #[test]
 fn w13_bash_completes_kinds_and_names() -> Result<()> {
     let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
-    std::fs::write(&file, SITE)?;
+    std::fs::write(&file, COMPLETED_OBJECTS)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
     let context = fleet.context().to_string_lossy().into_owned();
     for (words, expected) in [
@@ -70,14 +71,14 @@ fn w13_bash_completes_kinds_and_names() -> Result<()> {
     ] {
         let words = [&["stemma"], words].concat();
         // On a busy machine the controller may return the names too late. Then there are no candidates.
-        eventually("what bash proposes", || {
+        eventually("the expected completions", || {
             let proposed = bash_candidates(&context, &words)?;
             ensure!(proposed == expected, "{words:?}: {proposed:?}");
             Ok(())
         })?;
     }
-    let all = bash_candidates(&context, &["stemma", "get", ""])?;
-    ensure!(all.iter().any(|one| one == "node") && all.iter().any(|one| one == "release"), "{all:?}");
+    let kinds = bash_candidates(&context, &["stemma", "get", ""])?;
+    ensure!(kinds.iter().any(|kind| kind == "node") && kinds.iter().any(|kind| kind == "release"), "{kinds:?}");
     Ok(())
 }
 
@@ -106,23 +107,24 @@ fn x06_empty_context_variable_is_refused() -> Result<()> {
             .env("HOME", home.path())
             .env("STEMMA_CONTEXT", context)
             .output()?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.code() == Some(2) && text.contains("STEMMA_CONTEXT is empty"), "{context:?}: {text}");
-        ensure!(!text.contains(".toml"), "{text}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(2) && stderr.contains("STEMMA_CONTEXT is empty"), "{context:?}: {stderr}");
+        ensure!(!stderr.contains(".toml"), "{stderr}");
     }
     Ok(())
 }
 
-/// Files in the working directory may be another person's, for example from an unpacked archive.
+/// Files in the working directory may be from another person, for example from an unpacked archive. So the command
+/// reads a context from there only if `--context` gives a path.
 #[test]
 fn x06_context_of_working_directory_is_ignored() -> Result<()> {
     let (home, work) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    let below = work.path().join(".config/stemma");
-    std::fs::create_dir_all(&below)?;
-    for file in [below.join("default.toml"), work.path().join("default"), work.path().join("prod")] {
+    let config_dir = work.path().join(".config/stemma");
+    std::fs::create_dir_all(&config_dir)?;
+    for file in [config_dir.join("default.toml"), work.path().join("default"), work.path().join("prod")] {
         std::fs::write(file, "url = \"https://127.0.0.1:1\"\n")?;
     }
-    let said = |home: &str, words: &[&str]| -> Result<String> {
+    let run_and_get_stderr = |home: &str, words: &[&str]| -> Result<String> {
         let mut stemma = Command::new(program::path("stemma"));
         stemma.args(words).args(["get", "nodes"]).current_dir(work.path());
         let output = stemma.env("HOME", home).env_remove("STEMMA_CONTEXT").output()?;
@@ -138,8 +140,8 @@ fn x06_context_of_working_directory_is_ignored() -> Result<()> {
         (&home, &["--context", "./prod"], "the context names no `ca`"),
     ];
     for (home, words, expected) in cases {
-        let text = said(home, words)?;
-        ensure!(text.contains(expected), "{home} {words:?}: {text}");
+        let stderr = run_and_get_stderr(home, words)?;
+        ensure!(stderr.contains(expected), "{home} {words:?}: {stderr}");
     }
     Ok(())
 }

@@ -20,84 +20,86 @@ fn w13_apply_reads_subdirectories_on_request_and_warns_otherwise() -> Result<()>
         std::fs::create_dir_all(file.parent().unwrap_or(dir.path()))?;
         std::fs::write(file, text)?;
     }
+    // A link makes the directories a loop. `-R` must not follow the link.
     std::os::unix::fs::symlink(dir.path(), dir.path().join("clusters/round"))?;
     let path = dir.path().to_string_lossy().into_owned();
-    let resolve = |more: &[&str], path: &str| run("stemma", [&["resolve", "-o", "name", "-f", path], more].concat());
+    let resolve = |options: &[&str], path: &str| run("stemma", [&["resolve", "-o", "name", "-f", path], options].concat());
 
-    let alone = resolve(&[], &path)?;
-    let told = String::from_utf8_lossy(&alone.stderr).into_owned();
-    assert!(alone.status.success() && alone.stdout.is_empty(), "{told}");
+    let flat_output = resolve(&[], &path)?;
+    let stderr = String::from_utf8_lossy(&flat_output.stderr).into_owned();
+    assert!(flat_output.status.success() && flat_output.stdout.is_empty(), "{stderr}");
     let warning =
         format!("warning: {path}/clusters/eu: contains manifests that are not read; -R also reads the directories below");
-    assert!(told.contains(&warning) && told.matches("warning").count() == 1, "{told}");
+    assert!(stderr.contains(&warning) && stderr.matches("warning").count() == 1, "{stderr}");
 
     let clusters = format!("{path}/clusters");
-    let whole = run("stemma", ["resolve", "-o", "name", "-f", &format!("{path}/release.yaml"), "-R", "-f", &clusters])?;
-    let told = String::from_utf8_lossy(&whole.stderr).into_owned();
-    assert_eq!(String::from_utf8_lossy(&whole.stdout), "node/web-1\n", "{told}");
-    assert!(!told.contains("warning"), "{told}");
-    // A file that a release includes is not an object. The error contains its position.
-    let wrong = resolve(&["-R"], &path)?;
-    let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(!wrong.status.success() && told.contains("parts/tasks.yaml") && !told.contains(".hidden"), "{told}");
+    let recursive_output =
+        run("stemma", ["resolve", "-o", "name", "-f", &format!("{path}/release.yaml"), "-R", "-f", &clusters])?;
+    let stderr = String::from_utf8_lossy(&recursive_output.stderr).into_owned();
+    assert_eq!(String::from_utf8_lossy(&recursive_output.stdout), "node/web-1\n", "{stderr}");
+    assert!(!stderr.contains("warning"), "{stderr}");
+    // `parts/tasks.yaml` is a list of tasks for a release and not an object. The error contains its path.
+    let refused_output = resolve(&["-R"], &path)?;
+    let stderr = String::from_utf8_lossy(&refused_output.stderr).into_owned();
+    assert!(!refused_output.status.success() && stderr.contains("parts/tasks.yaml") && !stderr.contains(".hidden"), "{stderr}");
     Ok(())
 }
 
 #[test]
 fn y08_apply_reports_skipped_file_once() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text);
-    write(
+    let write_file = |name: &str, text: &str| std::fs::write(dir.path().join(name), text);
+    write_file(
         "site.yaml",
         "kind: Cluster\nname: c\n---\nkind: NodeGroup\ncluster: c\nname: g\n---\nkind: Node\nname: n\nnodegroup: c/g\n",
     )?;
-    let left = [".site.yaml", "#site.yaml#", "site.bak.yaml", "site.yaml.rpmsave", "site.yaml~"];
-    for name in left.into_iter().chain(["README.md", "motd.yaml.j2", "deploy.sh"]) {
-        write(name, "kind: Node\nname: other\n")?;
+    let skipped_names = [".site.yaml", "#site.yaml#", "site.bak.yaml", "site.yaml.rpmsave", "site.yaml~"];
+    for name in skipped_names.into_iter().chain(["README.md", "motd.yaml.j2", "deploy.sh"]) {
+        write_file(name, "kind: Node\nname: other\n")?;
     }
     std::fs::create_dir(dir.path().join(".git.yaml"))?;
     let path = dir.path().to_string_lossy().into_owned();
     for command in ["resolve", "validate"] {
-        let read = run("stemma", [command, "-o", "name", "-f", &path])?;
-        let told = String::from_utf8_lossy(&read.stderr).into_owned();
-        assert!(read.status.success(), "{told}");
-        let [hidden, sharp, ..] = left;
+        let output = run("stemma", [command, "-o", "name", "-f", &path])?;
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{stderr}");
+        let [hidden, sharp, ..] = skipped_names;
         let warning = format!(
             "warning: {path}: left out: {sharp}, {hidden}, site.bak.yaml, site.yaml.rpmsave, site.yaml~; of a directory "
         );
-        assert!(told.contains(&warning) && told.matches("warning").count() == 1, "{told}");
-        assert!(command == "validate" || read.stdout == b"node/n\n", "{}", String::from_utf8_lossy(&read.stdout));
+        assert!(stderr.contains(&warning) && stderr.matches("warning").count() == 1, "{stderr}");
+        assert!(command == "validate" || output.stdout == b"node/n\n", "{}", String::from_utf8_lossy(&output.stdout));
     }
-    let named = format!("{path}/.site.yaml");
-    let read = run("stemma", ["resolve", "-o", "name", "-f", &named])?;
-    assert!(!String::from_utf8_lossy(&read.stderr).contains("left out"), "what is named itself is read");
+    let hidden_file = format!("{path}/.site.yaml");
+    let output = run("stemma", ["resolve", "-o", "name", "-f", &hidden_file])?;
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("left out"), "a file is read if an argument names it");
     Ok(())
 }
 
 #[test]
 fn y08_apply_reports_skipped_directory_once() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let put = |directory: &str, name: &str| -> Result<()> {
+    let write_node = |directory: &str, name: &str| -> Result<()> {
         let directory = dir.path().join(directory);
         std::fs::create_dir_all(&directory)?;
         Ok(std::fs::write(directory.join("a.yaml"), format!("kind: Node\nname: {name}\n"))?)
     };
     for (directory, name) in [("sub", "n1"), ("sub/deep", "n2"), ("10-b_C", "n3")] {
-        put(directory, name)?;
+        write_node(directory, name)?;
     }
     for directory in ["d 1", "sub.bak", "sub/deep/old~", "sub/x.d", "x.yaml.d", "sub~", ".git", "sub.bak/deep"] {
-        put(directory, "left")?;
+        write_node(directory, "left")?;
     }
     let path = dir.path().to_string_lossy().into_owned();
-    let read = run("stemma", ["resolve", "-o", "name", "-R", "-f", &path])?;
-    let told = String::from_utf8_lossy(&read.stderr).into_owned();
-    assert_eq!(String::from_utf8_lossy(&read.stdout), "node/n1\nnode/n2\nnode/n3\n", "{told}");
+    let output = run("stemma", ["resolve", "-o", "name", "-R", "-f", &path])?;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "node/n1\nnode/n2\nnode/n3\n", "{stderr}");
     let warning = format!(
         "warning: {path}: directories left out: d 1, sub/deep/old~, sub/x.d, sub.bak, sub~ and 1 more; -R reads a directory with a name of "
     );
-    assert!(told.contains(&warning) && told.matches("warning").count() == 1, "{told}");
-    let named = run("stemma", ["resolve", "-o", "name", "-f", &format!("{path}/sub.bak")])?;
-    assert_eq!(String::from_utf8_lossy(&named.stdout), "node/left\n", "what is named itself is read");
+    assert!(stderr.contains(&warning) && stderr.matches("warning").count() == 1, "{stderr}");
+    let named_output = run("stemma", ["resolve", "-o", "name", "-f", &format!("{path}/sub.bak")])?;
+    assert_eq!(String::from_utf8_lossy(&named_output.stdout), "node/left\n", "a directory is read if an argument names it");
     Ok(())
 }
 
@@ -117,34 +119,39 @@ fn y08_apply_reads_path_once_when_named_twice() -> Result<()> {
         std::fs::write(file, format!("kind: Node\nname: {name}\n"))?;
     }
     let path = dir.path().to_string_lossy().into_owned();
-    let below = |name: &str| format!("{path}/{name}");
-    // Each line of standard error is a warning here, and begins with its file.
-    let read = |more: &[&str], paths: &[String]| -> Result<(String, Vec<String>)> {
-        let named = paths.iter().flat_map(|path| ["-f", path.as_str()]);
-        let read = run("stemma", ["resolve", "-o", "name"].iter().chain(more).copied().chain(named))?;
-        let told = String::from_utf8_lossy(&read.stderr).into_owned();
-        assert!(read.status.success(), "{told}");
-        let warnings = told.lines().map(|line| line.split(';').next().unwrap_or_default().replace(&path, "DIR"));
-        Ok((String::from_utf8_lossy(&read.stdout).into_owned(), warnings.collect()))
+    let path_of = |name: &str| format!("{path}/{name}");
+    // Each line of standard error is a warning, which begins with its path. The text after a semicolon is advice.
+    let resolve = |options: &[&str], paths: &[String]| -> Result<(String, Vec<String>)> {
+        let file_options = paths.iter().flat_map(|path| ["-f", path.as_str()]);
+        let output = run("stemma", ["resolve", "-o", "name"].iter().chain(options).copied().chain(file_options))?;
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{stderr}");
+        let warnings = stderr.lines().map(|line| line.split(';').next().unwrap_or_default().replace(&path, "DIR"));
+        Ok((String::from_utf8_lossy(&output.stdout).into_owned(), warnings.collect()))
     };
-    let (top, sub) = ("warning: DIR: left out: a.yaml~", "warning: DIR/sub: left out: b.yaml.bak");
-    let old = "warning: DIR: directories left out: sub/old~";
-    let unread = |dir: &str| format!("warning: DIR/{dir}: contains manifests that are not read");
-    for (more, paths, nodes, warnings) in [
-        (&[][..], vec![path.clone(), path.clone()], "n1", vec![unread("sub"), top.to_owned()]),
-        (&[], vec![path.clone(), below("."), below("a.yaml")], "n1", vec![unread("sub"), top.to_owned()]),
-        (&[], vec![path.clone(), below("sub")], "n1 n2", vec![unread("sub/deep"), top.to_owned(), sub.to_owned()]),
+    let (top_warning, sub_warning) = ("warning: DIR: left out: a.yaml~", "warning: DIR/sub: left out: b.yaml.bak");
+    let directory_warning = "warning: DIR: directories left out: sub/old~";
+    let unread_warning = |dir: &str| format!("warning: DIR/{dir}: contains manifests that are not read");
+    for (options, paths, nodes, warnings) in [
+        (&[][..], vec![path.clone(), path.clone()], "n1", vec![unread_warning("sub"), top_warning.to_owned()]),
+        (&[], vec![path.clone(), path_of("."), path_of("a.yaml")], "n1", vec![unread_warning("sub"), top_warning.to_owned()]),
+        (
+            &[],
+            vec![path.clone(), path_of("sub")],
+            "n1 n2",
+            vec![unread_warning("sub/deep"), top_warning.to_owned(), sub_warning.to_owned()],
+        ),
         (
             &["-R"],
-            vec![path.clone(), below("sub"), below("sub/deep")],
+            vec![path.clone(), path_of("sub"), path_of("sub/deep")],
             "n1 n2 n3",
-            vec![old.to_owned(), top.to_owned(), sub.to_owned()],
+            vec![directory_warning.to_owned(), top_warning.to_owned(), sub_warning.to_owned()],
         ),
-        (&["-R"], vec![below("sub/old~"), path.clone()], "n1 n2 n3 n4", vec![top.to_owned(), sub.to_owned()]),
+        (&["-R"], vec![path_of("sub/old~"), path.clone()], "n1 n2 n3 n4", vec![top_warning.to_owned(), sub_warning.to_owned()]),
     ] {
-        let (read, told) = read(more, &paths)?;
+        let (stdout, warnings_found) = resolve(options, &paths)?;
         let expected: String = nodes.split(' ').map(|name| format!("node/{name}\n")).collect();
-        assert_eq!((read, told), (expected, warnings), "{more:?} {paths:?}");
+        assert_eq!((stdout, warnings_found), (expected, warnings), "{options:?} {paths:?}");
     }
     Ok(())
 }
@@ -155,15 +162,15 @@ fn y09_apply_explains_directories_only_for_directory() -> Result<()> {
     let empty = dir.path().join("empty.yaml");
     std::fs::write(&empty, "")?;
     let empty = empty.to_string_lossy().into_owned();
-    let refused = run("stemma", ["validate", "-f", &empty])?;
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(1), "{told}");
-    assert!(told.contains(&format!("{empty}: no object here: the file contains none")), "{told}");
-    assert!(!told.contains("right in the directory"), "{told}");
+    let output = run("stemma", ["validate", "-f", &empty])?;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains(&format!("{empty}: no object here: the file contains none")), "{stderr}");
+    assert!(!stderr.contains("right in the directory"), "{stderr}");
     Ok(())
 }
 
-/// Previously, the file was skipped without a warning.
+/// Regression: the import skipped backup copies of task files without a warning.
 #[test]
 fn y08_import_reports_discarded_task_file_once() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -178,18 +185,19 @@ fn y08_import_reports_discarded_task_file_once() -> Result<()> {
         ("web/tasks.yaml~", "left"),
         ("web/modular/tasks.yaml.bak", "left"),
         ("web/modular/.tasks.yaml.swp", "left"),
+        // This is no copy of a task file, so the warning does not mention it.
         ("web/modular/hiera.yaml.bak", "other"),
     ] {
         std::fs::write(dir.path().join(file), task(id))?;
     }
     let path = dir.path().to_string_lossy().into_owned();
-    let read = run("stemma", ["release", "import", "--fuel", &path, "--name", "fuel", "-o", "manifest"])?;
-    let told = String::from_utf8_lossy(&read.stderr).into_owned();
-    let manifest = String::from_utf8_lossy(&read.stdout).into_owned();
-    assert!(read.status.success() && manifest.contains("taken") && !manifest.contains("id: left"), "{told}\n{manifest}");
+    let output = run("stemma", ["release", "import", "--fuel", &path, "--name", "fuel", "-o", "manifest"])?;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let manifest = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && manifest.contains("taken") && !manifest.contains("id: left"), "{stderr}\n{manifest}");
     let warning = format!(
         "warning: {path}: left out: web/modular/.tasks.yaml.swp, web/modular/tasks.yaml.bak, web/tasks.yaml~; of a directory "
     );
-    assert!(told.contains(&warning) && told.matches(": left out: ").count() == 1, "{told}");
+    assert!(stderr.contains(&warning) && stderr.matches(": left out: ").count() == 1, "{stderr}");
     Ok(())
 }

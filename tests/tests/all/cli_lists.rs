@@ -4,8 +4,8 @@ use anyhow::Result;
 use serde_json::Value;
 use stemma_tests::fleet::TempFleet;
 
-/// Creates two clusters, each with a group `web` that has one node.
-fn two_clusters() -> Result<TempFleet> {
+/// Starts a fleet with the clusters `eu` and `us`. Each has a node group `web` with one node.
+fn two_cluster_fleet() -> Result<TempFleet> {
     let fleet = TempFleet::start()?;
     let mut text = String::from(
         "kind: Release\nname: r\nroles: {web: {}}\n---\nkind: ClusterTemplate\nname: base\nrelease: r\nlabels: {ntp: a, tier: gold}\n",
@@ -16,22 +16,23 @@ fn two_clusters() -> Result<TempFleet> {
              roles: [web]\n---\nkind: Node\nname: {cluster}-1\nnodegroup: {cluster}/web\n"
         ));
     }
-    apply(&fleet, &text, &[])?;
+    apply_manifest(&fleet, &text, &[])?;
     Ok(fleet)
 }
 
-fn apply(fleet: &TempFleet, text: &str, options: &[&str]) -> Result<(String, String)> {
+/// Applies a manifest with these options. Returns standard output and standard error of the command.
+fn apply_manifest(fleet: &TempFleet, manifest: &str, options: &[&str]) -> Result<(String, String)> {
     let file = fleet.dir().join("applied.yaml");
-    std::fs::write(&file, text)?;
+    std::fs::write(&file, manifest)?;
     let output = fleet.cli(&[&["apply", "-f", &file.to_string_lossy()], options].concat())?;
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    anyhow::ensure!(output.status.success(), "{out}{err}");
-    Ok((out.into_owned(), err.into_owned()))
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    anyhow::ensure!(output.status.success(), "{stdout}{stderr}");
+    Ok((stdout.into_owned(), stderr.into_owned()))
 }
 
 #[test]
 fn w05_get_lists_only_objects_matching_filters() -> Result<()> {
-    let fleet = two_clusters()?;
+    let fleet = two_cluster_fleet()?;
     for (arguments, expected) in [
         (&["nodes", "--cluster", "us"][..], "node/us-1\n"),
         (&["nodegroups", "--cluster", "eu", "--role", "web"], "nodegroup/eu/web\n"),
@@ -53,17 +54,17 @@ fn w05_get_lists_only_objects_matching_filters() -> Result<()> {
         (&["wait", "node/us-1", "--for", "state=convergd", "--timeout", "1s"], 2, "did you mean \"converged\"?"),
     ] {
         let output = fleet.cli(arguments)?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(status) && text.contains(message), "{arguments:?}: {text}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(status) && stderr.contains(message), "{arguments:?}: {stderr}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
     Ok(())
 }
 
-/// Previously, the command waited for such a field until its timeout.
+/// Regression: `wait` waited until its timeout for a field that the kind of object does not have.
 #[test]
 fn wait_rejects_unknown_field() -> Result<()> {
-    let fleet = two_clusters()?;
+    let fleet = two_cluster_fleet()?;
     let wait =
         |object: &str, condition: &str, timeout: &str| fleet.run_cli(&["wait", object, "--for", condition, "--timeout", timeout]);
     for (object, condition, message) in [
@@ -73,24 +74,24 @@ fn wait_rejects_unknown_field() -> Result<()> {
         ("nodegroup/eu/web", "bogus=1", "a node group has no field \"bogus\": it has "),
         ("node/us-1", "state.name=converged", "state of a node is not a map"),
     ] {
-        let (_, text, status) = wait(object, condition, "1m")?;
-        assert!(status == 2 && text.contains(message), "{condition}: {text}");
+        let (_, stderr, status) = wait(object, condition, "1m")?;
+        assert!(status == 2 && stderr.contains(message), "{condition}: {stderr}");
     }
     // The command waits for a field that is known but not always present.
     for condition in ["notes=held", "hold.reason=x", "labels.a.b/c=d"] {
-        let (_, text, status) = wait("node/us-1", condition, "1s")?;
-        assert!(status == 1 && text.contains("condition not met after 1 s"), "{condition}: {text}");
+        let (_, stderr, status) = wait("node/us-1", condition, "1s")?;
+        assert!(status == 1 && stderr.contains("condition not met after 1 s"), "{condition}: {stderr}");
     }
     assert_eq!(fleet.stemma(&["wait", "node/us-1", "--for", "labels.tier=gold"])?, "node/us-1 has labels.tier=gold\n");
     Ok(())
 }
 
-/// A role, tag, object or principal that does not exist is not an error. A warning names it, because it may be
-/// misspelled.
+/// A filter with an unknown role, tag, object or principal is not an error. A warning names the unknown word, because
+/// the word may be misspelled.
 #[test]
 fn get_names_unknown_filter_when_list_is_empty() -> Result<()> {
-    let fleet = two_clusters()?;
-    for (arguments, warned) in [
+    let fleet = two_cluster_fleet()?;
+    for (arguments, expected_warning) in [
         (&["get", "nodes", "--role", "nosuch"][..], "warning: no node has role \"nosuch\"\n"),
         (&["get", "nodes", "--tag", "nosuch", "--role", "web"], "warning: no node has tag \"nosuch\"\n"),
         (&["get", "nodes", "--role", "web", "-l", "tier=iron"], ""),
@@ -100,14 +101,14 @@ fn get_names_unknown_filter_when_list_is_empty() -> Result<()> {
     ] {
         let output = fleet.cli(arguments)?;
         assert!(output.status.success(), "{arguments:?}");
-        assert_eq!(String::from_utf8_lossy(&output.stderr), warned, "{arguments:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), expected_warning, "{arguments:?}");
     }
     Ok(())
 }
 
 #[test]
 fn w06_new_object_merges_labels_with_inherited() -> Result<()> {
-    let fleet = two_clusters()?;
+    let fleet = two_cluster_fleet()?;
     let labels = |name: &str| -> Result<Value> {
         let group: Value = serde_json::from_str(&fleet.stemma(&["get", "nodegroup", name, "-o", "json"])?)?;
         Ok(group["labels"].clone())
@@ -115,6 +116,7 @@ fn w06_new_object_merges_labels_with_inherited() -> Result<()> {
     fleet.stemma(&["create", "nodegroup", "eu", "canary", "--roles", "web", "--labels", "x=y"])?;
     assert_eq!(labels("eu/canary")?, serde_json::json!({"ntp": "a", "tier": "gold", "x": "y"}));
     assert!(fleet.stemma(&["describe", "nodegroup", "eu/canary"])?.contains("merge_labels      true"));
+    // Both names of the option have the same effect.
     for (name, option) in [("kept", "--merge-labels"), ("alias", "--override-labels")] {
         fleet.stemma(&["create", "nodegroup", "eu", name, "--labels", "x=y", option])?;
         assert_eq!(labels(&format!("eu/{name}"))?["ntp"], "a");
@@ -125,26 +127,28 @@ fn w06_new_object_merges_labels_with_inherited() -> Result<()> {
     assert!(described.contains("merge_labels      false"), "{described}");
     fleet.stemma(&["create", "clustertemplate", "other", "--labels", "x=y"])?;
     let other: Value = serde_json::from_str(&fleet.stemma(&["get", "clustertemplate", "other", "-o", "json"])?)?;
-    assert_eq!(other["labels"], serde_json::json!({"x": "y"}), "above it is nothing to inherit from");
+    assert_eq!(other["labels"], serde_json::json!({"x": "y"}), "a template inherits no labels");
     assert!(fleet.stemma(&["describe", "clustertemplate", "other"])?.contains("merge_labels      true"));
     Ok(())
 }
 
+/// The manifest of `eu` names no cluster template, so the cluster loses it, and the host loses the labels of the
+/// template.
 #[test]
 fn w06_write_shows_changed_fields_and_lost_labels() -> Result<()> {
-    let fleet = two_clusters()?;
+    let fleet = two_cluster_fleet()?;
     let manifest = "kind: Cluster\nname: eu\npaused: true\n";
     for options in [&["--dry-run"][..], &[]] {
-        let (out, err) = apply(&fleet, manifest, options)?;
+        let (stdout, stderr) = apply_manifest(&fleet, manifest, options)?;
         for line in ["cluster eu: cluster_template  base -> (unset)", "cluster eu: paused  (unset) -> true"] {
-            assert!(out.contains(line), "{line:?} in {out}");
+            assert!(stdout.contains(line), "{line:?} in {stdout}");
         }
-        assert!(err.contains("info: hosts lose the labels ntp (1 host), tier (1 host)"), "{err}");
+        assert!(stderr.contains("info: hosts lose the labels ntp (1 host), tier (1 host)"), "{stderr}");
     }
     let output = fleet.cli(&["label", "nodegroup", "us/web", "tier=iron", "--not-inherited", "ntp"])?;
-    let err = String::from_utf8_lossy(&output.stderr);
-    assert!(err.contains("info: nodegroup us/web: hosts lose the labels ntp (1 host)"), "{err}");
-    assert!(err.contains("\n  labels.ntp  (unset) -> null (not inherited)\n  labels.tier  (unset) -> iron\n"), "{err}");
-    assert_eq!(err.matches("hosts lose").count(), 1, "it is said once: {err}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("info: nodegroup us/web: hosts lose the labels ntp (1 host)"), "{stderr}");
+    assert!(stderr.contains("\n  labels.ntp  (unset) -> null (not inherited)\n  labels.tier  (unset) -> iron\n"), "{stderr}");
+    assert_eq!(stderr.matches("hosts lose").count(), 1, "the loss is reported once: {stderr}");
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! The real clients of Magnum and Glance against a real controller: a table of scripts, each run against a new
 //! controller.
 //!
-//! A script prints a line for each step that failed. Intended differences from the upstream are listed with the reason
-//! in `tests/data`, one file per script. Exactly the listed steps must fail: the test also fails if a listed step
-//! passes.
+//! A script prints a line for each step that failed. Files in `tests/data`, one per script, list the steps that fail
+//! because of an intended difference from the upstream, and the reason. Exactly the listed steps must fail. The test
+//! also fails if a listed step passes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -26,36 +26,37 @@ const CLIENT_PACKAGES: [&str; 5] = [
     "openstacksdk==4.22.0",
 ];
 
-/// How a script gets the token of a principal.
+/// The way in which a script gets the token of a principal.
 enum TokenSource {
-    /// As `--token NAME=TOKEN`. It replaces the recorded token.
+    /// The argument `--token NAME=TOKEN`. The script sends this token instead of the recorded token of NAME.
     Argument,
-    /// As an environment variable. A second variable, with the suffix `_PROJECT`, contains the principal's name.
+    /// The environment variable of this name. A second variable, with the suffix `_PROJECT`, contains the principal's
+    /// name.
     Variable(&'static str),
 }
 
-/// Texts in the last line of a script that ran to its end.
+/// Texts in the last line of output. A script that ran to its end prints one of these texts.
 const FINAL_LINE_PARTS: [&str; 4] = ["ALL PASSED", "FAILED ", "vectors passed", "steps passed"];
 
 /// A script and its arguments.
 struct ClientScript {
-    /// Path below `clients` in the material that `shared` finds next to the checkout.
+    /// Path of the script, relative to the directory `clients` of the shared test material.
     file: &'static str,
-    /// The path that is appended to the controller's address.
+    /// Path that the test appends to the controller's address. The result is the first argument of the script.
     base_path: &'static str,
-    /// The principals of its requests: name, role, and how the script gets the token.
+    /// Principals that the test creates for the script: name, role, and way in which the script gets the token.
     principals: &'static [(&'static str, &'static str, TokenSource)],
-    /// Arguments after the address. One with a slash is a path in the shared material.
+    /// Arguments after the address. An argument with a slash is a path in the shared test material.
     arguments: &'static [&'static str],
-    /// Environment variables with the path of an installed program: variable, program.
+    /// Environment variables that contain the path of an installed program: name of the variable, name of the program.
     programs: &'static [(&'static str, &'static str)],
-    /// The text that follows the name of a step in its line.
+    /// Text after the name of a failed step in the line that the script prints for the step.
     name_delimiter: &'static str,
     /// Steps that fail because of an intended difference, one per line: name, a tab, the reason.
     expected_failures: &'static str,
 }
 
-/// Magnum's label vectors through python-magnumclient, with its session.
+/// The script that sends test vectors for Magnum's labels with python-magnumclient, over a session of keystoneauth.
 const MAGNUM_SESSION: ClientScript = ClientScript {
     file: "magnum_vectors_accept.py",
     base_path: "",
@@ -65,9 +66,10 @@ const MAGNUM_SESSION: ClientScript = ClientScript {
     name_delimiter: " ",
     expected_failures: include_str!("../../data/magnum_listed.txt"),
 };
+/// The script of [`MAGNUM_SESSION`] with the client's own (legacy) HTTP transport.
 const MAGNUM_LEGACY: ClientScript =
     ClientScript { arguments: &["vectors/labels/label_merge.json", "--transport", "legacy", "-q"], ..MAGNUM_SESSION };
-/// Magnum's clusters, node groups and templates through the command `openstack coe`.
+/// The script that tests clusters, node groups and templates with Magnum's command `openstack coe`.
 const MAGNUM_COMMAND: ClientScript = ClientScript {
     file: "magnum_osc_accept.py",
     arguments: &[],
@@ -76,7 +78,7 @@ const MAGNUM_COMMAND: ClientScript = ClientScript {
     expected_failures: include_str!("../../data/magnum_osc_listed.txt"),
     ..MAGNUM_SESSION
 };
-/// Recorded requests to the real Magnum, with its responses.
+/// The script that sends requests which were recorded with the real Magnum, and compares the responses.
 const MAGNUM_REPLAY: ClientScript = ClientScript {
     file: "replay_api.py",
     arguments: &["vectors/labels/magnum_api.json"],
@@ -85,7 +87,7 @@ const MAGNUM_REPLAY: ClientScript = ClientScript {
     expected_failures: include_str!("../../data/magnum_replay_listed.txt"),
     ..MAGNUM_SESSION
 };
-/// The catalogue through the command `glance md-*`.
+/// The script that tests the catalogue with the commands `glance md-*`.
 const GLANCE: ClientScript = ClientScript {
     file: "glance_cli_accept.py",
     arguments: &[],
@@ -94,7 +96,8 @@ const GLANCE: ClientScript = ClientScript {
     expected_failures: "",
     ..MAGNUM_SESSION
 };
-/// The catalogue through python-glanceclient, which imports and deletes all stock files, and through openstacksdk.
+/// The script that tests the catalogue with python-glanceclient, which imports and deletes all stock files, and with
+/// openstacksdk.
 const METADEFS: ClientScript = ClientScript {
     file: "metadef_lib_accept.py",
     principals: &[
@@ -107,10 +110,11 @@ const METADEFS: ClientScript = ClientScript {
     expected_failures: include_str!("../../data/metadef_sdk_listed.txt"),
     ..GLANCE
 };
-/// The same script at the address that openstacksdk gets for its image service. The script sends no token, as a local
-/// user does.
+/// The script of [`METADEFS`] with the address that openstacksdk uses for its image service. The script sends no token,
+/// as a local user does.
 const METADEFS_SDK: ClientScript = ClientScript { base_path: "/v2", principals: &[], expected_failures: "", ..METADEFS };
-/// Recorded requests to the real Glance, with its responses. Its members are viewers here.
+/// The script that sends requests which were recorded with the real Glance, and compares the responses. The members of
+/// Glance's projects are viewers in Stemma.
 const METADEF_REPLAY: ClientScript = ClientScript {
     file: "replay_api.py",
     principals: &[
@@ -123,13 +127,15 @@ const METADEF_REPLAY: ClientScript = ClientScript {
     ..MAGNUM_REPLAY
 };
 
-/// Returns the names of the steps that failed.
+/// Returns the names of the failed steps in the output of a script. A failed step is a line `FAIL NAME`, where
+/// `name_delimiter` follows the name.
 fn failed_steps(output: &str, name_delimiter: &str) -> BTreeSet<String> {
     let lines = output.lines().filter_map(|line| line.strip_prefix("FAIL "));
     lines.map(|line| line.split(name_delimiter).next().unwrap_or(line).to_owned()).collect()
 }
 
-/// Returns the steps that must fail. Leaves out vectors that the shared file does not contain.
+/// Returns the names of the steps of a script that must fail. If an argument is a JSON file with `vectors`, omits the
+/// names that are not the id of a vector in this file.
 fn expected_failures(script: &ClientScript, arguments: &[PathBuf]) -> Result<BTreeSet<String>> {
     let lines = script.expected_failures.lines().filter(|line| !line.starts_with('#'));
     let names = lines.filter_map(|line| line.split('\t').next()).map(str::to_owned);
@@ -142,7 +148,8 @@ fn expected_failures(script: &ClientScript, arguments: &[PathBuf]) -> Result<BTr
     Ok(names.filter(|name| ids.contains(name.as_str())).collect())
 }
 
-/// Runs a script against a new controller. Exactly the listed steps must fail.
+/// Runs a script against a new controller. Fails unless exactly the listed steps fail. Does nothing if shared test
+/// material is missing.
 fn check_script(script: &ClientScript) -> Result<()> {
     let Some(file) = shared::path(&format!("clients/{}", script.file)) else { return Ok(()) };
     let mut arguments = Vec::new();
@@ -169,11 +176,11 @@ fn check_script(script: &ClientScript) -> Result<()> {
         };
     }
     let output = command.output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let (failed, expected) = (failed_steps(&text, script.name_delimiter), expected_failures(script, &arguments)?);
-    let last = text.lines().next_back().unwrap_or_default();
-    ensure!(FINAL_LINE_PARTS.iter().any(|part| last.contains(part)), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(failed, expected, "{} {:?}:\n{text}", script.file, script.arguments);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let (failed, expected) = (failed_steps(&stdout, script.name_delimiter), expected_failures(script, &arguments)?);
+    let last_line = stdout.lines().next_back().unwrap_or_default();
+    ensure!(FINAL_LINE_PARTS.iter().any(|part| last_line.contains(part)), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(failed, expected, "{} {:?}:\n{stdout}", script.file, script.arguments);
     controller.stop()
 }
 

@@ -4,7 +4,8 @@
 use serde_json::{Map, Value};
 use stemma_wire::endpoint::Endpoint;
 
-/// Returns the differences between a response and its description. The list is empty if there are none.
+/// Returns the differences between a response and its description in an `OpenAPI` document. `media` is the media type of
+/// the response, and empty if the response has no body.
 pub(crate) fn body_errors(description: &Value, endpoint: Endpoint, status: u16, media: &str, body: &Value) -> Vec<String> {
     let route = endpoint.route();
     let operation = &description["paths"][route.path][route.method.as_str().to_ascii_lowercase()];
@@ -22,78 +23,84 @@ pub(crate) fn body_errors(description: &Value, endpoint: Endpoint, status: u16, 
     faults
 }
 
-/// The description in which references are looked up.
+/// Checks values against the schemas of an `OpenAPI` document, in which it looks up references.
 struct SchemaResolver<'a>(&'a Value);
 
 impl<'a> SchemaResolver<'a> {
-    /// Resolves references.
+    /// Follows a reference (`$ref`) until a schema that is not a reference. Returns this schema.
     fn resolve(&self, schema: &'a Value) -> &'a Value {
-        let path = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
-        path.and_then(|path| self.0.pointer(path)).map_or(schema, |found| self.resolve(found))
+        let pointer = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
+        pointer.and_then(|pointer| self.0.pointer(pointer)).map_or(schema, |target| self.resolve(target))
     }
 
-    /// Returns the schemas that must all match.
+    /// Returns the schema itself and all schemas that its `allOf` contains, with resolved references. A value that
+    /// matches the schema matches each of them.
     fn all_of(&self, schema: &'a Value) -> Vec<&'a Value> {
         let schema = self.resolve(schema);
-        let all = schema["allOf"].as_array().into_iter().flatten().flat_map(|one| self.all_of(one));
-        std::iter::once(schema).chain(all).collect()
+        let parts = schema["allOf"].as_array().into_iter().flatten().flat_map(|part| self.all_of(part));
+        std::iter::once(schema).chain(parts).collect()
     }
 
-    fn check_value(&self, schema: &'a Value, value: &Value, at: &str, faults: &mut Vec<String>) {
+    /// Adds the differences between a value and its schema to `faults`. `path` is the path of the value in the body.
+    fn check_value(&self, schema: &'a Value, value: &Value, path: &str, faults: &mut Vec<String>) {
         let parts = self.all_of(schema);
         if parts.iter().all(|part| is_unrestricted(part)) {
-            faults.push(format!("{at}: nothing is said of {value}"));
+            faults.push(format!("{path}: nothing is said of {value}"));
         }
         for part in &parts {
-            if let Some(one_of) = part["anyOf"].as_array() {
-                let holds = |one: &&Value| {
-                    let mut wrong = Vec::new();
-                    self.check_value(one, value, at, &mut wrong);
-                    wrong.is_empty()
+            // The alternatives describe the whole value, so the other parts are not checked.
+            if let Some(alternatives) = part["anyOf"].as_array() {
+                let matches_schema = |alternative: &&Value| {
+                    let mut differences = Vec::new();
+                    self.check_value(alternative, value, path, &mut differences);
+                    differences.is_empty()
                 };
-                if !one_of.iter().any(|one| holds(&one)) {
-                    faults.push(format!("{at}: {value} is none of what is said"));
+                if !alternatives.iter().any(|alternative| matches_schema(&alternative)) {
+                    faults.push(format!("{path}: {value} is none of what is said"));
                 }
                 return;
             }
-            if !has_type(&part["type"], value) || part["enum"].as_array().is_some_and(|known| !known.contains(value)) {
-                faults.push(format!("{at}: {value} is not {} {}", part["type"], part["enum"]));
+            if !has_type(&part["type"], value) || part["enum"].as_array().is_some_and(|allowed| !allowed.contains(value)) {
+                faults.push(format!("{path}: {value} is not {} {}", part["type"], part["enum"]));
             }
         }
         match value {
-            Value::Object(members) => self.check_members(&parts, members, at, faults),
+            Value::Object(members) => self.check_members(&parts, members, path, faults),
             Value::Array(items) => {
-                let of_items: Vec<_> = parts.iter().filter_map(|part| part.get("items")).collect();
-                let typed = parts.iter().any(|part| !part["type"].is_null());
-                if typed && of_items.is_empty() {
-                    faults.push(format!("{at}: nothing is said of its items"));
+                let item_schemas: Vec<_> = parts.iter().filter_map(|part| part.get("items")).collect();
+                let is_typed = parts.iter().any(|part| !part["type"].is_null());
+                if is_typed && item_schemas.is_empty() {
+                    faults.push(format!("{path}: nothing is said of its items"));
                 }
-                for (schema, item) in of_items.iter().flat_map(|schema| items.iter().map(move |item| (schema, item))) {
-                    self.check_value(schema, item, &format!("{at}[]"), faults);
+                for (schema, item) in item_schemas.iter().flat_map(|schema| items.iter().map(move |item| (schema, item))) {
+                    self.check_value(schema, item, &format!("{path}[]"), faults);
                 }
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
 
-    fn check_members(&self, parts: &[&'a Value], members: &Map<String, Value>, at: &str, faults: &mut Vec<String>) {
+    /// Adds the differences between the members of an object and its schema to `faults`. The object must match each of
+    /// `parts`. `path` is the path of the object in the body.
+    fn check_members(&self, parts: &[&'a Value], members: &Map<String, Value>, path: &str, faults: &mut Vec<String>) {
         let required = parts.iter().flat_map(|part| part["required"].as_array().into_iter().flatten());
         for name in required.filter_map(Value::as_str).filter(|name| !members.contains_key(*name)) {
-            faults.push(format!("{at}/{name}: is required and not there"));
+            faults.push(format!("{path}/{name}: is required and not there"));
         }
+        // A schema without a type has a description in words, and accepts all members.
         if parts.iter().all(|part| part["type"].is_null()) {
             return;
         }
         for (name, value) in members {
-            let at = format!("{at}/{name}");
-            let named: Vec<_> = parts.iter().filter_map(|part| part["properties"].get(name)).collect();
-            let others: Vec<_> = parts.iter().filter_map(|part| part.get("additionalProperties")).collect();
-            match (&named[..], &others[..]) {
-                ([], []) => faults.push(format!("{at}: is not described ({value})")),
-                ([], others) if others.contains(&&Value::Bool(true)) => {}
+            let path = format!("{path}/{name}");
+            let property_schemas: Vec<_> = parts.iter().filter_map(|part| part["properties"].get(name)).collect();
+            let additional_schemas: Vec<_> = parts.iter().filter_map(|part| part.get("additionalProperties")).collect();
+            match (&property_schemas[..], &additional_schemas[..]) {
+                ([], []) => faults.push(format!("{path}: is not described ({value})")),
+                ([], additional_schemas) if additional_schemas.contains(&&Value::Bool(true)) => {}
                 ([], schemas) | (schemas, _) => {
                     for schema in schemas {
-                        self.check_value(schema, value, &at, faults);
+                        self.check_value(schema, value, &path, faults);
                     }
                 }
             }
@@ -103,12 +110,13 @@ impl<'a> SchemaResolver<'a> {
 
 /// Returns whether a schema accepts any value and has no description that explains it.
 fn is_unrestricted(schema: &Value) -> bool {
-    let words = ["type", "enum", "anyOf", "allOf", "description"];
-    words.iter().all(|word| schema.get(word).is_none())
+    let keywords = ["type", "enum", "anyOf", "allOf", "description"];
+    keywords.iter().all(|keyword| schema.get(keyword).is_none())
 }
 
+/// Returns whether a value has a type of `types`, which is the `type` of a schema: null for any, a name, or a list.
 fn has_type(types: &Value, value: &Value) -> bool {
-    let is = |name: &Value| match (name.as_str(), value) {
+    let is_type = |name: &Value| match (name.as_str(), value) {
         (Some("integer"), Value::Number(number)) => number.is_i64() || number.is_u64(),
         (Some(name), value) => {
             name == match value {
@@ -124,8 +132,8 @@ fn has_type(types: &Value, value: &Value) -> bool {
     };
     match types {
         Value::Null => true,
-        Value::Array(types) => types.iter().any(is),
-        one => is(one),
+        Value::Array(types) => types.iter().any(is_type),
+        name => is_type(name),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Tests the API against its description. `schemathesis` generates requests from the `OpenAPI` document and checks each
-//! response. The controller has, for each row of the endpoint table, the objects that its path names. The tool finds
+//! Tests the API against its description. The tool `schemathesis` generates requests from the `OpenAPI` document and
+//! checks each response. Before that, the test creates the objects in the path of each endpoint. The tool finds
 //! internal errors, statuses and bodies that are not described, valid requests that are refused in another way than
-//! described, and a wrong `Allow`. It cannot check what it does not reach, so each row must succeed at least once. The
-//! tool uses only one thread, so several processes of it share the rows.
+//! described, and a wrong `Allow`. Each endpoint must succeed at least once, because the tool cannot check a response
+//! that it does not get. The tool uses only one thread, so several tests divide the endpoints and run in parallel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -13,34 +13,35 @@ use stemma_tests::plain_controller::PlainController;
 use stemma_tests::python::environment;
 use stemma_tests::seed::{SeededRng, is_long};
 use stemma_wire::endpoint::examples::examples;
-use stemma_wire::endpoint::{Endpoint, RouteMatch, SocketKind, find};
+use stemma_wire::endpoint::{Endpoint, RouteMatch, SocketKind, find_route};
 
 const PACKAGES: [&str; 1] = ["schemathesis==4.32.5"];
-/// Number of random requests per row, in addition to the examples and the requests that cover the schema. There is no
-/// time limit: the tool would divide it among the rows, and make fewer requests on a busy machine.
+/// Number of random requests per endpoint, in addition to the examples and the requests that cover the schema. There is
+/// no time limit, because the tool `schemathesis` would then make fewer requests on a busy machine.
 const RANDOM_REQUESTS: &str = "20";
-/// Number of random requests per row in a long run.
+/// Number of random requests per endpoint in a long run.
 const LONG_RANDOM_REQUESTS: &str = "200";
-/// The seed of a usual run. The requests are always the same, so only a change of the code can make it fail. A long run
-/// uses a new seed.
+/// The seed of a usual run. The requests are always the same, so only a change of the code can make the run fail. A
+/// long run uses a new seed.
 const SEED: u64 = 21;
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
                       unsupported_method,allow_header_conformance,positive_data_acceptance";
 /// The idempotency key of the request that creates all objects.
 const IDEMPOTENCY_KEY: &str = "0193a2d1-7c00-7000-8000-0000000000d5";
 
-/// Rows that need not succeed, each with the reason.
+/// Endpoints that need not succeed, each with the reason.
 const NEVER_SUCCESSFUL: &[(Endpoint, &str)] = &[
-    (Endpoint::OpenApi, "it is the document, from which the requests are made"),
-    (Endpoint::OwnersRelease, "the maps of a release have one owner together, so this is always refused"),
-    (Endpoint::RefreshNodeRoles, "no extension decides here what a role gives"),
-    (Endpoint::PutBlob, "no body that is made up has the hash of its path"),
+    (Endpoint::OpenApi, "the tool reads this document, and sends no other request for it"),
+    (Endpoint::OwnersRelease, "all maps of a release have one owner, so a transfer is always refused"),
+    (Endpoint::RefreshNodeRoles, "no extension decides the tags of a role in this test"),
+    (Endpoint::PutBlob, "a generated body does not have the hash in the path"),
     (Endpoint::ResizeCluster, "a cluster is never resized"),
-    (Endpoint::GetBackup, "it is given to root's socket alone"),
-    (Endpoint::WatchEvents, "its answer ends with the client: it is left out"),
+    (Endpoint::GetBackup, "only root's socket serves it"),
+    (Endpoint::WatchEvents, "the response has no end, so the tool does not send the request"),
 ];
 
-/// Values of path parameters for which the rows have no objects of their own.
+/// Values of path parameters: parameter, value. For any other parameter, the endpoint has an object of its own with
+/// the endpoint's name.
 const PATH_VALUES: &[(&str, &str)] = &[
     ("group", "web"),
     ("property", "rack"),
@@ -53,14 +54,14 @@ const PATH_VALUES: &[(&str, &str)] = &[
     ("request", IDEMPOTENCY_KEY),
 ];
 
-/// Statuses of client errors that a valid request may get. The description lists the statuses of each row, and another
-/// check of the tool compares the responses with them.
+/// Statuses of client errors that a valid request may get. The description lists the statuses of each endpoint, and
+/// another check of the tool `schemathesis` compares the responses with that list.
 const CLIENT_ERRORS: [u16; 9] = [400, 401, 403, 404, 406, 409, 412, 413, 415];
 
-/// Returns the objects that all rows share.
-fn site() -> Vec<Value> {
+/// Returns the manifests of the objects that all endpoints share.
+fn shared_objects() -> Vec<Value> {
     let site = json!([
-        release("site", "1"),
+        release_manifest("site", "1"),
         {"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "gold"}},
         {"kind": "Cluster", "name": "prod", "cluster_template": "base"},
         {"kind": "NodeGroup", "cluster": "prod", "name": "web", "roles": ["web"]},
@@ -70,24 +71,26 @@ fn site() -> Vec<Value> {
     site.as_array().cloned().unwrap_or_default()
 }
 
-fn release(name: &str, version: &str) -> Value {
+/// Returns the manifest of a release with one role, one tag and one task.
+fn release_manifest(name: &str, version: &str) -> Value {
     json!({"kind": "Release", "name": name, "version": version, "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {"has_primary": true}},
         "tasks": [{"id": "motd", "type": "file", "tags": ["web"], "parameters": {"path": "/etc/motd", "content": "x"}}]})
 }
 
-/// Returns the parameters in a row's path.
-fn path_parameters(row: Endpoint) -> impl Iterator<Item = &'static str> {
-    row.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+/// Returns the names of the parameters in an endpoint's path.
+fn path_parameters(endpoint: Endpoint) -> impl Iterator<Item = &'static str> {
+    endpoint.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// Returns the objects in a row's path. They are named after the row, so that a deletion by one row does not affect
-/// others.
-fn objects_for_row(row: Endpoint) -> Vec<Value> {
-    let name = row.name();
-    // The examples transfer these keys to another manager, or replace them.
+/// Returns the manifests of the objects in an endpoint's path. The objects have the endpoint's name, so that a request
+/// to one endpoint does not delete the objects of another.
+fn objects_for_endpoint(endpoint: Endpoint) -> Vec<Value> {
+    let name = endpoint.name();
+    // The example requests transfer these keys to another manager, or replace them.
     let labels = json!({"ntp": "1", "room": "7", "row": "2", "slot": "5", "site": "a"});
+    // An endpoint that creates contents of a namespace needs an empty namespace.
     let has_contents = !name.starts_with("Create");
-    let object_for = |part| match part {
+    let object_for = |parameter| match parameter {
         // A task is only shown if a node has it.
         "node" | "task" => {
             Some(json!({"kind": "Node", "name": name, "nodegroup": "prod/web", "resource_class": name, "roles": ["web"],
@@ -98,7 +101,7 @@ fn objects_for_row(row: Endpoint) -> Vec<Value> {
         }
         "group" => Some(json!({"kind": "NodeGroup", "cluster": name, "name": "web", "labels": labels})),
         "template" => Some(json!({"kind": "ClusterTemplate", "name": name, "labels": labels})),
-        "release" => Some(release(name, "1")),
+        "release" => Some(release_manifest(name, "1")),
         "namespace" if has_contents => Some(json!({"kind": "Namespace", "namespace": name,
             "resource_type_associations": [{"name": "OS::Nova::Server"}], "properties": {"rack": {"title": "Rack", "type": "string"}},
             "objects": [{"name": "disk"}], "tags": [{"name": "cache"}]})),
@@ -108,42 +111,42 @@ fn objects_for_row(row: Endpoint) -> Vec<Value> {
         ),
         _ => None,
     };
-    let mut all: Vec<Value> = path_parameters(row).filter_map(object_for).collect();
-    // The node in the example of this row must hold a tag of the cluster.
-    if row == Endpoint::ChoosePrimary {
-        all.push(json!({"kind": "NodeGroup", "cluster": name, "name": "web", "roles": ["web"]}));
-        all.push(json!({"kind": "Node", "name": "web-1", "nodegroup": format!("{name}/web"), "roles": ["web"]}));
+    let mut objects: Vec<Value> = path_parameters(endpoint).filter_map(object_for).collect();
+    // The example of this endpoint names a node, which must have a tag of the cluster.
+    if endpoint == Endpoint::ChoosePrimary {
+        objects.push(json!({"kind": "NodeGroup", "cluster": name, "name": "web", "roles": ["web"]}));
+        objects.push(json!({"kind": "Node", "name": "web-1", "nodegroup": format!("{name}/web"), "roles": ["web"]}));
     }
-    all
+    objects
 }
 
-/// Creates the objects in a row's path that cannot be in a manifest. Returns the parameters whose value differs from
-/// the row's name.
-fn create_for_row(admin: &str, row: Endpoint, certificate: &Value) -> Result<BTreeMap<&'static str, String>> {
-    let (name, path) = (row.name(), row.route().path);
+/// Creates the objects in an endpoint's path that cannot be in a manifest. Returns the values of the path parameters
+/// that differ from the endpoint's name. `certificate` is the example body of a request for a certificate.
+fn create_objects_in_path(admin: &str, endpoint: Endpoint, certificate: &Value) -> Result<BTreeMap<&'static str, String>> {
+    let (name, path) = (endpoint.name(), endpoint.route().path);
     let mut values = BTreeMap::new();
-    let text = |made: Value, field: &str| made[field].as_str().map(str::to_owned).context("a name");
-    for part in path_parameters(row) {
-        match part {
+    let text_field = |created: Value, field: &str| created[field].as_str().map(str::to_owned).context("a name");
+    for parameter in path_parameters(endpoint) {
+        match parameter {
             "allocation" => drop(post(admin, "/v1/allocations", &json!({"name": name, "resource_class": "none"}))?),
-            "release" => drop(values.insert(part, format!("{name}@1"))),
+            "release" => drop(values.insert(parameter, format!("{name}@1"))),
             "principal" => drop(post(admin, "/v1/principals", &json!({"name": name, "role": "viewer"}))?),
             "certificate" => {
                 post(admin, "/v1/principals", &json!({"name": name, "role": "viewer"}))?;
                 let request = json!({"principal": name, "csr": certificate["csr"]});
-                values.insert(part, text(post(admin, "/v1/certificates", &request)?, "serial")?);
+                values.insert(parameter, text_field(post(admin, "/v1/certificates", &request)?, "serial")?);
             }
             "token" if path.starts_with("/v1/principals") => {
-                values.insert(part, text(post(admin, &format!("/v1/principals/{name}/tokens"), &json!({}))?, "id")?);
+                values.insert(parameter, text_field(post(admin, &format!("/v1/principals/{name}/tokens"), &json!({}))?, "id")?);
             }
             "token" => {
-                values.insert(part, text(post(admin, "/v1/join-tokens", &json!({"nodegroup": "prod/web"}))?, "id")?);
+                values.insert(parameter, text_field(post(admin, "/v1/join-tokens", &json!({"nodegroup": "prod/web"}))?, "id")?);
             }
             "tag" => {
                 let (tag, tags_path) = match path.split('/').nth(2) {
                     Some("nodes") => ("web", None),
-                    // The tag that the node in the example holds.
-                    Some("clusters") if row == Endpoint::ChoosePrimary => ("web", None),
+                    // The example names a node that has the tag `web`.
+                    Some("clusters") if endpoint == Endpoint::ChoosePrimary => ("web", None),
                     Some("clusters") => ("canary", Some(format!("/v1/clusters/{name}/tags"))),
                     Some("releases") => ("cache", Some(format!("/v1/releases/{name}@1/tags"))),
                     _ => ("cache", None),
@@ -151,66 +154,74 @@ fn create_for_row(admin: &str, row: Endpoint, certificate: &Value) -> Result<BTr
                 if let Some(tags_path) = tags_path {
                     post(admin, &tags_path, &json!({"name": tag}))?;
                 }
-                values.insert(part, tag.to_owned());
+                values.insert(parameter, tag.to_owned());
             }
             _ => {}
         }
     }
+    // These endpoints need a node with an allocation. The node in the path has this resource class.
     if path.ends_with("/allocation") {
         post(admin, "/v1/allocations", &json!({"name": name, "resource_class": name}))?;
     }
     Ok(values)
 }
 
-/// Returns the configuration of a row, with the values of its parameters.
-fn row_config(row: Endpoint, mut values: BTreeMap<&'static str, String>) -> String {
-    // Its example contains the name of the namespace that the example of CreateNamespace created.
-    if row == Endpoint::PutNamespace {
+/// Returns the part of the configuration of `schemathesis` for an endpoint. `values` are the values of its path
+/// parameters.
+fn endpoint_config(endpoint: Endpoint, mut values: BTreeMap<&'static str, String>) -> String {
+    // The example of PutNamespace contains the namespace that the example of CreateNamespace creates.
+    if endpoint == Endpoint::PutNamespace {
         values.insert("namespace", "Site".to_owned());
     }
-    for part in path_parameters(row).filter(|part| *part != "map" && *part != "hash") {
-        let value = PATH_VALUES.iter().find(|(known, _)| *known == part).map_or(row.name(), |(_, name)| name);
-        values.entry(part).or_insert_with(|| value.to_owned());
+    // `schemathesis` generates values of `map` and `hash` from the description.
+    for parameter in path_parameters(endpoint).filter(|parameter| *parameter != "map" && *parameter != "hash") {
+        let value = PATH_VALUES.iter().find(|(name, _)| *name == parameter).map_or(endpoint.name(), |(_, value)| value);
+        values.entry(parameter).or_insert_with(|| value.to_owned());
     }
-    let mut parameters: Vec<String> = values.into_iter().map(|(part, name)| format!("\"path.{part}\" = \"{name}\"")).collect();
-    match row {
+    let mut parameters: Vec<String> =
+        values.into_iter().map(|(parameter, value)| format!("\"path.{parameter}\" = \"{value}\"")).collect();
+    match endpoint {
         Endpoint::ValidateNamedNode => {
             parameters.push(format!("\"query.node\" = \"{}\"", Endpoint::ValidateNode.name()));
         }
         Endpoint::ExplainKey | Endpoint::ExplainNode => parameters.push("\"query.label\" = \"tier\"".to_owned()),
-        // Without `dry_run`, the request would delete the rules of the other rows.
+        // Without `dry_run`, the request would delete the rules of the other endpoints.
         Endpoint::DeleteInspectionRules => parameters.push("\"query.dry_run\" = true".to_owned()),
         _ => {}
     }
-    let expected = CLIENT_ERRORS.iter().chain(row.route().min_version.map(|_| &405));
+    // An endpoint with a minimum API version may refuse a request for an older version with 405.
+    let expected = CLIENT_ERRORS.iter().chain(endpoint.route().min_version.map(|_| &405));
     let expected: String = expected.map(|status| format!(", {status}")).collect();
     format!(
         "[[operations]]\ninclude-operation-id = \"{}\"\nparameters = {{ {} }}\n\
          checks.positive_data_acceptance.expected-statuses = [\"2xx\"{expected}]\n",
-        row.name(),
+        endpoint.name(),
         parameters.join(", ")
     )
 }
 
-/// Returns the rows that succeeded, from a record of all requests.
-fn successful_rows(record: &Value) -> Result<BTreeSet<Endpoint>> {
+/// Returns the endpoints that succeeded at least once. `record` contains all requests of `schemathesis`, in format HAR.
+fn successful_endpoints(record: &Value) -> Result<BTreeSet<Endpoint>> {
     let entries = record["log"]["entries"].as_array().context("entries")?.iter();
     let successful = entries.filter(|entry| matches!(entry["response"]["status"].as_u64(), Some(200..300)));
-    let row = |entry: &Value| {
+    let endpoint = |entry: &Value| {
         let (method, url) = (entry["request"]["method"].as_str()?, entry["request"]["url"].as_str()?);
         let path = url.split("://").nth(1)?.split_once('/')?.1.split('?').next()?;
-        match find(SocketKind::Admin, method, &format!("/{path}")) {
-            RouteMatch::Route(row, _) => Some(row),
+        match find_route(SocketKind::Admin, method, &format!("/{path}")) {
+            RouteMatch::Route(endpoint, _) => Some(endpoint),
             RouteMatch::MethodNotAllowed(_) | RouteMatch::NotFound => None,
         }
     };
-    Ok(successful.filter_map(row).collect())
+    Ok(successful.filter_map(endpoint).collect())
 }
 
+/// Sends a POST request with a JSON body, which must succeed. Returns the JSON response.
 pub(crate) fn post(address: &str, path: &str, body: &Value) -> Result<Value> {
     post_with(address, path, body, &[])
 }
 
+/// Sends a POST request with a JSON body and these options of `curl`. The request must succeed. Returns the JSON
+/// response.
 fn post_with(address: &str, path: &str, body: &Value, options: &[&str]) -> Result<Value> {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--show-error", "--fail-with-body", "-H", "Content-Type: application/json", "--data"]);
@@ -219,20 +230,21 @@ fn post_with(address: &str, path: &str, body: &Value, options: &[&str]) -> Resul
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// Returns the rows of the admin listener.
-fn client_rows() -> impl Iterator<Item = Endpoint> {
-    Endpoint::ALL.iter().copied().filter(|row| row.route().listener == SocketKind::Admin)
+/// Returns the endpoints of the admin listener.
+fn admin_endpoints() -> impl Iterator<Item = Endpoint> {
+    Endpoint::ALL.iter().copied().filter(|endpoint| endpoint.route().listener == SocketKind::Admin)
 }
 
-/// Divides the rows among tests, which run in parallel, each against a controller of its own. A row belongs to the
-/// first test that has a prefix of its path. Rows that create objects for requests to other rows are in the same test.
+/// Defines one test for each list of path prefixes. The tests run in parallel, each against a controller of its own. An
+/// endpoint belongs to the first test that has a prefix of its path. An endpoint that creates objects for requests to
+/// other endpoints is in the same test as these.
 macro_rules! prefix_tests {
     ($($test:ident $begins:expr;)+) => {
         const PATH_PREFIXES: &[&[&str]] = &[$(&$begins),+];
 
         $(#[test]
         fn $test() -> Result<()> {
-            check_rows(&$begins)
+            check_endpoints(&$begins)
         })+
     };
 }
@@ -255,54 +267,61 @@ prefix_tests! {
     remaining_requests_match_description ["/"];
 }
 
-/// Returns the rows of a test.
-fn rows_with_prefix(prefixes: &[&str]) -> Vec<Endpoint> {
-    let begins = |row: Endpoint, part: &[&str]| part.iter().any(|begins| row.route().path.starts_with(begins));
-    client_rows()
-        .filter(|row| PATH_PREFIXES.iter().find(|part| begins(*row, part)).is_some_and(|first| *first == prefixes))
+/// Returns the endpoints of the test with this list of path prefixes.
+fn endpoints_with_prefix(prefixes: &[&str]) -> Vec<Endpoint> {
+    let has_prefix = |endpoint: Endpoint, list: &[&str]| list.iter().any(|prefix| endpoint.route().path.starts_with(prefix));
+    admin_endpoints()
+        .filter(|endpoint| PATH_PREFIXES.iter().find(|list| has_prefix(*endpoint, list)).is_some_and(|first| *first == prefixes))
         .collect()
 }
 
 #[test]
-fn path_prefixes_cover_each_row_once() {
-    let mut covered: Vec<Endpoint> = PATH_PREFIXES.iter().flat_map(|part| rows_with_prefix(part)).collect();
+fn path_prefixes_cover_each_endpoint_once() {
+    let mut covered: Vec<Endpoint> = PATH_PREFIXES.iter().flat_map(|prefixes| endpoints_with_prefix(prefixes)).collect();
     covered.sort_unstable();
-    let mut all: Vec<Endpoint> = client_rows().collect();
-    all.sort_unstable();
-    assert_eq!(covered, all);
+    let mut endpoints: Vec<Endpoint> = admin_endpoints().collect();
+    endpoints.sort_unstable();
+    assert_eq!(covered, endpoints);
 }
 
-fn check_rows(prefixes: &[&str]) -> Result<()> {
+/// Tests the endpoints with these path prefixes. Starts a controller, creates the objects in the paths, and runs
+/// `schemathesis`. Fails if this tool reports an error, or if an endpoint outside [`NEVER_SUCCESSFUL`] did not succeed.
+fn check_endpoints(prefixes: &[&str]) -> Result<()> {
     let programs = environment(env!("CARGO_TARGET_TMPDIR"), "schemathesis", &PACKAGES)?.join("bin");
     let controller = PlainController::start()?;
     let admin = controller.addresses.admin.clone();
-    let rows = rows_with_prefix(prefixes);
-    ensure!(!rows.is_empty(), "no row's path begins with any of {prefixes:?}");
-    let all: Vec<Value> = site().into_iter().chain(rows.iter().copied().flat_map(objects_for_row)).collect();
-    post_with(&admin, "/v1/apply", &json!({"objects": all}), &["-H", &format!("Idempotency-Key: {IDEMPOTENCY_KEY}")])?;
+    let endpoints = endpoints_with_prefix(prefixes);
+    ensure!(!endpoints.is_empty(), "no endpoint's path begins with any of {prefixes:?}");
+    let objects: Vec<Value> =
+        shared_objects().into_iter().chain(endpoints.iter().copied().flat_map(objects_for_endpoint)).collect();
+    post_with(&admin, "/v1/apply", &json!({"objects": objects}), &["-H", &format!("Idempotency-Key: {IDEMPOTENCY_KEY}")])?;
+    // The body of this example contains a certificate request.
     let example = examples().iter().find(|example| example.endpoint == Endpoint::IssueCertificate);
     let certificate = serde_json::from_str(example.context("an example")?.body)?;
-    let configured: String =
-        rows.iter().map(|row| Ok(row_config(*row, create_for_row(&admin, *row, &certificate)?))).collect::<Result<_>>()?;
+    let config_text: String = endpoints
+        .iter()
+        .map(|endpoint| Ok(endpoint_config(*endpoint, create_objects_in_path(&admin, *endpoint, &certificate)?)))
+        .collect::<Result<_>>()?;
     let dir = tempfile::tempdir()?;
-    let (configuration, record) = (dir.path().join("schemathesis.toml"), dir.path().join("record.har"));
-    std::fs::write(&configuration, configured)?;
+    let (config_path, record_path) = (dir.path().join("schemathesis.toml"), dir.path().join("record.har"));
+    std::fs::write(&config_path, config_text)?;
     let mut tool = Command::new(programs.join("schemathesis"));
-    tool.arg("--config-file").arg(&configuration).args(["run", &format!("{admin}/openapi.json"), "--url", &admin]);
-    let (seed, examples) =
+    tool.arg("--config-file").arg(&config_path).args(["run", &format!("{admin}/openapi.json"), "--url", &admin]);
+    let (seed, request_count) =
         if is_long() { (SeededRng::from_env()?.next_u64() >> 32, LONG_RANDOM_REQUESTS) } else { (SEED, RANDOM_REQUESTS) };
-    tool.args(["--phases", "examples,coverage,fuzzing", "--max-examples", examples, "--seed", &seed.to_string()]);
-    for row in rows.iter().filter(|row| **row != Endpoint::WatchEvents) {
-        tool.args(["--include-operation-id", row.name()]);
+    tool.args(["--phases", "examples,coverage,fuzzing", "--max-examples", request_count, "--seed", &seed.to_string()]);
+    for endpoint in endpoints.iter().filter(|endpoint| **endpoint != Endpoint::WatchEvents) {
+        tool.args(["--include-operation-id", endpoint.name()]);
     }
-    tool.args(["--report", "har", "--report-har-path"]).arg(&record);
+    tool.args(["--report", "har", "--report-har-path"]).arg(&record_path);
     tool.args(["--checks", CHECKS, "--continue-on-failure", "--no-color"]);
     let output = tool.current_dir(dir.path()).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(record.exists(), "{text}");
-    let successful = successful_rows(&serde_json::from_slice(&std::fs::read(&record)?)?)?;
-    let excluded: BTreeSet<Endpoint> = NEVER_SUCCESSFUL.iter().map(|(row, _)| *row).collect();
-    let missing: Vec<_> = rows.iter().filter(|row| !successful.contains(row) && !excluded.contains(row)).collect();
-    ensure!(output.status.success() && missing.is_empty(), "never done: {missing:?}\n{text}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    ensure!(record_path.exists(), "{stdout}");
+    let successful = successful_endpoints(&serde_json::from_slice(&std::fs::read(&record_path)?)?)?;
+    let excluded: BTreeSet<Endpoint> = NEVER_SUCCESSFUL.iter().map(|(endpoint, _)| *endpoint).collect();
+    let unsuccessful: Vec<_> =
+        endpoints.iter().filter(|endpoint| !successful.contains(endpoint) && !excluded.contains(endpoint)).collect();
+    ensure!(output.status.success() && unsuccessful.is_empty(), "never done: {unsuccessful:?}\n{stdout}");
     controller.stop()
 }

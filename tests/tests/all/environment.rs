@@ -1,5 +1,5 @@
-//! What validations and hooks inherit from the process that started their agent, with real programs: nothing. The
-//! commands of tasks are tested in the agent's crate.
+//! Validations and hooks inherit nothing from the process that started their agent. The tests use the real programs.
+//! The commands of tasks are tested in the agent's crate.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,8 +11,8 @@ use serde_json::json;
 use stemma_tests::fleet::TempFleet;
 use stemma_tests::program::{check_file_contains, eventually};
 
-/// A hook, or a validation if it has a first argument. It writes the environment that its shell was given into a file
-/// of the host. The shell blocks signals of its own while it waits, so another program reads the signal masks.
+/// Script of a hook, or of a validation if it has an argument. It writes its umask, environment, working directory and
+/// signal masks to a file of the host. `grep` prints its own masks, because a shell blocks some signals while it waits.
 const ENVIRONMENT_SCRIPT: &str = r#"#!/bin/sh
 to="$STEMMA_ROOT/${1:-hook}"
 {
@@ -24,7 +24,7 @@ to="$STEMMA_ROOT/${1:-hook}"
 mv "$to.$$" "$to"
 "#;
 
-/// Starts a fleet whose nodes have a file with this script as its validation.
+/// Starts a fleet with a task that writes the file `/note`, and runs [`ENVIRONMENT_SCRIPT`] as validation of the file.
 fn fleet_with_validation() -> Result<TempFleet> {
     let fleet = TempFleet::start()?;
     let path = fleet.dir().join("found.sh");
@@ -47,17 +47,18 @@ fn fleet_with_validation() -> Result<TempFleet> {
 
 /// Regression: the files had the group in which the agent was started, for example by `sg` or by `Group=` of its unit.
 #[test]
-#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+#[allow(clippy::print_stderr, reason = "the output shows that the test was skipped")]
 fn y02_agent_files_have_group_of_account() -> Result<()> {
-    let under = ["setpriv", "--regid", "27", "--clear-groups"];
-    if !Command::new(under[0]).args(&under[1..]).arg("true").output().is_ok_and(|tried| tried.status.success()) {
+    // The group 27 is any group other than that of the account (0).
+    let wrapper = ["setpriv", "--regid", "27", "--clear-groups"];
+    if !Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output().is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: the user that runs the test may not change its group");
         return Ok(());
     }
     let fleet = fleet_with_validation()?;
     let mut agent = fleet.join("n1", "c/g")?;
     agent.kill()?;
-    agent.start_under(&under.map(OsString::from))?;
+    agent.start_under(&wrapper.map(OsString::from))?;
     fleet.stemma(&["label", "node/n1", "--overwrite", "a=other"])?;
     eventually("the note", || check_file_contains(&agent.path("note"), "other"))?;
     for path in ["note", "run/stemma/labels.json", "var/lib/stemma-agent/apply/accepted"] {
@@ -72,32 +73,34 @@ fn y02_validations_and_hooks_inherit_no_environment() -> Result<()> {
     let fleet = fleet_with_validation()?;
     let mut agent = fleet.join("n1", "c/g")?;
     let root = agent.path("").canonicalize()?;
-    // Another program writes the hook. A file that this process writes cannot be run while a child of another test has
-    // it open.
-    let installed = Command::new("install")
+    // The program `install` writes the hook. If this process wrote the hook, a child of another test could have the
+    // file open, and the kernel would refuse to run the hook.
+    let install_status = Command::new("install")
         .args(["-D", "-m", "0755"])
         .args([fleet.dir().join("found.sh"), root.join("etc/stemma/hooks.d/10-found")])
         .status()?;
-    ensure!(installed.success(), "install: {installed}");
-    let shown = root.display();
+    ensure!(install_status.success(), "install: {install_status}");
+    let root_text = root.display();
+    // The ignored signals (the bits of `SigIgn`) are 32 and 33, which the C library uses itself.
     let expected = format!(
-        "0022\nHOME=/root\nLANG=C.UTF-8\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nSTEMMA_ROOT={shown}\n{shown}\n\
+        "0022\nHOME=/root\nLANG=C.UTF-8\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nSTEMMA_ROOT={root_text}\n{root_text}\n\
          SigBlk:\t0000000000000000\nSigIgn:\t0000000180000000\n"
     );
-    let odd = "umask 077; trap '' HUP QUIT USR1; cd /usr; exec env --block-signal=TERM LANG=de_DE TZ=Asia/Tokyo \"$@\"";
-    let odd = ["/bin/sh", "-c", odd, "sh"].map(OsString::from);
-    for (label, words) in [("a=plain", &[][..]), ("a=odd", &odd[..])] {
+    // This shell starts the agent with another umask, ignored signals, a blocked signal and other variables.
+    let odd_wrapper = "umask 077; trap '' HUP QUIT USR1; cd /usr; exec env --block-signal=TERM LANG=de_DE TZ=Asia/Tokyo \"$@\"";
+    let odd_wrapper = ["/bin/sh", "-c", odd_wrapper, "sh"].map(OsString::from);
+    for (label, wrapper) in [("a=plain", &[][..]), ("a=odd", &odd_wrapper[..])] {
         agent.kill()?;
         for name in ["validate", "hook"] {
             let _ = fs::remove_file(root.join(name));
         }
-        agent.start_under(words)?;
+        agent.start_under(wrapper)?;
         fleet.stemma(&["label", "node/n1", "--overwrite", label])?;
         for name in ["validate", "hook"] {
             let found = eventually(name, || Ok(fs::read_to_string(root.join(name))?))?;
             assert_eq!(found, expected, "{label}: {name}");
         }
-        // No write of this round may be left for the next one.
+        // The round ends after its last write, so that this write does not fall into the next round.
         eventually("the note", || check_file_contains(&root.join("note"), &label[2..]))?;
     }
     Ok(())

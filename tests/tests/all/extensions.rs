@@ -1,5 +1,5 @@
-//! Tests of extensions that decide tags, with a real controller. The test itself answers as the extension, at a real
-//! socket.
+//! Tests of extensions that decide the tags of a role, with a real controller. The test itself is the extension, and
+//! answers the controller at a real socket.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use stemma_tests::fleet::TempFleet;
-use stemma_tests::operator::{OperatorClient, OperatorWrite as Sent};
+use stemma_tests::operator::{OperatorClient, OperatorWrite};
 use stemma_tests::program::MAX_WAIT;
 use uuid::Uuid;
 
@@ -27,10 +27,11 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout in the test of an extension that does not answer.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A function that answers a question.
+/// A function that answers a question, which is the JSON request of the controller to an extension. Returns the HTTP
+/// status and the body of the response.
 type ReplyFn = Arc<dyn Fn(&Value) -> (u16, String) + Send + Sync>;
 
-/// An extension at a socket or a port.
+/// An extension that the test provides, at a Unix socket or a TCP port. It records the questions of the controller.
 struct FakeExtension {
     path: PathBuf,
     questions: Arc<Mutex<Vec<Value>>>,
@@ -44,29 +45,31 @@ impl FakeExtension {
         Ok(Self::spawn(path, move || Ok(listener.accept()?.0)))
     }
 
-    /// Starts an extension at a port. Its `path` is the URL.
+    /// Starts an extension at a TCP port. Its `path` is then the URL.
     fn listen_on_port() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let url = format!("http://{}", listener.local_addr()?).into();
         Ok(Self::spawn(url, move || Ok(listener.accept()?.0)))
     }
 
+    /// Starts a thread that answers each connection from `accept`. The first reply gives the tag `nginx` to each node.
     fn spawn<S: Read + Write + Send + 'static>(path: PathBuf, accept: impl Fn() -> std::io::Result<S> + Send + 'static) -> Self {
         let (questions, reply) = (Arc::default(), Arc::new(Mutex::new(tags_reply(&["nginx"]))));
-        let this = Self { path, questions: Arc::clone(&questions), reply: Arc::clone(&reply) };
+        let extension = Self { path, questions: Arc::clone(&questions), reply: Arc::clone(&reply) };
         std::thread::spawn(move || {
             while let Ok(stream) = accept() {
                 let (questions, reply) = (Arc::clone(&questions), Arc::clone(&reply));
                 std::thread::spawn(move || answer_request(stream, &questions, &reply));
             }
         });
-        this
+        extension
     }
 
     fn set_reply(&self, reply: impl Fn(&Value) -> (u16, String) + Send + Sync + 'static) {
         *self.reply.lock().expect("nobody panics with it") = Arc::new(reply);
     }
 
+    /// Sets a reply that gives these tags to each role of each node.
     fn set_tags(&self, tags: &[&str]) {
         *self.reply.lock().expect("nobody panics with it") = tags_reply(tags);
     }
@@ -77,6 +80,8 @@ impl FakeExtension {
     }
 }
 
+/// Reads one HTTP request, records its body as a question, and writes the reply. Returns `None` if the request cannot
+/// be read or answered.
 fn answer_request(stream: impl Read + Write, questions: &Mutex<Vec<Value>>, reply: &Mutex<ReplyFn>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut length = 0;
@@ -107,12 +112,15 @@ fn tags_reply(tags: &[&str]) -> ReplyFn {
     Arc::new(move |question| (200, answer_body(question, |_| tags.clone())))
 }
 
+/// Returns the body of the answer to a question. `tags` returns the tags for one node and role that the question lists.
 fn answer_body(question: &Value, tags: impl Fn(&Value) -> Vec<String>) -> String {
-    let asked = question["asked"].as_array().into_iter().flatten();
-    let answers = asked.map(|one| json!({"node": one["node"], "role": one["role"], "tags": tags(one)}));
+    let pairs = question["asked"].as_array().into_iter().flatten();
+    let answers = pairs.map(|pair| json!({"node": pair["node"], "role": pair["role"], "tags": tags(pair)}));
     json!({"answers": answers.collect::<Vec<_>>()}).to_string()
 }
 
+/// A fleet whose controller has the extensions `placement`, which decides the tags of role `web`, and `hook`, for role
+/// `other`.
 struct ExtensionSite {
     fleet: TempFleet,
     placement: FakeExtension,
@@ -164,10 +172,12 @@ impl ExtensionSite {
         Ok(Self { fleet, placement, hook, operator })
     }
 
+    /// Sends a write under a new idempotency key. Returns the status and the body of the response.
     fn send(&mut self, method: &'static str, path: &str, body: Value) -> Result<(u16, Value)> {
-        self.operator.write(&Sent { method, path: path.to_owned(), body, key: Uuid::now_v7() })
+        self.operator.write(&OperatorWrite { method, path: path.to_owned(), body, key: Uuid::now_v7() })
     }
 
+    /// Sends a write that must succeed. Returns the body of the response.
     fn send_ok(&mut self, method: &'static str, path: &str, body: Value) -> Result<Value> {
         let (status, answer) = self.send(method, path, body)?;
         ensure!(status < 300, "{method} {path}: {status} {answer}");
@@ -182,17 +192,21 @@ impl ExtensionSite {
         Ok(self.node(name)?["tags"].clone())
     }
 
-    /// Assigns a role to a node. The write must fail as an error of the extension and change nothing.
+    /// Assigns the role `web` to node `n1`. Fails unless the controller refuses this with an extension error that
+    /// contains `sentence`, and changes nothing.
     fn check_refused(&mut self, sentence: &str) -> Result<()> {
-        let before = self.node("n1")?;
+        let node_before = self.node("n1")?;
         let (status, answer) = self.send("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
         ensure!((status, &answer["error"]["type"]) == (502, &json!("extension.failed")), "{status} {answer}");
         let message = answer["error"]["message"].as_str().context("a message")?;
         ensure!(message.contains(sentence), "{sentence:?}: {message}");
         ensure!(message.contains("role web of node n1") && message.ends_with("nothing was changed"), "{message}");
-        let after = self.node("n1")?;
-        let is_same = |field: &str| after[field] == before[field];
-        ensure!(["resource_version", "generation", "roles", "tags"].into_iter().all(is_same), "{after} is not {before}");
+        let node_after = self.node("n1")?;
+        let is_same = |field: &str| node_after[field] == node_before[field];
+        ensure!(
+            ["resource_version", "generation", "roles", "tags"].into_iter().all(is_same),
+            "{node_after} is not {node_before}"
+        );
         Ok(())
     }
 }
@@ -200,41 +214,42 @@ impl ExtensionSite {
 #[test]
 fn extension_answer_replaces_role_tags() -> Result<()> {
     let mut site = ExtensionSite::start()?;
-    assert!(site.placement.take_questions().is_empty(), "nobody has the role yet");
+    assert!(site.placement.take_questions().is_empty(), "no node has the role yet");
     let answer = site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web", "db"]}))?;
     assert_eq!(site.tags("n1")?, json!(["mysql", "nginx"]));
     let changes = answer["changes"].as_array().context("changes")?.iter();
-    let decided = changes.filter(|change| change["field"].as_str().is_some_and(|field| field.starts_with("tags.decided")));
-    assert_eq!(decided.count(), 1, "{answer}");
-    let asked = site.placement.take_questions();
+    let decided_changes =
+        changes.filter(|change| change["field"].as_str().is_some_and(|field| field.starts_with("tags.decided")));
+    assert_eq!(decided_changes.count(), 1, "{answer}");
+    let questions = site.placement.take_questions();
     let nodes = json!([
         {"name": "n1", "nodegroup": "all", "roles": ["db", "web"], "tags": ["mysql"], "decided": {}},
         {"name": "n2", "nodegroup": "all", "roles": [], "tags": [], "decided": {}},
     ]);
     let pairs = json!([{"node": "n1", "role": "web", "release": "site@1", "tags": ["nginx", "leader"]}]);
-    assert_eq!(asked, [json!({"extension": "placement", "cluster": "prod", "asked": pairs, "nodes": nodes})]);
+    assert_eq!(questions, [json!({"extension": "placement", "cluster": "prod", "asked": pairs, "nodes": nodes})]);
 
-    let why = site.fleet.stemma(&["explain", "node", "n1", "tag", "nginx"])?;
-    assert!(why.contains("extension placement"), "{why}");
-    let shown = site.operator.get("/v1/nodes/n1/tags")?.1;
-    assert_eq!(shown["decided"]["web"]["extension"], "placement");
-    assert_eq!(shown["decided"]["web"]["tags"], json!(["nginx"]));
+    let explanation = site.fleet.stemma(&["explain", "node", "n1", "tag", "nginx"])?;
+    assert!(explanation.contains("extension placement"), "{explanation}");
+    let tag_details = site.operator.get("/v1/nodes/n1/tags")?.1;
+    assert_eq!(tag_details["decided"]["web"]["extension"], "placement");
+    assert_eq!(tag_details["decided"]["web"]["tags"], json!(["nginx"]));
 
-    // A restart sends no question and writes nothing.
-    let before = site.node("n1")?;
+    // A restart of the controller sends no question to the extension, and writes nothing.
+    let node_before = site.node("n1")?;
     site.fleet.stop_controller()?;
     site.fleet.start_controller()?;
     site.operator = OperatorClient::from_data(&site.fleet.data(), site.fleet.addresses())?.without_versions();
-    assert_eq!(site.node("n1")?["resource_version"], before["resource_version"]);
+    assert_eq!(site.node("n1")?["resource_version"], node_before["resource_version"]);
     assert_eq!(site.placement.take_questions(), Vec::<Value>::new());
 
     // Another write of the node sends no question either. The next question contains the decided tags.
     site.send_ok("PATCH", "/v1/nodes/n1", json!({"description": "first"}))?;
     assert_eq!(site.placement.take_questions(), Vec::<Value>::new());
     site.send_ok("PUT", "/v1/nodes/n2/roles", json!({"roles": ["web"]}))?;
-    let asked = site.placement.take_questions();
-    assert_eq!(asked[0]["nodes"][0]["decided"], json!({"web": ["nginx"]}));
-    assert_eq!(asked[0]["nodes"][0]["tags"], json!(["mysql", "nginx"]));
+    let questions = site.placement.take_questions();
+    assert_eq!(questions[0]["nodes"][0]["decided"], json!({"web": ["nginx"]}));
+    assert_eq!(questions[0]["nodes"][0]["tags"], json!(["mysql", "nginx"]));
     Ok(())
 }
 
@@ -250,9 +265,9 @@ fn write_is_refused_when_extension_answer_is_invalid() -> Result<()> {
     site.placement.set_reply(|_| (200, "x".repeat(200_000)));
     site.check_refused("the answer is larger than 66560 bytes")?;
     site.placement.set_reply(|_| (200, json!({"answers": []}).to_string()));
-    site.check_refused("it says nothing of role web of node n1")?;
+    site.check_refused("it has no entry for role web of node n1")?;
     site.placement.set_reply(|_| (200, json!({"answers": [{"node": "n2", "role": "web", "tags": []}]}).to_string()));
-    site.check_refused("was not asked about")?;
+    site.check_refused("was not in the question")?;
     for (tag, sentence) in [
         ("nobody-has-it", "declared neither in the release nor in the cluster"),
         ("mysql", "the tag mysql, which is of role db"),
@@ -265,6 +280,7 @@ fn write_is_refused_when_extension_answer_is_invalid() -> Result<()> {
     site.placement.set_tags(&["spare"]);
     site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
     assert_eq!(site.tags("n1")?, json!(["spare"]));
+    // Without its socket, the extension cannot be reached.
     std::fs::remove_file(&site.placement.path)?;
     let (status, answer) = site.send("PUT", "/v1/nodes/n2/roles", json!({"roles": ["web"]}))?;
     assert_eq!((status, &answer["error"]["type"]), (502, &json!("extension.failed")));
@@ -278,14 +294,14 @@ fn write_is_refused_when_extension_times_out() -> Result<()> {
     let (done_tx, done_rx) = channel::<()>();
     let done_rx = Mutex::new(done_rx);
     site.placement.set_reply(move |_| {
-        let _closed = done_rx.lock().expect("nobody panics with it").recv();
+        let _closed = done_rx.lock().expect("no panic").recv();
         (200, String::new())
     });
     let start = Instant::now();
     site.check_refused("it did not answer within 1s")?;
-    let waited = start.elapsed();
+    let elapsed = start.elapsed();
     drop(done_tx);
-    assert!(waited >= SHORT_TIMEOUT, "{waited:?}");
+    assert!(elapsed >= SHORT_TIMEOUT, "{elapsed:?}");
     Ok(())
 }
 
@@ -303,7 +319,8 @@ fn release_is_refused_when_extension_is_undeclared() -> Result<()> {
 fn concurrent_writers_get_consistent_answers() -> Result<()> {
     let mut site = ExtensionSite::start()?;
     let (question_count, barrier) = (AtomicUsize::new(0), Barrier::new(2));
-    // The first node with the role gets the tag `leader`. Both writers ask before either gets an answer.
+    // The extension gives the tag `leader` only if no node has the tag. The barrier delays the first two answers until
+    // both writers have sent a question.
     site.placement.set_reply(move |question| {
         if question_count.fetch_add(1, Ordering::Relaxed) < 2 {
             barrier.wait();
@@ -316,11 +333,11 @@ fn concurrent_writers_get_consistent_answers() -> Result<()> {
         let mut operator = OperatorClient::from_data(&site.fleet.data(), site.fleet.addresses()).expect("a connection");
         std::thread::spawn(move || {
             let path = format!("/v1/nodes/{node}/roles");
-            operator.write(&Sent { method: "PUT", path, body: json!({"roles": ["web"]}), key: Uuid::now_v7() })
+            operator.write(&OperatorWrite { method: "PUT", path, body: json!({"roles": ["web"]}), key: Uuid::now_v7() })
         })
     });
     for writer in writers {
-        let (status, answer) = writer.join().expect("it ends")?;
+        let (status, answer) = writer.join().expect("no panic")?;
         assert_eq!(status, 200, "{answer}");
     }
     let mut tags = [site.tags("n1")?, site.tags("n2")?];
@@ -336,21 +353,22 @@ fn decisions_follow_roles_and_keep_manual_tags() -> Result<()> {
     site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
     site.send_ok("DELETE", "/v1/nodes/n1/tags", json!({"tags": ["nginx"]}))?;
     assert_eq!(site.tags("n1")?, json!(["leader"]));
-    // The operator's removal of the tag stays in effect when the extension is asked again, also after an answer without
-    // the tag.
+    // The operator has unassigned the tag `nginx`. The tag remains unassigned after two more answers of the extension:
+    // the first without the tag, the second with the tag.
     for tags in [&["spare"][..], &["nginx", "spare"]] {
         site.placement.set_tags(tags);
         site.fleet.stemma(&["role", "refresh", "n1", "web"])?;
         assert_eq!(site.tags("n1")?, json!(["spare"]));
     }
-    let refused = site.fleet.cli(&["role", "refresh", "n1", "db"])?;
-    assert!(!refused.status.success());
+    // No extension decides the tags of the role `db`.
+    let output = site.fleet.cli(&["role", "refresh", "n1", "db"])?;
+    assert!(!output.status.success());
 
-    // When a whole group gets the role, there is one question, and it does not ask about n1 again.
+    // When a whole group gets the role, the controller sends one question, which does not ask about n1 again.
     site.placement.take_questions();
     site.send_ok("PATCH", "/v1/clusters/prod/nodegroups/all", json!({"roles": ["web"]}))?;
-    let asked = site.placement.take_questions();
-    assert_eq!((asked.len(), asked[0]["asked"].as_array().map(Vec::len)), (1, Some(1)), "{asked:?}");
+    let questions = site.placement.take_questions();
+    assert_eq!((questions.len(), questions[0]["asked"].as_array().map(Vec::len)), (1, Some(1)), "{questions:?}");
     assert_eq!(site.tags("n2")?, json!(["nginx", "spare"]));
     // The cluster changes to a release that does not use the extension, and then back.
     site.send_ok("PATCH", "/v1/clusters/prod", json!({"release": "site@0"}))?;
@@ -365,48 +383,48 @@ fn decisions_follow_roles_and_keep_manual_tags() -> Result<()> {
     Ok(())
 }
 
-/// `writes.rs` tests all other writes. This one needs an extension that answers.
+/// `writes.rs` tests what all other writes store. A refresh of roles is tested here, because it needs an extension.
 #[test]
 fn w15_02_refresh_leaves_object_image_event_and_request_record() -> Result<()> {
     let mut site = ExtensionSite::start()?;
     site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
     site.placement.set_tags(&["spare"]);
     let (method, path) = ("POST", "/v1/nodes/n1/roles/refresh".to_owned());
-    let refresh = Sent { method, path, body: json!({"roles": ["web"]}), key: Uuid::now_v7() };
+    let refresh = OperatorWrite { method, path, body: json!({"roles": ["web"]}), key: Uuid::now_v7() };
     let (write, status, revision) = write_twice(&mut site.operator, refresh)?;
     assert_eq!(site.tags("n1")?, json!(["spare"]));
     site.fleet.stop_controller()?;
     let stored = StoreCopy::copy_from(&site.fleet.data())?;
     check_commit(&stored, &write, status, revision)?;
-    let changed = stored.audit_event(revision).context("its audit event")?.objects.iter().map(|object| object.kind.word());
-    assert_eq!(changed.collect::<Vec<_>>(), ["node"]);
+    let changed_kinds = stored.audit_event(revision).context("its audit event")?.objects.iter().map(|object| object.kind.word());
+    assert_eq!(changed_kinds.collect::<Vec<_>>(), ["node"]);
     stored.check()
 }
 
-/// A slow extension delays only writes that need it. Other writes continue in the meantime.
+/// While an extension answers slowly, only the writes wait that assign its roles.
 #[test]
 fn slow_extension_delays_only_writes_of_own_roles() -> Result<()> {
     let mut site = ExtensionSite::start()?;
-    let ((asked_tx, asked_rx), (done_tx, done_rx)) = (channel(), channel::<()>());
+    let ((question_tx, question_rx), (done_tx, done_rx)) = (channel(), channel::<()>());
     let done_rx = Mutex::new(done_rx);
     site.placement.set_reply(move |question| {
-        let _closed = (asked_tx.send(()), done_rx.lock().expect("nobody panics with it").recv());
+        let _closed = (question_tx.send(()), done_rx.lock().expect("no panic").recv());
         (200, answer_body(question, |_| vec!["nginx".to_owned()]))
     });
     site.hook.set_tags(&["spare"]);
-    let mut other = OperatorClient::from_data(&site.fleet.data(), site.fleet.addresses())?;
-    let slow = std::thread::spawn(move || {
+    let mut operator = OperatorClient::from_data(&site.fleet.data(), site.fleet.addresses())?;
+    let slow_write = std::thread::spawn(move || {
         let body = json!({"roles": ["web"]});
-        let sent = Sent { method: "PUT", path: "/v1/nodes/n1/roles".to_owned(), body, key: Uuid::now_v7() };
-        other.write(&sent)
+        let write = OperatorWrite { method: "PUT", path: "/v1/nodes/n1/roles".to_owned(), body, key: Uuid::now_v7() };
+        operator.write(&write)
     });
-    asked_rx.recv_timeout(MAX_WAIT)?;
+    question_rx.recv_timeout(MAX_WAIT)?;
     site.send_ok("PATCH", "/v1/nodes/n1", json!({"description": "meanwhile"}))?;
     let answer = site.send_ok("PUT", "/v1/nodes/n2/roles", json!({"roles": ["other"]}))?;
-    assert!(!slow.is_finished(), "both were written while the extension was waited for");
+    assert!(!slow_write.is_finished(), "the other writes end while the slow write waits for its extension");
     drop(done_tx);
-    let written = slow.join().expect("it ends")?;
-    assert_eq!(written.0, 200, "the write of the same node is made all the same: {}", written.1);
+    let slow_response = slow_write.join().expect("no panic")?;
+    assert_eq!(slow_response.0, 200, "the slow write succeeds: {}", slow_response.1);
     assert_eq!(answer["roles"], json!(["other"]));
     assert_eq!((site.tags("n1")?, site.tags("n2")?), (json!(["nginx"]), json!(["spare"])));
     assert_eq!(site.node("n1")?["description"], "meanwhile");
@@ -418,19 +436,25 @@ fn slow_extension_delays_only_writes_of_own_roles() -> Result<()> {
 fn group_role_asks_extension_once() -> Result<()> {
     let mut site = ExtensionSite::start()?;
     let nodes: Vec<Value> =
-        (0..1500).map(|n| json!({"kind": "Node", "name": format!("w{n}"), "nodegroup": "prod/all"})).collect();
+        (0..1500).map(|number| json!({"kind": "Node", "name": format!("w{number}"), "nodegroup": "prod/all"})).collect();
     site.send_ok("POST", "/v1/apply", json!({"objects": nodes}))?;
     site.send_ok("PATCH", "/v1/clusters/prod/nodegroups/all?dry_run=true", json!({"roles": ["web"]}))?;
-    assert_eq!((site.placement.take_questions().len(), site.tags("w7")?), (1, json!([])), "tried out, and nothing stored");
+    assert_eq!(
+        (site.placement.take_questions().len(), site.tags("w7")?),
+        (1, json!([])),
+        "a dry run sends a question and stores nothing"
+    );
     site.send_ok("PATCH", "/v1/clusters/prod/nodegroups/all", json!({"roles": ["web"]}))?;
-    let asked = site.placement.take_questions();
-    let count = |field: &str| asked[0][field].as_array().map(Vec::len);
-    assert_eq!((asked.len(), count("asked"), count("nodes")), (1, Some(1502), Some(1502)));
+    let questions = site.placement.take_questions();
+    let count = |field: &str| questions[0][field].as_array().map(Vec::len);
+    // The cluster has the 1,500 new nodes and two older nodes.
+    assert_eq!((questions.len(), count("asked"), count("nodes")), (1, Some(1502), Some(1502)));
     assert_eq!((site.tags("w7")?, site.tags("n1")?), (json!(["nginx"]), json!(["nginx"])));
     Ok(())
 }
 
-/// A decided tag that is no longer declared is omitted, and the next write of the node removes it.
+/// A tag that an extension has given to a node ends when the tag is deleted. The next write of the node removes the tag
+/// from the stored decision.
 #[test]
 fn decision_ends_when_tag_is_deleted() -> Result<()> {
     let mut site = ExtensionSite::start()?;

@@ -23,6 +23,8 @@ fn split_between<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str,
     text.split_once(open)?.1.split_once(close)
 }
 
+/// Returns the call in a line of the trace: the id of the thread, then the call, in which each descriptor has its path
+/// in angle brackets. Returns `None` for another call.
 fn parse_line(line: &str) -> Option<SyncCall> {
     let (_, call) = line.split_once(' ')?;
     let call = call.trim_start();
@@ -36,19 +38,27 @@ fn parse_line(line: &str) -> Option<SyncCall> {
     Some(SyncCall::Rename(dir.to_owned(), from.to_owned(), to.to_owned()))
 }
 
-/// Checks that each file was synced before it got its name, and its directory after that. Returns the new names.
-fn check_calls(asked: &[SyncCall]) -> Result<BTreeSet<String>> {
+/// Checks that before each rename the file was synced, and after the rename its directory. Returns the new names of the
+/// files.
+fn check_calls(calls: &[SyncCall]) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    for (at, one) in asked.iter().enumerate() {
-        let SyncCall::Rename(dir, from, to) = one else { continue };
-        let is_sync = |path: String| move |asked: &SyncCall| *asked == SyncCall::Sync(path.clone());
-        ensure!(asked[..at].iter().any(is_sync(format!("{dir}/{from}"))), "{dir}/{to} takes its name unsynced");
-        ensure!(asked[at..].iter().any(is_sync(dir.clone())), "{dir} is not synced after {to} took its name there");
-        names.insert(to.clone());
+    for (index, call) in calls.iter().enumerate() {
+        let SyncCall::Rename(directory, old_name, new_name) = call else { continue };
+        let is_sync = |path: String| move |call: &SyncCall| *call == SyncCall::Sync(path.clone());
+        ensure!(
+            calls[..index].iter().any(is_sync(format!("{directory}/{old_name}"))),
+            "{directory}/{new_name} was not synced before its rename"
+        );
+        ensure!(
+            calls[index..].iter().any(is_sync(directory.clone())),
+            "{directory} was not synced after the rename of {new_name}"
+        );
+        names.insert(new_name.clone());
     }
     Ok(names)
 }
 
+/// Sets the label `tier`, and waits until the rendered file on the host contains the new value.
 fn edit_tier(fleet: &TempFleet, agent: &TestAgent, tier: &str) -> Result<()> {
     fleet.stemma(&["label", "nodegroup", "prod/frontends", &format!("tier={tier}")])?;
     eventually("the edit on the host", || {
@@ -69,12 +79,12 @@ fn w15_10_files_are_synced_before_rename_and_directory_after() -> Result<()> {
     let trace = fleet.dir().join("trace");
     web.start_under(&tool::strace_command(&trace, &["trace=fsync,fdatasync,renameat,renameat2"]))?;
     edit_tier(&fleet, &web, "traced")?;
-    // When the next edit has arrived, all calls for the first file have been made.
+    // When the second edit is on the host, the agent has made all calls for the file of the first edit.
     edit_tier(&fleet, &web, "and-on")?;
-    let names = eventually("all of it in the trace", || {
+    let names = eventually("all calls in the trace", || {
         let text = std::fs::read_to_string(&trace)?;
-        let asked: Vec<_> = text.lines().filter_map(parse_line).collect();
-        check_calls(&asked)
+        let calls: Vec<_> = text.lines().filter_map(parse_line).collect();
+        check_calls(&calls)
     })?;
     ensure!(names.contains("site.conf") && names.contains("labels.json") && names.contains("accepted"), "{names:?}");
     web.kill()

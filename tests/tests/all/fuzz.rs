@@ -1,5 +1,5 @@
-//! Fuzzes every decoder of bytes from outside (docs/trust.md, S50 to S52). It must return, and the size of its result
-//! is limited. `stemma_tests::fuzz` describes the cases of a target and their mutations.
+//! Fuzzes every decoder of bytes from outside (docs/trust.md, S50 to S52). A decoder must return, and its result has a
+//! maximum size. `stemma_tests::fuzz` describes the cases of a target and their mutations.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -33,9 +33,11 @@ use stemma_wire::message::{Hash, Message, decode, encode};
 use stemma_wire::serve::HeadReader;
 use stemma_wire::tls::{FleetName, SpiffeId, spki_sha256};
 
-/// Maximum size of an error text, in bytes. Errors of TOML and CEL contain the line, which may be the whole case.
+/// Maximum size of an error text, in bytes. Errors of TOML and CEL contain the line of the error, and the whole input
+/// may be one line.
 const MAX_ERROR_BYTES: usize = 32 * 1024;
 
+/// Converts texts to the bytes of fuzz cases.
 fn to_cases(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
@@ -46,11 +48,13 @@ fn check_error(error: &impl Display) {
     assert!(!text.is_empty() && text.len() <= MAX_ERROR_BYTES, "{} bytes: {}", text.len(), &text[..text.len().min(200)]);
 }
 
+/// Returns the value of a result. If the result is an error, checks its text and returns `None`.
 fn check_result<T, E: Display>(result: Result<T, E>) -> Option<T> {
     result.inspect_err(|error| check_error(error)).ok()
 }
 
-/// Runs a target over text. Skips bytes that are not UTF-8.
+/// Fuzzes the target with this name: calls `check` with these texts and with mutations of them. Skips mutations that
+/// are not UTF-8.
 fn run_text_target(target: &str, texts: &[&str], check: impl Fn(&str)) {
     run(target, &to_cases(texts), |bytes| {
         if let Ok(text) = std::str::from_utf8(bytes) {
@@ -59,29 +63,31 @@ fn run_text_target(target: &str, texts: &[&str], check: impl Fn(&str)) {
     });
 }
 
-/// Returns the golden messages of version 1.
+/// Returns the stored encodings of a message in version 1 of the wire format, from the files whose names begin with
+/// `name`. Each file contains the bytes of one message as hexadecimal digits.
 fn golden_messages(name: &str) -> Vec<Vec<u8>> {
     let directory: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../shared/wire/golden/v1"].iter().collect();
     let files = std::fs::read_dir(directory).expect("the golden files").map(|file| file.expect("a file").path());
-    let is_its = |file: &PathBuf| file.file_stem().is_some_and(|stem| stem.to_string_lossy().starts_with(name));
+    let has_name = |file: &PathBuf| file.file_stem().is_some_and(|stem| stem.to_string_lossy().starts_with(name));
     let from_hex = |file: PathBuf| {
         let text = std::fs::read_to_string(file).expect("a golden file");
         let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-        let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("digits"), 16).expect("digits");
-        digits.chunks(2).map(pair).collect()
+        let to_byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("digits"), 16).expect("digits");
+        digits.chunks(2).map(to_byte).collect()
     };
-    let found: Vec<Vec<u8>> = files.filter(is_its).map(from_hex).collect();
-    assert!(!found.is_empty(), "no golden file of {name}");
-    found
+    let encodings: Vec<Vec<u8>> = files.filter(has_name).map(from_hex).collect();
+    assert!(!encodings.is_empty(), "no golden file of {name}");
+    encodings
 }
 
-/// Checks that a decoded message is encoded within the size limit and decodes to the same message.
+/// Fuzzes the decoder of a message. A message that is decoded from any bytes must not become larger when it is encoded
+/// again; one byte is tolerated. The encoding must decode to the same message.
 fn check_message<M: Message + PartialEq>() {
     run(M::NAME, &golden_messages(M::NAME), |bytes| {
         if let Some(message) = check_result(decode::<M>(bytes)) {
-            let written = encode(&message);
-            assert!(written.len() <= bytes.len() + 1, "{} bytes of {}", written.len(), bytes.len());
-            assert!(decode::<M>(&written).is_ok_and(|again| again == message));
+            let encoded = encode(&message);
+            assert!(encoded.len() <= bytes.len() + 1, "{} bytes of {}", encoded.len(), bytes.len());
+            assert!(decode::<M>(&encoded).is_ok_and(|decoded| decoded == message));
         }
     });
 }
@@ -106,31 +112,34 @@ messages! {
     s50_task_set TaskSet;
 }
 
+/// The parser of request heads returns a result or an error for any bytes, and never panics.
 #[test]
 fn s46_s47_request_head_parser_accepts_any_bytes() {
-    let kept = [
+    let cases = [
         "GET /v1/nodes HTTP/1.1\r\nHost: h\r\n\r\n",
         "POST /agent/v1/checkin HTTP/1.1\r\nhost: h:9\r\ncontent-length: 5\r\n\r\nhelloGET / HTTP/1.1\r\nHost: h\r\n\r\n",
         "PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     ];
-    run("head", &to_cases(&kept), |bytes| {
-        let read = |bytes: &[u8]| HeadReader::default().feed(bytes);
-        let whole = read(bytes);
-        // The result does not depend on how the bytes are split: if a prefix is refused, the whole is refused.
-        for cut in [1, bytes.len() / 2] {
-            if read(&bytes[..cut.min(bytes.len())]).is_err() {
-                assert!(whole.is_err());
+    run("head", &to_cases(&cases), |bytes| {
+        let parse = |bytes: &[u8]| HeadReader::default().feed(bytes);
+        let whole_result = parse(bytes);
+        // The bytes may arrive in several reads. If a prefix is refused, the whole must be refused too.
+        for prefix_len in [1, bytes.len() / 2] {
+            if parse(&bytes[..prefix_len.min(bytes.len())]).is_err() {
+                assert!(whole_result.is_err());
             }
         }
     });
 }
 
+/// The parsers of SPIFFE ids, certificates, certificate requests and related names return a value or an error for any
+/// input. They never panic.
 #[test]
 fn certificate_parser_accepts_any_bytes() {
-    let kept = ["spiffe://example.com/node/0190b6c8-4c1e-7d2a-9f00-0123456789ab", "spiffe://f/admin/ada"];
-    run_text_target("spiffe-id", &kept, |text| {
+    let cases = ["spiffe://example.com/node/0190b6c8-4c1e-7d2a-9f00-0123456789ab", "spiffe://f/admin/ada"];
+    run_text_target("spiffe-id", &cases, |text| {
         if let Some(id) = check_result(text.parse::<SpiffeId>()) {
-            assert_eq!(id.to_string(), text, "one spelling");
+            assert_eq!(id.to_string(), text, "an id has only one spelling");
         }
         check_result(text.parse::<FleetName>());
         check_result(text.parse::<Target>());
@@ -142,14 +151,16 @@ fn certificate_parser_accepts_any_bytes() {
     run("certificate", &[certificate], |bytes| {
         check_result(spki_sha256(bytes));
     });
-    let mut plain = rcgen::CertificateParams::default();
-    plain.distinguished_name = rcgen::DistinguishedName::new();
-    let requests = [params, plain].map(|params| params.serialize_request(&key).expect("a request").der().to_vec());
+    // The second request for a certificate has an empty subject.
+    let mut nameless_params = rcgen::CertificateParams::default();
+    nameless_params.distinguished_name = rcgen::DistinguishedName::new();
+    let requests = [params, nameless_params].map(|params| params.serialize_request(&key).expect("a request").der().to_vec());
     run("csr", &requests, |bytes| {
         check_result(csr::check(bytes));
     });
 }
 
+/// The parsers of keys, selectors and requirements return a value or an error for any text, and never panic.
 #[test]
 fn key_selector_and_requirement_parsers_accept_any_text() {
     run_text_target("key", &["app.example.com/tier", "site.rack-1", "gold", "a: b\nc"], |text| {
@@ -157,14 +168,17 @@ fn key_selector_and_requirement_parsers_accept_any_text() {
         check_result(AnnotationKey::new(text));
         check_result(LabelValue::new(text));
         check_result(TraitNames::default().parse(text));
+        // `quote` shows at most 64 characters of the text between two quotation marks. An escaped character has at most
+        // ten.
         assert!(quote(text).chars().count() <= 64 * 10 + 2 && !quote(text).contains(char::is_control));
     });
-    let kept = ["tier in (gold, silver),!debug,kind!=node", "a==b,c", "x notin (1,2,3)"];
-    run_text_target("selector", &kept, |text| drop(check_result(Selector::parse(text))));
-    let kept = ["property:memory_mb >= 16384", "trait:HW_CPU_X86_AVX2 required", "tier <or> a <or> b", "c <all-in> a b"];
-    run_text_target("requirement", &kept, |text| drop(check_result(Requirement::parse(text))));
+    let cases = ["tier in (gold, silver),!debug,kind!=node", "a==b,c", "x notin (1,2,3)"];
+    run_text_target("selector", &cases, |text| drop(check_result(Selector::parse(text))));
+    let cases = ["property:memory_mb >= 16384", "trait:HW_CPU_X86_AVX2 required", "tier <or> a <or> b", "c <all-in> a b"];
+    run_text_target("requirement", &cases, |text| drop(check_result(Requirement::parse(text))));
 }
 
+/// Cases for the YAML reader. The last two have anchors, aliases and a merge key.
 const MANIFESTS: &[&str] = &[
     "kind: ClusterTemplate\nname: base\nrelease: site@2026.11\nlabels: {ntp: ntp.example.net, tier: standard}\n",
     "kind: Cluster\nname: prod\ncluster_template: base\n---\nkind: NodeGroup\ncluster: prod\nname: web\nmerge_labels: true\n\
@@ -176,6 +190,7 @@ const MANIFESTS: &[&str] = &[
     "a: &x [1, 2]\nb: *x\n<<: {c: 1}\n",
 ];
 
+/// The readers of YAML, of manifests and of error responses return a value or an error for any text, and never panic.
 #[test]
 fn s51_manifest_reader_accepts_any_text() {
     run_text_target("yaml", MANIFESTS, |text| {
@@ -202,58 +217,66 @@ fn s51_manifest_reader_accepts_any_text() {
     });
 }
 
+/// The parsers of templates, scripts and conditions return a value or an error for any text, and never panic.
 #[test]
 fn s52_template_script_and_condition_parsers_accept_any_text() {
-    let kept = [
+    let cases = [
         "{{ labels.tier | default('x') }}{% for n in nodes('a=b') %}{{ n.name }}{% endfor %}",
         "labels.tier == 'a' && has(facts.x)",
     ];
-    run_text_target("template", &kept, |text| {
+    run_text_target("template", &cases, |text| {
         check_result(SyntaxReader.parse_template(text));
         check_result(SyntaxReader.parse_script(text));
         check_result(SyntaxReader.parse_condition(text).map(drop));
     });
 }
 
+/// The readers of label files and of both configuration files return a value or an error for any bytes, and never
+/// panic.
 #[test]
 fn host_and_config_file_readers_accept_any_bytes() {
     run_text_target("labels.d", &["tier=gold\n# why\nsite.rack = r-1\n", "=\n==\nA=b"], |text| {
-        let read = read_files([("text".to_owned(), Ok(text.to_owned()))]);
-        assert!(read.labels.len() <= 256 && read.findings.len() <= 64);
-        for finding in &read.findings {
+        let parsed = read_files([("text".to_owned(), Ok(text.to_owned()))]);
+        // The reader reports at most 256 labels, and 32 findings with a last one that counts the others.
+        assert!(parsed.labels.len() <= 256 && parsed.findings.len() <= 64);
+        for finding in &parsed.findings {
             check_error(finding);
         }
     });
-    let agent = [
+    let agent_cases = [
         "[host_label_map]\npath = \"/etc/stemma/node-labels\"\nformat = \"node_feature_discovery\"\n[schedule]\ndrift_seconds = 60\n",
     ];
-    run_text_target("agent.toml", &agent, |text| drop(check_result(stemma_agent::config::AgentConfig::parse(text))));
+    run_text_target("agent.toml", &agent_cases, |text| drop(check_result(stemma_agent::config::AgentConfig::parse(text))));
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    let local = || Some("127.0.0.1:0".to_owned());
+    let any_port = || Some("127.0.0.1:0".to_owned());
     // The addresses are set by flags, because addresses in the file would be resolved as names.
     let flags = args::RunArgs {
         config: Some(file.path().to_owned()),
-        admin_listen: local(),
-        agent_listen: local(),
+        admin_listen: any_port(),
+        agent_listen: any_port(),
         ..args::RunArgs::default()
     };
-    let kept = "data_dir = \"/var/lib/stemma\"\nnames = [\"stemma.example\", \"10.0.0.1\"]\nextra_standard_traits = [\"HW_X\"]\n";
-    run("controller.toml", &to_cases(&[kept]), |bytes| {
+    let cases =
+        "data_dir = \"/var/lib/stemma\"\nnames = [\"stemma.example\", \"10.0.0.1\"]\nextra_standard_traits = [\"HW_X\"]\n";
+    run("controller.toml", &to_cases(&[cases]), |bytes| {
         std::fs::write(file.path(), bytes).expect("a temporary file");
         check_result(Config::load_with_sockets(&flags, &ActivatedSockets::default()));
     });
 }
 
+/// The readers of backups, encrypted files and age keys return a value or an error for any bytes, and never panic.
 #[test]
 fn backup_reader_accepts_any_bytes() {
     let head = r#"{"fleet":{"fleet":"f","controller":"00000000-0000-0000-0000-000000000001","names":[]},"epoch":"00000000-0000-0000-0000-000000000002","base":0,"revision":9,"schema":1,"program":"p","at_s":7}"#;
+    // The kinds of frames in a backup are 1 for its header, 3 for a file, and 4 for the checksum at its end.
     let frame = |kind: u8, bytes: &[u8]| {
         let length = u32::try_from(bytes.len()).expect("a short frame").to_be_bytes();
         [&[kind][..], &length, bytes].concat()
     };
+    // The file has the name `ca.pem`, of 6 bytes, and the content `x`.
     let file = frame(3, b"\0\0\0\x06ca.pemx");
-    let whole = [&b"stemma-backup 1\n"[..], &frame(1, head.as_bytes()), &file, &frame(4, &[0; 32])].concat();
-    run("backup", &[whole], |bytes| {
+    let backup_bytes = [&b"stemma-backup 1\n"[..], &frame(1, head.as_bytes()), &file, &frame(4, &[0; 32])].concat();
+    run("backup", &[backup_bytes], |bytes| {
         let Some((mut reader, _)) = check_result(backup::BackupReader::begin(bytes)) else { return };
         while let Some(Some(_)) = check_result(reader.next_part()) {}
     });
@@ -270,7 +293,8 @@ fn backup_reader_accepts_any_bytes() {
     });
 }
 
-/// The calls with random bodies: method, path, media type, and a body that is accepted.
+/// API calls to fuzz: method, path, media type, and a body that the controller accepts. The last text of a GET call is
+/// not a body: it is appended to the path.
 const BODY_CALLS: &[(&str, &str, &str, &str)] = &[
     (
         "POST",
@@ -318,6 +342,7 @@ const BODY_CALLS: &[(&str, &str, &str, &str)] = &[
     ("GET", "/v1/nodes/", "", "web-1/explain?label=a%2Fb"),
 ];
 
+/// The controller answers each request with any body or query. It never answers with a server error (5xx).
 #[test]
 fn s43_s51_s54_listener_answers_any_body_or_query() {
     let fleet = stemma_tests::fleet::TempFleet::start().expect("a controller");
@@ -332,22 +357,24 @@ fn s43_s51_s54_listener_answers_any_body_or_query() {
         assert!((200..300).contains(&status), "{path}: {status} {answer}");
     }
     let operator = RefCell::new(operator);
-    // The first byte selects the call.
-    let kept: Vec<Vec<u8>> = (0_u8..).zip(BODY_CALLS).map(|(call, case)| [&[call], case.3.as_bytes()].concat()).collect();
-    run("api", &kept, |bytes| {
+    // The first byte of a case selects the call. The other bytes are the body, or the query of a GET request.
+    let cases: Vec<Vec<u8>> = (0_u8..).zip(BODY_CALLS).map(|(index, call)| [&[index], call.3.as_bytes()].concat()).collect();
+    run("api", &cases, |bytes| {
         let Some((call, body)) = bytes.split_first() else { return };
-        let (method, path, kind, _) = BODY_CALLS[usize::from(*call) % BODY_CALLS.len()];
+        // The first byte may be any number, so it is reduced to an index of the list.
+        let (method, path, media_type, _) = BODY_CALLS[usize::from(*call) % BODY_CALLS.len()];
         let text = String::from_utf8_lossy(body);
         let (path, text) = if method == "GET" { (format!("{path}{text}"), "") } else { (path.to_owned(), &*text) };
         if path.parse::<hyper::Uri>().is_err() {
             return;
         }
-        let answer = operator.borrow_mut().send_text(method, &path, kind, text.to_owned());
+        let answer = operator.borrow_mut().send_text(method, &path, media_type, text.to_owned());
         let (status, answer) = answer.unwrap_or_else(|error| panic!("{method} {path}: {error:#}\n{}", fleet.log()));
         assert!((200..500).contains(&status), "{method} {path}: {status} {answer}");
         if status >= 400 {
-            let of_error = |part: &str| answer["error"][part].as_str().is_some_and(|text| !text.is_empty());
-            assert!(of_error("type") && of_error("message"), "{method} {path}: {status} {answer}");
+            // The body of an error has a type and a message, and is not large.
+            let has_error_field = |part: &str| answer["error"][part].as_str().is_some_and(|text| !text.is_empty());
+            assert!(has_error_field("type") && has_error_field("message"), "{method} {path}: {status} {answer}");
             assert!(answer.to_string().len() <= MAX_ERROR_BYTES, "{} bytes", answer.to_string().len());
         }
     });

@@ -1,6 +1,6 @@
-//! A held node keeps its release, from the operator's command to the file on the host. A label that a template reads
-//! reaches the host's label files at once. It reaches the rendered file only when its task set is released. This also
-//! holds after the agent restarted, and after a drift check mended the file.
+//! A held node retains its release, from the operator's command to the file on the host. A label that a template reads
+//! reaches the host's label files at once. The label reaches the rendered file only when the task set is released. This
+//! is also true after a restart of the agent, and after a drift check has mended the file.
 //!
 //! Controller, agent and command are the real programs.
 
@@ -34,6 +34,7 @@ fn join_agent(fleet: &TempFleet) -> Result<TestAgent> {
     fleet.join("n1", "c/g")
 }
 
+/// Writes a manifest to a file with this name, and applies the file.
 fn apply_text(fleet: &TempFleet, name: &str, text: &str) -> Result<()> {
     let manifest = fleet.dir().join(name);
     std::fs::write(&manifest, text)?;
@@ -41,6 +42,8 @@ fn apply_text(fleet: &TempFleet, name: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// While the node is held, a new value of the label `ntp` reaches the host at once. The file that is rendered from the
+/// label retains its old content until the hold ends, also after a restart and after drift checks.
 #[test]
 fn label_reaches_host_before_release_and_file_after() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -54,7 +57,7 @@ fn label_reaches_host_before_release_and_file_after() -> Result<()> {
 
     apply_text(&fleet, "held.yaml", "{kind: Node, name: n1, nodegroup: c/g, hold: {reason: a disk is changed}}\n")?;
     fleet.stemma(&["label", "clustertemplate", "base", "ntp=two"])?;
-    eventually("the label in place", || check_file_contains(&labels, "\"ntp\":\"two\""))?;
+    eventually("the label on the host", || check_file_contains(&labels, "\"ntp\":\"two\""))?;
     check_unchanged(&agent, "one")?;
 
     agent.kill()?;
@@ -64,7 +67,7 @@ fn label_reaches_host_before_release_and_file_after() -> Result<()> {
     check_file_contains(&labels, "\"ntp\":\"two\"")?;
 
     std::fs::remove_file(&rendered)?;
-    eventually("the file mended by a look for drift", || check_file_contains(&rendered, "server one\n"))?;
+    eventually("the file mended by a drift check", || check_file_contains(&rendered, "server one\n"))?;
     check_unchanged(&agent, "other")?;
 
     apply_text(&fleet, "free.yaml", "{kind: Node, name: n1, nodegroup: c/g}\n")?;
@@ -72,38 +75,39 @@ fn label_reaches_host_before_release_and_file_after() -> Result<()> {
     Ok(())
 }
 
-/// Regression: the task was reported as no longer running there.
+/// Regression: `explain` reported that the task no longer runs on the held host.
 #[test]
 fn y06_explain_shows_running_task_missing_in_next_release() -> Result<()> {
     let fleet = TempFleet::start()?;
-    let explained = || fleet.stemma(&["explain", "node", "n1", "task", "one-mark"]);
+    let explain = || fleet.stemma(&["explain", "node", "n1", "task", "one-mark"]);
     apply_text(&fleet, "site.yaml", MANIFEST)?;
     fleet.stemma(&["create", "node", "n1", "--nodegroup", "c/g"])?;
     eventually("the first release", || {
-        let said = explained()?;
-        ensure!(said.starts_with("one-mark runs on n1 (c/g)\n") && said.contains("\n  released  yes"), "{said}");
+        let stdout = explain()?;
+        ensure!(stdout.starts_with("one-mark runs on n1 (c/g)\n") && stdout.contains("\n  released  yes"), "{stdout}");
         Ok(())
     })?;
     fleet.stemma(&["node", "hold", "n1", "--reason", "a disk is changed"])?;
     let next = MANIFEST.replace("version: \"1\"", "version: \"2\"").replace("site@1", "site@2");
     let next: Vec<&str> = next.lines().filter(|line| !line.contains("id: one-mark")).collect();
     apply_text(&fleet, "next.yaml", &next.join("\n"))?;
-    let said = explained()?;
+    let stdout = explain()?;
     let heading = "one-mark still runs on n1 (c/g)\n  host      keeps site@1, which has this task";
     let next = "\n  next      site@2: the node's release has no such task\n  but       it is held (a disk is changed)";
-    ensure!(said.starts_with(heading) && said.contains(next), "{said}");
+    ensure!(stdout.starts_with(heading) && stdout.contains(next), "{stdout}");
     Ok(())
 }
 
-/// Checks that the file keeps the released value over two drift checks. Each check mends the mark after it has checked
-/// the file. A file is mended at most three times an hour, so there are two marks.
+/// Checks that `/etc/ntp.conf` has its old content after each of two drift checks. The test deletes the file
+/// `/etc/MARK-mark`. The drift check writes this file again, after it has checked `/etc/ntp.conf`. The agent mends a
+/// file at most three times an hour, so there are two mark files.
 fn check_unchanged(agent: &TestAgent, mark: &str) -> Result<()> {
-    let (mark, rendered) = (agent.path(&format!("etc/{mark}-mark")), agent.path("etc/ntp.conf"));
-    for look in ["first", "second"] {
-        std::fs::remove_file(&mark)?;
-        eventually("a look for drift", || check_file_contains(&mark, "looked"))?;
+    let (mark_path, rendered) = (agent.path(&format!("etc/{mark}-mark")), agent.path("etc/ntp.conf"));
+    for ordinal in ["first", "second"] {
+        std::fs::remove_file(&mark_path)?;
+        eventually("a drift check", || check_file_contains(&mark_path, "looked"))?;
         let text = std::fs::read_to_string(&rendered)?;
-        ensure!(text == "server one\n", "the {look} look: {text:?} is in the file before its release");
+        ensure!(text == "server one\n", "after the {ordinal} drift check, the file contains {text:?} before the release");
     }
     Ok(())
 }

@@ -41,14 +41,14 @@ fn s71_agent_refuses_start_when_others_can_access_files() -> Result<()> {
     let steps = web.path(&format!("{state}/apply/steps"));
     // A task writes its file before the record of its step exists.
     eventually("the first convergence", || {
-        ensure!(!file_names(&steps)?.is_empty(), "no step is kept: {}", web.log());
+        ensure!(!file_names(&steps)?.is_empty(), "no step is stored: {}", web.log());
         check_files(&web)
     })?;
     web.kill()?;
     std::fs::create_dir_all(web.path("etc/stemma"))?;
     std::fs::write(web.path("etc/stemma/agent.toml"), "")?;
     let step = format!("{state}/apply/steps/{}", file_names(&steps)?.first().context("a step")?);
-    for (path, mode, command) in [
+    for (path, mode, advised_command) in [
         ("etc/stemma/agent.toml".to_owned(), 0o666, "chmod go-w"),
         ("etc/stemma".to_owned(), 0o777, "chmod go-w"),
         (state.to_owned(), 0o777, "chmod go-w"),
@@ -68,13 +68,13 @@ fn s71_agent_refuses_start_when_others_can_access_files() -> Result<()> {
         if is_missing {
             std::fs::write(&path, "")?;
         }
-        let before = std::fs::metadata(&path).with_context(|| path.display().to_string())?.permissions().mode();
+        let mode_before = std::fs::metadata(&path).with_context(|| path.display().to_string())?.permissions().mode();
         set_mode(&path, mode)?;
-        let started = RunningProgram::start("stemma-agent", ["--root".as_ref(), web.path("").as_os_str(), "run".as_ref()])?;
-        let (is_success, log) = started.wait_with_log().with_context(|| format!("mode {mode:o} of {}", path.display()))?;
-        let advice = format!("{command} {}", path.display());
+        let program = RunningProgram::start("stemma-agent", ["--root".as_ref(), web.path("").as_os_str(), "run".as_ref()])?;
+        let (is_success, log) = program.wait_with_log().with_context(|| format!("mode {mode:o} of {}", path.display()))?;
+        let advice = format!("{advised_command} {}", path.display());
         ensure!(!is_success && log.contains(&advice) && log.contains(&format!("{mode:04o}")), "{log}");
-        set_mode(&path, before)?;
+        set_mode(&path, mode_before)?;
         if is_missing {
             std::fs::remove_file(&path)?;
         }
@@ -92,7 +92,8 @@ fn file_names(directory: &Path) -> Result<BTreeSet<String>> {
     Ok(entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
-/// Sets the label that names the file, and waits until the run that tried this name is over.
+/// Sets the label `at`, which is the name of the file of task `named`. Waits until the agent has tried to write the
+/// file. The marker contains both labels, and `round` differs in each call.
 fn set_file_name(fleet: &TempFleet, agent: &TestAgent, file_name: &str, round: usize) -> Result<()> {
     let (at_label, round_label) = (format!("at={file_name}"), format!("round={round}"));
     fleet.stemma(&["label", "cluster", "c", &at_label, &round_label])?;
@@ -101,6 +102,8 @@ fn set_file_name(fleet: &TempFleet, agent: &TestAgent, file_name: &str, round: u
     })
 }
 
+/// A label gives the name of a file. The agent writes no file if the name leaves the directory of the task, leads
+/// through a link, or names something else than a regular file of its own.
 #[test]
 fn s63_file_is_not_written_when_name_leaves_directory() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -108,17 +111,17 @@ fn s63_file_is_not_written_when_name_leaves_directory() -> Result<()> {
     std::fs::write(&manifest, MANIFEST)?;
     fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
     let agent = fleet.join("n1", "c/g")?;
-    let named = agent.path("etc/named");
-    eventually("the first file", || check_file_contains(&named.join("plain"), "own"))?;
+    let named_dir = agent.path("etc/named");
+    eventually("the first file", || check_file_contains(&named_dir.join("plain"), "own"))?;
     let outside = fleet.dir().join("outside");
     std::fs::create_dir(&outside)?;
     std::fs::write(outside.join("theirs"), "theirs\n")?;
-    symlink(&outside, named.join("link"))?;
-    symlink(outside.join("theirs"), named.join("to-a-file"))?;
-    std::fs::hard_link(outside.join("theirs"), named.join("hard"))?;
-    std::fs::create_dir(named.join("directory"))?;
-    let before = file_names(&agent.path("etc"))?;
-    let tricks = [
+    symlink(&outside, named_dir.join("link"))?;
+    symlink(outside.join("theirs"), named_dir.join("to-a-file"))?;
+    std::fs::hard_link(outside.join("theirs"), named_dir.join("hard"))?;
+    std::fs::create_dir(named_dir.join("directory"))?;
+    let names_before = file_names(&agent.path("etc"))?;
+    let file_names_to_refuse = [
         "../../../escaped",
         "../escaped",
         "..",
@@ -132,15 +135,19 @@ fn s63_file_is_not_written_when_name_leaves_directory() -> Result<()> {
         "a//b",
         "plain/below",
     ];
-    for (round, name) in (1..).zip(tricks) {
+    for (round, name) in (1..).zip(file_names_to_refuse) {
         set_file_name(&fleet, &agent, name, round).with_context(|| name.to_owned())?;
         ensure!(file_names(&outside)? == BTreeSet::from(["theirs".to_owned()]), "{name}: written outside");
         ensure!(std::fs::read_to_string(outside.join("theirs"))? == "theirs\n", "{name}: written through");
-        let mut after = file_names(&agent.path("etc"))?;
-        after.insert("marker".to_owned());
-        ensure!(after.is_subset(&before.iter().cloned().chain(["marker".to_owned()]).collect()), "{name}: {after:?}");
+        let mut names_after = file_names(&agent.path("etc"))?;
+        // The marker may be new, so both sets get its name.
+        names_after.insert("marker".to_owned());
+        ensure!(
+            names_after.is_subset(&names_before.iter().cloned().chain(["marker".to_owned()]).collect()),
+            "{name}: {names_after:?}"
+        );
         ensure!(!fleet.dir().join("escaped").exists() && !agent.path("escaped").exists(), "{name}: escaped");
     }
     set_file_name(&fleet, &agent, "another", 100)?;
-    eventually("the next good name", || check_file_contains(&named.join("another"), "own").with_context(|| agent.log()))
+    eventually("the next good name", || check_file_contains(&named_dir.join("another"), "own").with_context(|| agent.log()))
 }

@@ -1,5 +1,5 @@
-//! The state of a host, with real programs: what a person reads on the host, and what is sent to its controller. The
-//! cases are a full disk, a file that a task left, and a wait for another host behind a skipped task in the order.
+//! The state of a host, with real programs: the status on the host, and the report to its controller. The cases are a
+//! full disk, a file that a task left, and a task that waits for a task of type `skipped` of another host.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,8 @@ use stemma_tests::program::{eventually, run};
 
 use crate::states::check_node_state;
 
-/// Applies a version of a release, and gives it to the cluster.
+/// Stores a version of a release with these tasks (YAML text), and sets it as the release of cluster `c`. The group
+/// `firsts` has the tag `x`, and the group `seconds` has the tag `y`.
 fn apply_release(fleet: &TempFleet, version: u32, tasks: &str) -> Result<()> {
     let file = fleet.dir().join("release.yaml");
     let text = format!(
@@ -23,21 +24,23 @@ fn apply_release(fleet: &TempFleet, version: u32, tasks: &str) -> Result<()> {
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()]).map(drop)
 }
 
+/// Returns the YAML text of a task with tag `x` that writes the file `/ID`.
 fn file_task(id: &str, content: &str) -> String {
     format!("  - {{id: {id}, type: file, tags: [x], parameters: {{path: /{id}, content: \"{content}\"}}}}\n")
 }
 
-/// Runs a verb of the agent on a host. Returns its exit status and its output.
+/// Runs a subcommand of `stemma-agent` on a host. Returns the exit status, and standard output followed by standard
+/// error.
 fn run_verb(agent: &TestAgent, verb: &str) -> Result<(Option<i32>, String)> {
-    let ended = run("stemma-agent", ["--root", &agent.path("").to_string_lossy(), verb])?;
-    Ok((ended.status.code(), String::from_utf8([ended.stdout, ended.stderr].concat())?))
+    let output = run("stemma-agent", ["--root", &agent.path("").to_string_lossy(), verb])?;
+    Ok((output.status.code(), String::from_utf8([output.stdout, output.stderr].concat())?))
 }
 
-/// Returns a fact from the last report of a node that the controller has stored.
-fn read_fact(fleet: &TempFleet, node: &str, path: &str) -> Result<Value> {
+/// Returns a fact of the last report that the controller has stored for a node, or null if the report has no such fact.
+fn read_fact(fleet: &TempFleet, node: &str, fact_name: &str) -> Result<Value> {
     let body = fleet.stemma(&["get", "--raw", &format!("/v1/nodes/{node}/report")])?;
     let body: Value = serde_json::from_str(&body)?;
-    let text = &body["report"]["report"]["facts"][path];
+    let text = &body["report"]["report"]["facts"][fact_name];
     text.as_str().map_or(Ok(Value::Null), |text| Ok(serde_json::from_str(text)?))
 }
 
@@ -46,12 +49,12 @@ fn y06_task_leftover_is_reported_on_host_and_controller() -> Result<()> {
     let fleet = TempFleet::start()?;
     apply_release(&fleet, 1, &(file_task("motd", "m") + &file_task("key", "k")))?;
     let host = fleet.join("n1", "c/firsts")?;
-    eventually("the key is there", || Ok(std::fs::read(host.path("key"))?))?;
+    eventually("the file of task key", || Ok(std::fs::read(host.path("key"))?))?;
     apply_release(&fleet, 2, &file_task("motd", "m"))?;
-    let told = serde_json::json!([{"task": "key", "path": "/key"}]);
-    eventually("the controller is told", || {
+    let expected = serde_json::json!([{"task": "key", "path": "/key"}]);
+    eventually("the fact about the leftover file", || {
         let fact = read_fact(&fleet, "n1", "agent.orphans")?;
-        ensure!(fact == told, "{fact} {}", host.log());
+        ensure!(fact == expected, "{fact} {}", host.log());
         Ok(())
     })?;
     let text = eventually("converged", || {
@@ -60,10 +63,10 @@ fn y06_task_leftover_is_reported_on_host_and_controller() -> Result<()> {
         Ok(text)
     })?;
     assert!(text.contains("orphaned  key                      /key\n"), "{text}");
-    eventually("the controller says it", || check_node_state(&fleet, "n1", "converged", Some("orphaned")))?;
+    eventually("the note in the controller", || check_node_state(&fleet, "n1", "converged", Some("orphaned")))?;
     std::fs::remove_file(host.path("key"))?;
     assert_eq!(run_verb(&host, "once")?.0, Some(0));
-    eventually("nothing is left", || {
+    eventually("the end of the fact", || {
         let fact = read_fact(&fleet, "n1", "agent.orphans")?;
         ensure!(fact.is_null(), "{fact}");
         Ok(())
@@ -72,8 +75,10 @@ fn y06_task_leftover_is_reported_on_host_and_controller() -> Result<()> {
     Ok(())
 }
 
+/// The marker `m` runs nothing, but requires the task `a` on the same host. So task `b` on the other host, which
+/// depends on `m`, waits until `a` has succeeded.
 #[test]
-fn y06_task_after_skipped_one_waits_for_other_host() -> Result<()> {
+fn y06_task_after_skipped_task_waits_for_other_host() -> Result<()> {
     let fleet = TempFleet::start()?;
     let tasks = |script: &str| {
         format!(
@@ -83,21 +88,21 @@ fn y06_task_after_skipped_one_waits_for_other_host() -> Result<()> {
         )
     };
     apply_release(&fleet, 1, &tasks("exit 3"))?;
-    let (first, second) = (fleet.join("n1", "c/firsts")?, fleet.join("n2", "c/seconds")?);
+    let (first_host, second_host) = (fleet.join("n1", "c/firsts")?, fleet.join("n2", "c/seconds")?);
     eventually("a has failed", || {
-        let text = run_verb(&first, "status")?.1;
+        let text = run_verb(&first_host, "status")?.1;
         ensure!(text.contains("task      a                        failed\n"), "{text}");
         Ok(())
     })?;
     eventually("b waits", || {
-        let text = run_verb(&second, "status")?.1;
+        let text = run_verb(&second_host, "status")?.1;
         ensure!(text.contains("state     waiting for other hosts\n"), "{text}");
         ensure!(text.contains("task      b                        waiting for m on tags x\n"), "{text}");
         Ok(())
     })?;
-    assert!(!second.path("b").exists());
+    assert!(!second_host.path("b").exists());
     apply_release(&fleet, 2, &tasks("true"))?;
-    eventually("b has run", || Ok(std::fs::read(second.path("b"))?))?;
+    eventually("b has run", || Ok(std::fs::read(second_host.path("b"))?))?;
     Ok(())
 }
 
@@ -105,17 +110,18 @@ fn y06_task_after_skipped_one_waits_for_other_host() -> Result<()> {
 struct SmallFilesystem(PathBuf);
 
 impl SmallFilesystem {
-    /// Returns `None` if the user that runs the test may not mount.
+    /// Mounts an empty file system of 1 MiB over `dir`, and copies the files of `dir` into it. The directory `aside`
+    /// must not exist, and contains the files during the copy. Returns `None` if the test's user may not mount.
     fn mount_over(dir: &Path, aside: &Path) -> Result<Option<Self>> {
         let copy = |from: &Path, to: &Path| -> Result<()> {
-            let copied = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status()?;
-            ensure!(copied.success(), "cp");
+            let status = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status()?;
+            ensure!(status.success(), "cp");
             Ok(())
         };
         std::fs::create_dir(aside)?;
         copy(dir, aside)?;
-        let tried = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,mode=0755", "tmpfs"]).arg(dir).output();
-        if !tried.is_ok_and(|tried| tried.status.success()) {
+        let mount_output = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,mode=0755", "tmpfs"]).arg(dir).output();
+        if !mount_output.is_ok_and(|mount_output| mount_output.status.success()) {
             return Ok(None);
         }
         let small = Self(dir.to_owned());
@@ -123,21 +129,22 @@ impl SmallFilesystem {
         Ok(Some(small))
     }
 
+    /// Returns the path of the file that occupies the free space.
     fn filler_path(&self) -> PathBuf {
         self.0.join("filler")
     }
 
     /// Fills the file system until no byte is free.
     fn fill(&self) -> Result<()> {
-        let full = std::fs::write(self.filler_path(), vec![0; 2 * 1024 * 1024]);
-        ensure!(full.is_err(), "it takes more than it has room for");
+        let result = std::fs::write(self.filler_path(), vec![0; 2 * 1024 * 1024]);
+        ensure!(result.is_err(), "2 MiB fit into a file system of 1 MiB");
         Ok(())
     }
 
     /// Remounts the file system read-only (`ro`) or writable (`rw`).
-    fn remount(&self, how: &str) -> Result<()> {
-        let done = Command::new("mount").arg("-o").arg(format!("remount,{how}")).arg(&self.0).status()?;
-        ensure!(done.success(), "remount,{how}");
+    fn remount(&self, mode: &str) -> Result<()> {
+        let status = Command::new("mount").arg("-o").arg(format!("remount,{mode}")).arg(&self.0).status()?;
+        ensure!(status.success(), "remount,{mode}");
         Ok(())
     }
 }
@@ -149,63 +156,63 @@ impl Drop for SmallFilesystem {
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+#[allow(clippy::print_stderr, reason = "the output shows that the test was skipped")]
 fn y06_agent_reports_full_state_directory_and_recovers() -> Result<()> {
     let fleet = TempFleet::start()?;
     apply_release(&fleet, 1, &file_task("motd", "one"))?;
     let mut host = fleet.join("n1", "c/firsts")?;
-    let holds = |host: &TestAgent, text: &str| -> Result<()> {
+    let check_content = |host: &TestAgent, text: &str| -> Result<()> {
         let found = std::fs::read_to_string(host.path("motd"))?;
         ensure!(found == text, "{found}: {}", host.log());
         Ok(())
     };
-    eventually("the file", || holds(&host, "one"))?;
+    eventually("the file", || check_content(&host, "one"))?;
     eventually("converged", || {
         let text = run_verb(&host, "status")?.1;
         ensure!(text.contains("state     converged\n"), "{text}");
         Ok(())
     })?;
     host.kill()?;
-    let Some(small) = SmallFilesystem::mount_over(&host.path("var/lib/stemma-agent"), &fleet.dir().join("aside"))? else {
+    let Some(filesystem) = SmallFilesystem::mount_over(&host.path("var/lib/stemma-agent"), &fleet.dir().join("aside"))? else {
         eprintln!("skipped: who runs the test may not mount");
         return Ok(());
     };
     host.start()?;
-    eventually("the agent is back", || {
+    eventually("the connected agent", || {
         ensure!(host.log().contains("connected"), "{}", host.log());
         Ok(())
     })?;
-    small.fill()?;
-    let why = "No space left on device";
-    // There is nothing to write. The agent checks each minute, and when a person requests it.
+    filesystem.fill()?;
+    let reason = "No space left on device";
+    // The agent has nothing to write, but it checks the free space each minute, and when a person runs `check`.
     let (status, text) = run_verb(&host, "check")?;
-    assert!(status == Some(1) && text.contains(why), "{text}");
-    eventually("the controller is told while nothing is to be written", || {
+    assert!(status == Some(1) && text.contains(reason), "{text}");
+    eventually("the fact before the agent has anything to write", || {
         let fact = read_fact(&fleet, "n1", "agent.stuck")?;
-        ensure!(fact.as_str().is_some_and(|said| said.contains(why)), "{fact} {}", host.log());
+        ensure!(fact.as_str().is_some_and(|fact_text| fact_text.contains(reason)), "{fact} {}", host.log());
         Ok(())
     })?;
-    eventually("the controller says it", || check_node_state(&fleet, "n1", "stuck", None))?;
+    eventually("the state in the controller", || check_node_state(&fleet, "n1", "stuck", None))?;
     apply_release(&fleet, 2, &file_task("motd", "two"))?;
-    eventually("the controller is told", || {
+    eventually("the fact after a failed write", || {
         let fact = read_fact(&fleet, "n1", "agent.stuck")?;
-        ensure!(fact.as_str().is_some_and(|said| said.contains(why)), "{fact} {}", host.log());
+        ensure!(fact.as_str().is_some_and(|fact_text| fact_text.contains(reason)), "{fact} {}", host.log());
         Ok(())
     })?;
     let (status, text) = run_verb(&host, "status")?;
     let state = text.lines().find(|line| line.starts_with("state")).context("its state")?;
-    assert!(status == Some(1) && state.starts_with("state     stuck: ") && state.contains(why), "{text}");
+    assert!(status == Some(1) && state.starts_with("state     stuck: ") && state.contains(reason), "{text}");
     assert!(!text.contains(".stemma-"), "{text}");
     let (status, text) = run_verb(&host, "check")?;
-    assert!(status == Some(1) && text.contains(why), "{text}");
-    holds(&host, "one")?;
-    std::fs::remove_file(small.filler_path())?;
+    assert!(status == Some(1) && text.contains(reason), "{text}");
+    check_content(&host, "one")?;
+    std::fs::remove_file(filesystem.filler_path())?;
     // Requests a check. Without a request, the agent tries again within 30 s.
-    eventually("it goes on", || {
+    eventually("the file of the next release", || {
         run_verb(&host, "once")?;
-        holds(&host, "two")
+        check_content(&host, "two")
     })?;
-    eventually("nothing of it is left", || {
+    eventually("the end of the fact", || {
         let fact = read_fact(&fleet, "n1", "agent.stuck")?;
         ensure!(fact.is_null(), "{fact}");
         Ok(())
@@ -215,88 +222,91 @@ fn y06_agent_reports_full_state_directory_and_recovers() -> Result<()> {
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+#[allow(clippy::print_stderr, reason = "the output shows that the test was skipped")]
 fn y06_agent_starts_and_recovers_when_state_is_read_only() -> Result<()> {
     let fleet = TempFleet::start()?;
     apply_release(&fleet, 1, &file_task("motd", "one"))?;
     let mut host = fleet.join("n1", "c/firsts")?;
-    let state = |host: &TestAgent, said: &str| -> Result<String> {
+    let check_state = |host: &TestAgent, expected: &str| -> Result<String> {
         let text = run_verb(host, "status")?.1;
-        ensure!(text.contains(&format!("state     {said}\n")), "{text} {}", host.log());
+        ensure!(text.contains(&format!("state     {expected}\n")), "{text} {}", host.log());
         Ok(text)
     };
-    eventually("converged", || state(&host, "converged"))?;
+    eventually("converged", || check_state(&host, "converged"))?;
     host.kill()?;
-    let Some(small) = SmallFilesystem::mount_over(&host.path("var/lib/stemma-agent"), &fleet.dir().join("aside"))? else {
+    let Some(filesystem) = SmallFilesystem::mount_over(&host.path("var/lib/stemma-agent"), &fleet.dir().join("aside"))? else {
         eprintln!("skipped: who runs the test may not mount");
         return Ok(());
     };
-    small.remount("ro")?;
+    filesystem.remount("ro")?;
     host.start()?;
-    let why = "/var/lib/stemma-agent/apply/accepted cannot be replaced: the file system at /var/lib/stemma-agent is read-only; it is left as it \
+    let reason = "/var/lib/stemma-agent/apply/accepted cannot be replaced: the file system at /var/lib/stemma-agent is read-only; it is left as it \
                was, until `mount -o remount,rw /var/lib/stemma-agent`";
-    eventually("the controller is told", || {
+    eventually("the fact in the controller", || {
         let fact = read_fact(&fleet, "n1", "agent.stuck")?;
-        ensure!(fact == why, "{fact} {}", host.log());
+        ensure!(fact == reason, "{fact} {}", host.log());
         Ok(())
     })?;
-    let text = state(&host, &format!("stuck: {why}"))?;
+    let text = check_state(&host, &format!("stuck: {reason}"))?;
     assert!(!text.contains("whether an agent runs"), "{text}");
-    for asked in ["check", "once"] {
-        let (status, text) = run_verb(&host, asked)?;
-        assert!(status == Some(1) && text.contains("is read-only"), "{asked}: {text}");
+    for verb in ["check", "once"] {
+        let (status, text) = run_verb(&host, verb)?;
+        assert!(status == Some(1) && text.contains("is read-only"), "{verb}: {text}");
     }
     apply_release(&fleet, 2, &file_task("motd", "two"))?;
-    small.remount("rw")?;
+    filesystem.remount("rw")?;
     // Requests a check. Without a request, the agent tries again within 30 s.
-    eventually("it goes on", || {
+    eventually("the file of the next release", || {
         run_verb(&host, "once")?;
         let found = std::fs::read_to_string(host.path("motd"))?;
         ensure!(found == "two", "{found}: {}", host.log());
         Ok(())
     })?;
-    eventually("nothing of it is left", || {
+    eventually("the end of the fact", || {
         let fact = read_fact(&fleet, "n1", "agent.stuck")?;
         ensure!(fact.is_null(), "{fact}");
-        state(&host, "converged")
+        check_state(&host, "converged")
     })?;
     host.kill()
 }
 
-/// Checks that the controller and the host report `stuck`, and that every verb on the host fails.
-fn check_stuck(fleet: &TempFleet, host: &TestAgent, why: &str) -> Result<()> {
-    eventually("the controller says it", || check_node_state(fleet, "n1", "stuck", None))?;
-    let told = fleet.stemma(&["get", "node", "n1", "-o", "json"])?;
-    ensure!(told.contains("host.stuck") && told.contains(why), "{told}");
+/// Checks that the controller and the host report the state `stuck` with this reason, and that `status`, `check` and
+/// `once` fail on the host.
+fn check_stuck(fleet: &TempFleet, host: &TestAgent, reason: &str) -> Result<()> {
+    eventually("the state in the controller", || check_node_state(fleet, "n1", "stuck", None))?;
+    let node_json = fleet.stemma(&["get", "node", "n1", "-o", "json"])?;
+    ensure!(node_json.contains("host.stuck") && node_json.contains(reason), "{node_json}");
     let (status, text) = run_verb(host, "status")?;
     let state = text.lines().find(|line| line.starts_with("state")).context("its state")?;
-    ensure!(status == Some(1) && state.starts_with("state     stuck: ") && state.contains(why), "{text}");
-    for asked in ["check", "once"] {
-        let (status, text) = run_verb(host, asked)?;
-        ensure!(status == Some(1) && text.contains("this host is stuck: ") && text.contains(why), "{asked}: {text}");
+    ensure!(status == Some(1) && state.starts_with("state     stuck: ") && state.contains(reason), "{text}");
+    for verb in ["check", "once"] {
+        let (status, text) = run_verb(host, verb)?;
+        ensure!(status == Some(1) && text.contains("this host is stuck: ") && text.contains(reason), "{verb}: {text}");
     }
     Ok(())
 }
 
-/// Checks that the host writes its labels, and that `stuck` is reported no longer.
-fn check_recovered(fleet: &TempFleet, host: &TestAgent, file: &str, holds: &str) -> Result<()> {
+/// Waits until a label file of the host has the expected content. Checks that neither the controller nor the host
+/// reports the state `stuck` any more.
+fn check_recovered(fleet: &TempFleet, host: &TestAgent, file: &str, expected_content: &str) -> Result<()> {
     // Requests a check. Without a request, the agent tries again within 30 s.
     eventually("the labels are written", || {
         run_verb(host, "once")?;
         let text = std::fs::read_to_string(host.path(file))?;
-        ensure!(text == holds, "{text}");
+        ensure!(text == expected_content, "{text}");
         Ok(())
     })?;
-    eventually("the controller says it", || check_node_state(fleet, "n1", "converged", None))?;
-    for asked in ["status", "check", "once"] {
-        let (status, text) = run_verb(host, asked)?;
-        ensure!(status == Some(0) && !text.contains("stuck"), "{asked}: {text}");
+    eventually("the state in the controller", || check_node_state(fleet, "n1", "converged", None))?;
+    for verb in ["status", "check", "once"] {
+        let (status, text) = run_verb(host, verb)?;
+        ensure!(status == Some(0) && !text.contains("stuck"), "{verb}: {text}");
     }
     Ok(())
 }
 
-/// Joins a host whose labels flow to the host label map, and waits until a label has arrived there.
-fn labelled_host(fleet: &TempFleet) -> Result<TestAgent> {
+/// Joins a host whose label `tier` is written to two files: the agent's label file, and `/etc/stemma/node-labels` for
+/// other programs. Waits until both files have the label.
+fn join_labelled_host(fleet: &TempFleet) -> Result<TestAgent> {
     apply_release(fleet, 1, &file_task("motd", "one"))?;
     let file = fleet.dir().join("flows.yaml");
     let group = "{kind: NodeGroup, cluster: c, name: firsts, roles: [first], host_labels: {patterns: [tier]}}\n";
@@ -309,12 +319,13 @@ fn labelled_host(fleet: &TempFleet) -> Result<TestAgent> {
     Ok(host)
 }
 
-/// Regression: every view showed `converged`, and the labels were written half an hour later, or with the next label.
+/// Regression: every view showed `converged`, and the agent wrote the labels only half an hour later, or with the next
+/// change of a label.
 #[test]
 fn y06_host_is_stuck_when_label_file_is_directory() -> Result<()> {
     let fleet = TempFleet::start()?;
-    let mut host = labelled_host(&fleet)?;
-    for (file, tier, holds) in
+    let mut host = join_labelled_host(&fleet)?;
+    for (file, tier, expected_content) in
         [("run/stemma/labels.json", "silver", "{\"tier\":\"silver\"}\n"), ("etc/stemma/node-labels", "lead", "tier=lead\n")]
     {
         std::fs::remove_file(host.path(file))?;
@@ -322,43 +333,44 @@ fn y06_host_is_stuck_when_label_file_is_directory() -> Result<()> {
         fleet.stemma(&["label", "node", "n1", "--overwrite", &format!("tier={tier}")])?;
         check_stuck(&fleet, &host, file)?;
         std::fs::remove_dir(host.path(file))?;
-        check_recovered(&fleet, &host, file, holds)?;
+        check_recovered(&fleet, &host, file, expected_content)?;
     }
     host.kill()
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+#[allow(clippy::print_stderr, reason = "the output shows that the test was skipped")]
 fn y06_host_is_stuck_when_labels_have_no_space() -> Result<()> {
     let fleet = TempFleet::start()?;
-    let mut host = labelled_host(&fleet)?;
-    for (dir, file, tier, holds) in [
+    let mut host = join_labelled_host(&fleet)?;
+    for (dir, file, tier, expected_content) in [
         ("run/stemma", "run/stemma/labels.json", "silver", "{\"tier\":\"silver\"}\n"),
         ("etc/stemma", "etc/stemma/node-labels", "lead", "tier=lead\n"),
     ] {
-        let Some(small) = SmallFilesystem::mount_over(&host.path(dir), &fleet.dir().join(tier))? else {
+        // The value of the label is also the name of the directory for the copy of the files.
+        let Some(filesystem) = SmallFilesystem::mount_over(&host.path(dir), &fleet.dir().join(tier))? else {
             eprintln!("skipped: who runs the test may not mount");
             return host.kill();
         };
-        small.fill()?;
+        filesystem.fill()?;
         fleet.stemma(&["label", "node", "n1", "--overwrite", &format!("tier={tier}")])?;
         check_stuck(&fleet, &host, "No space left on device")?;
-        std::fs::remove_file(small.filler_path())?;
-        check_recovered(&fleet, &host, file, holds)?;
+        std::fs::remove_file(filesystem.filler_path())?;
+        check_recovered(&fleet, &host, file, expected_content)?;
     }
     host.kill()
 }
 
-/// Regression: the host reported `converged`, and `check` ended with status 0.
+/// Regression: a host without a task set reported `converged`, and `check` ended with 0.
 #[test]
-fn y06_status_says_no_task_set_was_released() -> Result<()> {
+fn y06_status_reports_missing_task_set_when_group_is_paused() -> Result<()> {
     let fleet = TempFleet::start()?;
     apply_release(&fleet, 1, &file_task("motd", "one"))?;
     fleet.stemma(&["pause", "nodegroup", "c/firsts"])?;
     let mut host = fleet.join("n1", "c/firsts")?;
     fleet.stemma(&["label", "node", "n1", "tier=gold"])?;
-    eventually("its labels have come", || Ok(std::fs::read(host.path("run/stemma/labels.json"))?))?;
-    eventually("the controller says it", || check_node_state(&fleet, "n1", "paused", None))?;
+    eventually("the labels of the host", || Ok(std::fs::read(host.path("run/stemma/labels.json"))?))?;
+    eventually("the state in the controller", || check_node_state(&fleet, "n1", "paused", None))?;
     let (status, text) = run_verb(&host, "status")?;
     let state = "state     waiting, paused by an operator (its nodegroup or cluster)\n";
     assert!(status == Some(0) && text.contains(state), "{text}");

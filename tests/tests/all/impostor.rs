@@ -25,36 +25,39 @@ use stemma_wire::tls::ServerKey;
 /// The address of a server on the loopback interface, and the number of requests that it received.
 type CountedServer = (SocketAddr, Arc<AtomicU64>);
 
-/// Starts a server with a controller's certificate that names this fleet or another.
-fn serve_controller(fleet: &TempFleet, name: &str, named: &str) -> Result<CountedServer> {
-    serve_with_key(fleet, name, stand_in::server_key(&fleet.data(), named, "admin")?)
+/// Starts a server for the agents of the fleet `fleet_name`. It has a controller's certificate for the fleet
+/// `certificate_fleet`, which may be another fleet.
+fn serve_controller(fleet: &TempFleet, fleet_name: &str, certificate_fleet: &str) -> Result<CountedServer> {
+    serve_with_key(fleet, fleet_name, stand_in::server_key(&fleet.data(), certificate_fleet, "admin")?)
 }
 
-fn serve_with_key(fleet: &TempFleet, name: &str, own: ServerKey) -> Result<CountedServer> {
-    let heard = Arc::new(AtomicU64::new(0));
-    let hearing = Arc::clone(&heard);
+/// Starts a server for the agents of the fleet `fleet_name`, with this certificate and key. The server counts the
+/// requests, and answers each with an empty body.
+fn serve_with_key(fleet: &TempFleet, fleet_name: &str, server_key: ServerKey) -> Result<CountedServer> {
+    let request_count = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&request_count);
     let handler = move |_: &Arc<Peer>, _: Request<RequestBody>| {
-        hearing.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
         std::future::ready(Response::new(Full::new(Bytes::new())))
     };
-    let address = stand_in::serve_with_key(&fleet.data(), name, own, Arc::new(SystemClock), handler)?;
-    Ok((address, heard))
+    let address = stand_in::serve_with_key(&fleet.data(), fleet_name, server_key, Arc::new(SystemClock), handler)?;
+    Ok((address, request_count))
 }
 
-/// The credentials that a node was given.
+/// The private key and the certificate chain of a node, as the agent stores them.
 #[derive(serde::Deserialize)]
 struct NodeCredentials {
     key: Vec<u8>,
     chain: Vec<Vec<u8>>,
 }
 
-/// Reads a file of an agent's state.
+/// Reads a JSON file in the state directory of an agent.
 fn read_state_file<T: serde::de::DeserializeOwned>(agent: &TestAgent, name: &str) -> Result<T> {
     let path = agent.path(&format!("var/lib/stemma-agent/{name}"));
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
-/// Starts a fleet with an agent that reaches it through a proxy. Also returns the fleet's name.
+/// Starts a fleet with an agent that connects to the controller through a proxy. The last value is the fleet's name.
 fn fleet_behind_proxy() -> Result<(TempFleet, Proxy, TestAgent, String)> {
     let mut fleet = TempFleet::start()?;
     let proxy = Proxy::start(fleet.addresses().agents.trim_start_matches("https://").parse()?, SeededRng::new(1))?;
@@ -65,80 +68,89 @@ fn fleet_behind_proxy() -> Result<(TempFleet, Proxy, TestAgent, String)> {
     Ok((fleet, proxy, agent, identity.fleet))
 }
 
-/// Checks that an agent that is led to the server reports why it refuses the server, and sends it nothing.
-fn check_refuses_server(agent: &mut TestAgent, proxy: &Proxy, (other, unheard): &CountedServer, why: &str) -> Result<()> {
+/// Connects the proxy of an agent to a server that the agent must refuse. Checks that the agent logs and reports the
+/// reason, and sends no request to the server.
+fn check_refuses_server(
+    agent: &mut TestAgent,
+    proxy: &Proxy,
+    (address, request_count): &CountedServer,
+    reason: &str,
+) -> Result<()> {
     agent.kill()?;
-    proxy.set_target(*other);
+    proxy.set_target(*address);
     agent.start()?;
-    eventually("the agent tells of it", || {
+    eventually("the reason in the log and in the status", || {
         let log = agent.log();
-        ensure!(log.contains(why), "{log}");
-        let said = agent.status()?;
-        ensure!(said.contains(why), "{said}");
+        ensure!(log.contains(reason), "{log}");
+        let status = agent.status()?;
+        ensure!(status.contains(reason), "{status}");
         Ok(())
     })?;
-    ensure!(unheard.load(Ordering::Relaxed) == 0, "a server that it refuses was told something");
+    ensure!(request_count.load(Ordering::Relaxed) == 0, "the agent sent a request to a server that it refuses");
     Ok(())
 }
 
-/// Neither the certificate of a node, nor one that the nodes' issuer could be made to sign, lets anybody impersonate
-/// the controller.
+/// Nobody can impersonate the controller with the certificate of a node, or with a controller's certificate from the
+/// issuer of the nodes' certificates.
 #[test]
 fn s04_agent_refuses_server_with_agent_certificate() -> Result<()> {
-    let (fleet, proxy, mut agent, name) = fleet_behind_proxy()?;
-    let other = fleet.join("web-2", "prod/frontends")?;
-    let held: NodeCredentials = read_state_file(&other, "sync/credentials.json")?;
-    let chain = held.chain.into_iter().map(CertificateDer::from).collect();
-    let nodes_own = ServerKey { chain, key: PrivatePkcs8KeyDer::from(held.key).into() };
-    for own in [nodes_own, stand_in::server_key(&fleet.data(), &name, "agents")?] {
-        let server = serve_with_key(&fleet, &name, own)?;
+    let (fleet, proxy, mut agent, fleet_name) = fleet_behind_proxy()?;
+    let second_agent = fleet.join("web-2", "prod/frontends")?;
+    let credentials: NodeCredentials = read_state_file(&second_agent, "sync/credentials.json")?;
+    let chain = credentials.chain.into_iter().map(CertificateDer::from).collect();
+    let node_key = ServerKey { chain, key: PrivatePkcs8KeyDer::from(credentials.key).into() };
+    // `agents` is the issuer of the nodes' certificates.
+    for impostor_key in [node_key, stand_in::server_key(&fleet.data(), &fleet_name, "agents")?] {
+        let server = serve_with_key(&fleet, &fleet_name, impostor_key)?;
         check_refuses_server(&mut agent, &proxy, &server, "is not trusted: the certificate was not issued for this use")?;
     }
     proxy.set_target(fleet.addresses().agents.trim_start_matches("https://").parse()?);
+    // The agent accepts the real controller afterwards, so a new label reaches its host.
     fleet.stemma(&["label", "nodegroup", "prod/frontends", "tier=heard"])?;
-    eventually("the controller's own is taken", || {
+    eventually("an edit through the real controller", || {
         check_file_contains(&agent.path("etc/nginx/conf.d/site.conf"), "tier heard").with_context(|| agent.log())
     })
 }
 
-/// A party that holds the controller's keys could send a host the certificate of another host. For renewals, this is
-/// tested next to the agent's code.
+/// A party that has the controller's keys could send a host the certificate of another host. The host must refuse this
+/// certificate. A test in the agent's crate shows the same for renewals.
 #[test]
 fn w10_04_join_refuses_certificate_of_other_host() -> Result<()> {
     let (fleet, _proxy, agent, _) = fleet_behind_proxy()?;
-    let (held, identity): (NodeCredentials, HostIdentity) =
+    let (credentials, identity): (NodeCredentials, HostIdentity) =
         (read_state_file(&agent, "sync/credentials.json")?, read_state_file(&agent, "identity.json")?);
     let token = fleet.dir().join("token");
     std::fs::write(&token, fleet.stemma(&["token", "create"])?)?;
     let hash = fleet.stemma(&["token", "ca-hash"])?;
-    for (node, why) in [(identity.node, "for another key"), (uuid::Uuid::from_u128(7), "not this node's")] {
-        let (chain, root) = (held.chain.clone(), identity.root.clone());
+    // Both responses have the certificate of the first host: under the node that it names, and under another node.
+    for (node, reason) in [(identity.node, "for another key"), (uuid::Uuid::from_u128(7), "not this node's")] {
+        let (chain, root) = (credentials.chain.clone(), identity.root.clone());
         let answer = Bytes::from(encode(&EnrollResponse { node, fleet: identity.fleet.clone(), chain, root }));
         let handler = move |_: &Arc<Peer>, _: Request<RequestBody>| std::future::ready(Response::new(Full::new(answer.clone())));
         let address = stand_in::serve(&fleet.data(), &identity.fleet, &identity.fleet, Arc::new(SystemClock), handler)?;
         let host = tempfile::tempdir()?;
         let (root, token, url) = (host.path().to_string_lossy(), token.to_string_lossy(), format!("https://{address}"));
-        let words = ["--root", &root, "join", &url, "--token-file", &token, "--ca-hash", hash.trim()];
-        let output = run("stemma-agent", words)?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.code() == Some(1) && said.contains(why), "{why}: {} {said}", output.status);
+        let arguments = ["--root", &root, "join", &url, "--token-file", &token, "--ca-hash", hash.trim()];
+        let output = run("stemma-agent", arguments)?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(1) && stderr.contains(reason), "{reason}: {} {stderr}", output.status);
         let state = host.path().join("var/lib/stemma-agent");
-        let is_kept = |name: &str| state.join(name).exists();
-        ensure!(!is_kept("identity.json") && !is_kept("sync/credentials.json"), "{why}: it is kept");
+        let exists = |name: &str| state.join(name).exists();
+        ensure!(!exists("identity.json") && !exists("sync/credentials.json"), "{reason}: the refused certificate is stored");
     }
     Ok(())
 }
 
 #[test]
 fn w15_13_agent_refuses_server_of_other_fleet_under_same_root() -> Result<()> {
-    let (fleet, proxy, mut agent, name) = fleet_behind_proxy()?;
-    check_refuses_server(&mut agent, &proxy, &serve_controller(&fleet, &name, "another-fleet")?, "of another fleet")?;
+    let (fleet, proxy, mut agent, fleet_name) = fleet_behind_proxy()?;
+    check_refuses_server(&mut agent, &proxy, &serve_controller(&fleet, &fleet_name, "another-fleet")?, "of another fleet")?;
 
-    // Only the name matters: under the right name, the agent sends requests to the same server.
-    let (same, heard) = serve_controller(&fleet, &name, &name)?;
-    proxy.set_target(same);
-    eventually("a server of this fleet is asked", || {
-        ensure!(heard.load(Ordering::Relaxed) > 0, "{}", agent.log());
+    // The agent refused only the name: it sends requests to the same server with the right name.
+    let (address, request_count) = serve_controller(&fleet, &fleet_name, &fleet_name)?;
+    proxy.set_target(address);
+    eventually("a request to the server of this fleet", || {
+        ensure!(request_count.load(Ordering::Relaxed) > 0, "{}", agent.log());
         Ok(())
     })
 }

@@ -24,7 +24,8 @@ actions:
   - {op: set-attribute, args: {path: labels/tier, value: rule}}
 "#;
 
-/// A group that requires what the rule adds, with a file that reads it.
+/// A node group that requires the trait and the property of [`RULE`], and a task that writes the rule's label to a
+/// file.
 const SITE: &str = r#"kind: Release
 name: site
 version: "1"
@@ -46,12 +47,14 @@ roles: [web]
 requirements: {"trait:CUSTOM_COUNTED": required, "property:counted": ">= 2"}
 "#;
 
+/// Writes a file in the directory of the fleet, and returns its path.
 fn write_file(fleet: &TempFleet, name: &str, text: &str) -> Result<String> {
     let path = fleet.dir().join(name);
     std::fs::write(&path, text)?;
     Ok(path.to_string_lossy().into_owned())
 }
 
+/// Returns the JSON output of a `stemma` command.
 fn get_json(fleet: &TempFleet, words: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&fleet.stemma(&[words, &["-o", "json"]].concat())?)?)
 }
@@ -60,6 +63,7 @@ fn read_node(fleet: &TempFleet) -> Result<Value> {
     get_json(fleet, &["get", "node", "web-1"])
 }
 
+/// Returns the list of sources of a trait of node `web-1`, or null if the node does not have the trait.
 fn trait_sources(fleet: &TempFleet, name: &str) -> Result<Value> {
     Ok(read_node(fleet)?["trait_sources"][name].clone())
 }
@@ -70,8 +74,8 @@ fn rule_values_name_rule_and_end_with_deletion() -> Result<()> {
     fleet.stemma(&["apply", "-f", &write_file(&fleet, "site.yaml", SITE)?])?;
     let agent = fleet.join("web-1", "prod/web")?;
     eventually("the host has reported, and the requirement is not met", || {
-        let told = read_node(&fleet)?;
-        ensure!(told["findings"].to_string().contains("requirement.unmet") && told["last_seen"].is_string(), "{told}");
+        let node = read_node(&fleet)?;
+        ensure!(node["findings"].to_string().contains("requirement.unmet") && node["last_seen"].is_string(), "{node}");
         Ok(())
     })?;
     ensure!(!agent.path("/etc/host-label").exists());
@@ -101,46 +105,53 @@ fn rule_values_name_rule_and_end_with_deletion() -> Result<()> {
     check_restart_writes_nothing(&mut fleet)?;
     // An edit of the rule changes its values, and its deletion removes them.
     fleet.stemma(&["apply", "-f", &write_file(&fleet, "rule.yaml", &RULE.replace("CUSTOM_COUNTED", "CUSTOM_OTHER"))?])?;
-    eventually("the edit has come through", || {
+    eventually("the values of the edited rule", || {
         ensure!(trait_sources(&fleet, "CUSTOM_COUNTED")?.is_null());
         ensure!(trait_sources(&fleet, "CUSTOM_OTHER")? == json!(["rule cpus"]));
         Ok(())
     })?;
     fleet.stemma(&["delete", "inspectionrule", "cpus"])?;
-    eventually("it is gone", || {
-        let told = read_node(&fleet)?;
-        ensure!(told["trait_sources"]["CUSTOM_OTHER"].is_null() && told["labels"]["example.net/host"].is_null(), "{told}");
+    eventually("the end of the values of the deleted rule", || {
+        let node = read_node(&fleet)?;
+        ensure!(node["trait_sources"]["CUSTOM_OTHER"].is_null() && node["labels"]["example.net/host"].is_null(), "{node}");
         Ok(())
     })
 }
 
-/// Checks that a restart after a kill writes nothing: the node's versions and the number of audit entries stay the
-/// same.
+/// Kills the controller and starts it again. Checks that this writes nothing: the node's versions and values, and the
+/// number of audit entries, stay the same.
 fn check_restart_writes_nothing(fleet: &mut TempFleet) -> Result<()> {
-    eventually("the host has told what became of its tasks", || {
-        let told = read_node(fleet)?;
-        ensure!(told["state"] == "converged", "{told}");
+    eventually("the results of the host's tasks", || {
+        let node = read_node(fleet)?;
+        ensure!(node["state"] == "converged", "{node}");
         Ok(())
     })?;
-    let stands = |fleet: &TempFleet| -> Result<Value> {
-        let told = read_node(fleet)?;
-        Ok(json!([told["resource_version"], told["labels"], told["trait_sources"], told["generation"]]))
+    let stored_values = |fleet: &TempFleet| -> Result<Value> {
+        let node = read_node(fleet)?;
+        Ok(json!([node["resource_version"], node["labels"], node["trait_sources"], node["generation"]]))
     };
-    let before = stands(fleet)?;
-    let audited = get_json(fleet, &["audit"])?;
+    let values_before = stored_values(fleet)?;
+    let audit_before = get_json(fleet, &["audit"])?;
     fleet.crash_controller()?;
-    eventually("the host is heard again", || {
-        let told = read_node(fleet)?;
-        ensure!(told["connected"] == json!(true), "{told}");
+    eventually("the connection of the host", || {
+        let node = read_node(fleet)?;
+        ensure!(node["connected"] == json!(true), "{node}");
         Ok(())
     })?;
-    assert_eq!(stands(fleet)?, before);
-    let after = get_json(fleet, &["audit"])?;
-    let count = |audit: &Value| audit["audit"].as_array().or_else(|| audit.as_array()).map(Vec::len);
-    assert_eq!(count(&after).context("an audit")?, count(&audited).context("an audit")?, "nothing was written");
+    assert_eq!(stored_values(fleet)?, values_before);
+    let audit_after = get_json(fleet, &["audit"])?;
+    // The list of entries is the answer itself, or its field `audit`.
+    let entry_count = |audit: &Value| audit["audit"].as_array().or_else(|| audit.as_array()).map(Vec::len);
+    assert_eq!(
+        entry_count(&audit_after).context("an audit")?,
+        entry_count(&audit_before).context("an audit")?,
+        "nothing was written"
+    );
     Ok(())
 }
 
+/// No answer shows the content of a rule that was made sensitive: neither lists nor the audit, nor the error of a
+/// refused write. The rule cannot be made public again.
 #[test]
 fn sensitive_rule_is_hidden() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -148,92 +159,100 @@ fn sensitive_rule_is_hidden() -> Result<()> {
     let sensitive = format!("{RULE}sensitive: true\n");
     let path = write_file(&fleet, "rule.yaml", &sensitive)?;
     // Neither the write that hides the content nor the history shows what the rule contained before.
-    for words in [&["apply", "-f", &path, "--dry-run", "-o", "json"][..], &["apply", "-f", &path, "-o", "json"]] {
-        let told = fleet.stemma(words)?;
-        ensure!(!told.contains("CUSTOM_COUNTED"), "{told}");
+    for arguments in [&["apply", "-f", &path, "--dry-run", "-o", "json"][..], &["apply", "-f", &path, "-o", "json"]] {
+        let stdout = fleet.stemma(arguments)?;
+        ensure!(!stdout.contains("CUSTOM_COUNTED"), "{stdout}");
     }
     let shown = get_json(&fleet, &["get", "inspectionrule", "cpus"])?;
     assert_eq!((&shown["conditions"], &shown["actions"]), (&Value::Null, &Value::Null), "{shown}");
-    for words in [&["get", "inspectionrules", "-o", "json"][..], &["describe", "inspectionrule", "cpus"], &["audit"]] {
-        let told = fleet.stemma(words)?;
-        ensure!(!told.contains("CUSTOM_COUNTED"), "{words:?}: {told}");
+    for arguments in [&["get", "inspectionrules", "-o", "json"][..], &["describe", "inspectionrule", "cpus"], &["audit"]] {
+        let stdout = fleet.stemma(arguments)?;
+        ensure!(!stdout.contains("CUSTOM_COUNTED"), "{arguments:?}: {stdout}");
     }
     // The conflict of another manager does not show the content either, and nobody can make the rule public again.
-    let other = fleet.cli(&[
+    let refused_output = fleet.cli(&[
         "apply",
         "-f",
         &write_file(&fleet, "other.yaml", &sensitive.replace("CUSTOM_COUNTED", "CUSTOM_OTHER"))?,
         "--manager",
         "other",
     ])?;
-    let said = String::from_utf8_lossy(&other.stderr).into_owned();
-    ensure!(!other.status.success() && said.contains("actions") && !said.contains("CUSTOM_COUNTED"), "{said}");
-    let public = fleet.cli(&["apply", "-f", &write_file(&fleet, "rule.yaml", RULE)?])?;
-    ensure!(!public.status.success(), "{}", String::from_utf8_lossy(&public.stdout));
+    let stderr = String::from_utf8_lossy(&refused_output.stderr).into_owned();
+    ensure!(!refused_output.status.success() && stderr.contains("actions") && !stderr.contains("CUSTOM_COUNTED"), "{stderr}");
+    let public_output = fleet.cli(&["apply", "-f", &write_file(&fleet, "rule.yaml", RULE)?])?;
+    ensure!(!public_output.status.success(), "{}", String::from_utf8_lossy(&public_output.stdout));
     fleet.stemma(&["delete", "inspectionrule", "cpus"])?;
     Ok(())
 }
 
-/// A manifest of what is shown would delete the conditions and actions, and nobody could restore them.
+/// A sensitive rule is shown without its conditions and actions. An apply of such a manifest would delete them, and
+/// nobody could restore them.
 #[test]
-fn y07_sensitive_rule_is_unexported_and_kept_by_apply() -> Result<()> {
+fn y07_sensitive_rule_is_unexported_and_unchanged_by_apply() -> Result<()> {
     let fleet = TempFleet::start()?;
-    let open = RULE.replace("name: cpus", "name: open");
-    let all = format!("{RULE}sensitive: true\n---\n{open}");
-    let applied = fleet.stemma(&["apply", "-f", &write_file(&fleet, "rules.yaml", &all)?, "-o", "manifest"])?;
+    let public_rule = RULE.replace("name: cpus", "name: open");
+    let rules = format!("{RULE}sensitive: true\n---\n{public_rule}");
+    let applied = fleet.stemma(&["apply", "-f", &write_file(&fleet, "rules.yaml", &rules)?, "-o", "manifest"])?;
     ensure!(applied.contains("# Left out: inspectionrule/cpus is sensitive"), "{applied}");
     ensure!(applied.contains("name: open") && !applied.contains("name: cpus"), "{applied}");
-    let before = get_json(&fleet, &["get", "inspectionrule", "cpus"])?;
+    let rule_before = get_json(&fleet, &["get", "inspectionrule", "cpus"])?;
     for verb in ["get", "describe"] {
-        let (printed, said, status) = fleet.run_cli(&[verb, "inspectionrule", "cpus", "-o", "manifest"])?;
-        ensure!(status != 0 && printed.is_empty(), "{verb}: {said}");
-        ensure!(said.contains("inspectionrule/cpus is sensitive") && said.contains("keep the manifest"), "{said}");
+        let (stdout, stderr, status) = fleet.run_cli(&[verb, "inspectionrule", "cpus", "-o", "manifest"])?;
+        ensure!(status != 0 && stdout.is_empty(), "{verb}: {stderr}");
+        ensure!(stderr.contains("inspectionrule/cpus is sensitive") && stderr.contains("keep the manifest"), "{stderr}");
     }
 
-    let (printed, said, status) = fleet.run_cli(&["get", "inspectionrules", "-o", "manifest"])?;
-    ensure!(status == 0 && said.contains("left out: inspectionrule/cpus is sensitive"), "{said}");
-    ensure!(printed.starts_with("# Left out: inspectionrule/cpus is sensitive"), "{printed}");
-    ensure!(printed.contains("name: open") && !printed.contains("name: cpus"), "{printed}");
-    fleet.stemma(&["apply", "-f", &write_file(&fleet, "exported.yaml", &printed)?])?;
-    let after = get_json(&fleet, &["get", "inspectionrule", "cpus"])?;
-    assert_eq!((&after["generation"], &after["field_owners"]), (&before["generation"], &before["field_owners"]));
+    let (stdout, stderr, status) = fleet.run_cli(&["get", "inspectionrules", "-o", "manifest"])?;
+    ensure!(status == 0 && stderr.contains("left out: inspectionrule/cpus is sensitive"), "{stderr}");
+    ensure!(stdout.starts_with("# Left out: inspectionrule/cpus is sensitive"), "{stdout}");
+    ensure!(stdout.contains("name: open") && !stdout.contains("name: cpus"), "{stdout}");
+    fleet.stemma(&["apply", "-f", &write_file(&fleet, "exported.yaml", &stdout)?])?;
+    let rule_after = get_json(&fleet, &["get", "inspectionrule", "cpus"])?;
+    assert_eq!(
+        (&rule_after["generation"], &rule_after["field_owners"]),
+        (&rule_before["generation"], &rule_before["field_owners"])
+    );
     Ok(())
 }
 
-/// Ironic's clients create rules without a name. A manifest identifies a rule by its name.
+/// Ironic's clients create rules without a name. An export omits these rules with a note, because a manifest identifies
+/// a rule by its name.
 #[test]
 fn y07_export_reports_rule_without_name() -> Result<()> {
     let fleet = TempFleet::start()?;
     fleet.stemma(&["apply", "-f", &write_file(&fleet, "rule.yaml", RULE)?])?;
     let nameless = json!({"description": "no name", "actions": [{"op": "fail", "args": {"msg": "x"}}]});
+    // Without the headers for API versions, the client uses the controller's own API.
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?.without_versions();
-    let (status, made) = operator.send_typed("POST", "/v1/inspection_rules", "application/json", &nameless)?;
-    ensure!(status == 201, "{status}: {made}");
-    let uuid = made["uuid"].as_str().context("a uuid")?.to_owned();
-    let (printed, said, status) = fleet.run_cli(&["get", "inspectionrules", "-o", "manifest"])?;
-    let why = format!("inspectionrule/{uuid} has no name");
-    ensure!(status == 0 && printed.contains(&why) && said.contains(&why), "{printed}{said}");
-    let again = fleet.stemma(&["apply", "-f", &write_file(&fleet, "exported.yaml", &printed)?])?;
-    ensure!(again.contains("unchanged"), "{again}");
-    let (printed, said, status) = fleet.run_cli(&["get", "inspectionrule", &uuid, "-o", "manifest"])?;
-    ensure!(status != 0 && printed.is_empty(), "{said}");
+    let (status, created) = operator.send_typed("POST", "/v1/inspection_rules", "application/json", &nameless)?;
+    ensure!(status == 201, "{status}: {created}");
+    let uuid = created["uuid"].as_str().context("a uuid")?.to_owned();
+    let (stdout, stderr, status) = fleet.run_cli(&["get", "inspectionrules", "-o", "manifest"])?;
+    let note = format!("inspectionrule/{uuid} has no name");
+    ensure!(status == 0 && stdout.contains(&note) && stderr.contains(&note), "{stdout}{stderr}");
+    let applied = fleet.stemma(&["apply", "-f", &write_file(&fleet, "exported.yaml", &stdout)?])?;
+    ensure!(applied.contains("unchanged"), "{applied}");
+    let (stdout, stderr, status) = fleet.run_cli(&["get", "inspectionrule", &uuid, "-o", "manifest"])?;
+    ensure!(status != 0 && stdout.is_empty(), "{stderr}");
     Ok(())
 }
 
-/// Ironic's command, in the version that its script was validated with.
+/// The package of Ironic's command, in the version with which this test was written.
 const CLIENT_PACKAGE: [&str; 1] = ["python-ironicclient==6.3.0"];
 
+/// The command `baremetal` creates, shows, lists, changes and deletes a rule. A rule with an unsupported action is
+/// refused.
 #[test]
 fn ironic_command_manages_rules() -> Result<()> {
     let venv = environment(env!("CARGO_TARGET_TMPDIR"), "ironic-rules", &CLIENT_PACKAGE)?;
     let controller = PlainController::start()?;
     let admin = controller.addresses.admin.clone();
-    let baremetal = |words: &[&str]| -> Result<String> {
+    let baremetal = |arguments: &[&str]| -> Result<String> {
         let mut command = Command::new(venv.join("bin/baremetal"));
         command.args(["--os-auth-type", "none", "--os-endpoint", &admin, "--max-retries", "0", "inspection", "rule"]);
-        let output = command.args(words).output()?;
+        let output = command.args(arguments).output()?;
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure!(output.status.success(), "{words:?}: {text}");
+        ensure!(output.status.success(), "{arguments:?}: {text}");
         Ok(text)
     };
     let uuid = "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6";
@@ -251,8 +270,8 @@ fn ironic_command_manages_rules() -> Result<()> {
     let shown: Value = serde_json::from_str(&shown)?;
     assert_eq!((&shown["description"], &shown["priority"]), (&json!("second"), &json!(7)), "{shown}");
     ensure!(shown.to_string().contains("CUSTOM_B"), "{shown}");
-    let wrong = baremetal(&["create", "--actions", r#"[{"op": "api-call", "args": {"url": "http://x"}}]"#]).unwrap_err();
-    ensure!(wrong.to_string().contains("api-call is not done by Stemma"), "{wrong}");
+    let error = baremetal(&["create", "--actions", r#"[{"op": "api-call", "args": {"url": "http://x"}}]"#]).unwrap_err();
+    ensure!(error.to_string().contains("api-call is not supported by Stemma"), "{error}");
     baremetal(&["delete", uuid])?;
     ensure!(!baremetal(&["list"])?.contains(uuid));
     controller.stop()

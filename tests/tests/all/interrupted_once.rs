@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use stemma_tests::fleet::{TempFleet, TestAgent};
 use stemma_tests::program::{RunningProgram, eventually, run};
 
-/// Restores the default handling of SIGHUP, which the test runner may have disabled.
+/// Command that starts a program with the default handling of SIGHUP, which the test runner may have disabled.
 const ACCEPT_HANGUP: [&str; 2] = ["env", "--default-signal=HUP"];
+/// Command that starts a program with SIGHUP ignored, as `nohup` does.
 const IGNORE_HANGUP: [&str; 2] = ["env", "--ignore-signal=HUP"];
 
 /// The script of each task. It writes that it has begun, and ends when the file `go` exists.
@@ -19,7 +20,7 @@ const TASK_SCRIPT: &str = "echo begun >>\"$STEMMA_ROOT/begun\"; until test -e \"
 
 /// Creates a fleet and a host with five tasks in sequence. They do nothing while the host has the file `off`, which
 /// exists at first. No agent runs on the host.
-fn host_of_five_tasks() -> Result<(TempFleet, TestAgent)> {
+fn host_with_five_tasks() -> Result<(TempFleet, TestAgent)> {
     let fleet = TempFleet::start()?;
     let task = |number: usize| -> Value {
         let requires: Vec<String> = (number > 1).then(|| format!("s{}", number - 1)).into_iter().collect();
@@ -43,7 +44,8 @@ fn host_of_five_tasks() -> Result<(TempFleet, TestAgent)> {
     Ok((fleet, host))
 }
 
-/// Starts `once` with tasks that wait for the file `go`. Returns when the first task runs.
+/// Starts `once` with tasks that wait for the file `go`. Returns when the first task runs. `prefix` is a command that
+/// starts `once`, or is empty.
 fn begin_once(host: &TestAgent, prefix: &[&str]) -> Result<RunningProgram> {
     for name in ["off", "go", "begun"] {
         let _ = std::fs::remove_file(host.path(name));
@@ -72,8 +74,8 @@ fn wait_for_log(program: &RunningProgram, text: &str, task: &str) -> Result<()> 
     })
 }
 
-/// Lets the tasks end. Returns the output of `once`. Fails if the exit status is 0 and `is_success` is false, or the
-/// other way round.
+/// Creates the file `go`, so that the running task ends. Returns the line that `once` prints. Fails if `once` ends with
+/// 0 and `is_success` is false, or with another status and `is_success` is true.
 fn finish_once(host: &TestAgent, once: RunningProgram, is_success: bool) -> Result<String> {
     std::fs::write(host.path("go"), "")?;
     let output = once.next_line()?;
@@ -82,25 +84,27 @@ fn finish_once(host: &TestAgent, once: RunningProgram, is_success: bool) -> Resu
     Ok(output)
 }
 
+/// Runs a subcommand of `stemma-agent`, which must succeed. Returns its standard output.
 fn run_subcommand(host: &TestAgent, subcommand: &str) -> Result<String> {
     let output = run("stemma-agent", ["--root", &host.path("").to_string_lossy(), subcommand])?;
     ensure!(output.status.success(), "{subcommand}: {output:?}");
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Previously, `once` ended with 0 and did not report the remaining tasks. When its terminal closed it died, and the
-/// result of the command was unknown.
+/// Regression: after a signal, `once` ended with 0 and did not report the remaining tasks. When its terminal closed,
+/// `once` ended during a task, and the result of this task was unknown.
 #[test]
 fn y02_once_finishes_running_task_when_signaled() -> Result<()> {
-    let (_fleet, host) = host_of_five_tasks()?;
-    for (words, signals, signal_name) in [
+    let (_fleet, host) = host_with_five_tasks()?;
+    for (prefix, signals, signal_name) in [
         (ACCEPT_HANGUP, &[Signal::INT][..], "SIGINT"),
         (ACCEPT_HANGUP, &[Signal::HUP][..], "SIGHUP"),
+        // `once` ignores SIGHUP here, as under `nohup`, and stops only at SIGTERM.
         (IGNORE_HANGUP, &[Signal::HUP, Signal::TERM][..], "SIGTERM"),
     ] {
-        let once = begin_once(&host, &words)?;
+        let once = begin_once(&host, &prefix)?;
         let status = || host.status();
-        eventually("it is said to run", || {
+        eventually("the state `running`", || {
             let text = status()?;
             ensure!(text.contains("state     running\n"), "{text}");
             Ok(())
@@ -120,11 +124,12 @@ fn y02_once_finishes_running_task_when_signaled() -> Result<()> {
     Ok(())
 }
 
-/// Previously, the tasks continued, the message denied that any was applied, and an agent started at the same time
-/// ended with 1.
+/// Regression: after a pause, `once` continued with the next tasks, and its message stated that no task was applied. An
+/// agent that started during `once` ended with 1.
 #[test]
 fn y02_once_stops_after_running_task_when_paused() -> Result<()> {
-    let (_fleet, mut host) = host_of_five_tasks()?;
+    let (_fleet, mut host) = host_with_five_tasks()?;
+    // First, the host is paused while `once` runs without an agent.
     let once = begin_once(&host, &[])?;
     let stdout = run_subcommand(&host, "pause")?;
     ensure!(stdout.contains("(a `stemma-agent once` is running: "), "{stdout}");
@@ -134,6 +139,7 @@ fn y02_once_stops_after_running_task_when_paused() -> Result<()> {
     check_begun_tasks(&host, 1)?;
     run_subcommand(&host, "resume")?;
 
+    // An agent that starts during `once` waits for the end of `once`.
     let once = begin_once(&host, &[])?;
     host.start()?;
     eventually("the agent waits", || {
@@ -162,8 +168,8 @@ fn y02_once_stops_after_running_task_when_paused() -> Result<()> {
     check_begun_tasks(&host, 1)
 }
 
-/// Starts `check` while a task runs, and returns when it waits for the task. Before that, `resolve-unknown` must refuse
-/// the task.
+/// Checks that `resolve-unknown` refuses a task that runs. Then starts `check`, and returns when `check` waits for the
+/// task.
 fn begin_check(host: &TestAgent, task: &str) -> Result<RunningProgram> {
     let root = host.path("");
     let root_text = root.to_string_lossy();
@@ -178,12 +184,12 @@ fn begin_check(host: &TestAgent, task: &str) -> Result<RunningProgram> {
     Ok(check)
 }
 
-/// Previously, `check` reported that the end of a running task is unknown and ended with 1, and `resolve-unknown`
-/// resolved the task.
+/// Regression: `check` reported that the result of a running task is unknown, and ended with 1. `resolve-unknown` set a
+/// result for the running task.
 #[test]
 fn y02_check_waits_for_running_task() -> Result<()> {
     // A task of `once`, with a guard.
-    let (fleet, host) = host_of_five_tasks()?;
+    let (fleet, host) = host_with_five_tasks()?;
     let once = begin_once(&host, &[])?;
     let check = begin_check(&host, "s1")?;
     std::fs::write(host.path("off"), "")?;
@@ -192,10 +198,10 @@ fn y02_check_waits_for_running_task() -> Result<()> {
     ensure!(has_succeeded, "{log}");
 
     // A task of the agent, without a guard.
-    let first = json!({"id": "t", "type": "shell", "tags": ["x"], "parameters": {"script": TASK_SCRIPT}});
-    let second = json!({"id": "u", "type": "shell", "tags": ["x"], "requires": ["t"], "parameters": {"command": ["true"], "unless": ["true"]}});
+    let first_task = json!({"id": "t", "type": "shell", "tags": ["x"], "parameters": {"script": TASK_SCRIPT}});
+    let second_task = json!({"id": "u", "type": "shell", "tags": ["x"], "requires": ["t"], "parameters": {"command": ["true"], "unless": ["true"]}});
     let objects = json!([
-        {"kind": "Release", "name": "r", "version": "2", "roles": {"all": {"tags": ["x"]}}, "tags": {"x": {}}, "tasks": [first, second]},
+        {"kind": "Release", "name": "r", "version": "2", "roles": {"all": {"tags": ["x"]}}, "tags": {"x": {}}, "tasks": [first_task, second_task]},
         {"kind": "Cluster", "name": "d", "release": "r@2"},
         {"kind": "NodeGroup", "cluster": "d", "name": "g", "roles": ["all"]},
     ]);

@@ -1,5 +1,4 @@
-//! The errors that a person reads who joins a host with a wrong token, address or hash. Each error says what to do
-//! next.
+//! Tests of the errors of `stemma-agent join` for a wrong token, address or hash. Each error proposes the next step.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -15,27 +14,29 @@ const LISTENER_ADVICE: &str = "is this the agents' listener (the controller prin
 const TOKEN_ADVICE: &str = "make another with `stemma token create`";
 const HASH_ADVICE: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
+/// The last line that `token create` prints on standard error is a command that joins a host. It has `FILE` in place of
+/// the file of the token. An invalid `--ttl` is refused.
 #[test]
 fn printed_join_command_joins_host() -> Result<()> {
     let fleet = TempFleet::start()?;
-    let made = fleet.cli(&["token", "create", "--ttl", "1h"])?;
-    let told = String::from_utf8(made.stderr)?;
-    ensure!(told.starts_with("good for one host, into no group, until "), "{told}");
-    ensure!(["(in 59 min)", "(in 60 min)"].iter().any(|left| told.contains(left)), "{told}");
+    let created = fleet.cli(&["token", "create", "--ttl", "1h"])?;
+    let stderr = String::from_utf8(created.stderr)?;
+    ensure!(stderr.starts_with("good for one host, into no group, until "), "{stderr}");
+    ensure!(["(in 59 min)", "(in 60 min)"].iter().any(|remaining| stderr.contains(remaining)), "{stderr}");
     let (root, file) = (fleet.dir().join("host"), fleet.dir().join("token"));
     std::fs::create_dir(&root)?;
-    std::fs::write(&file, made.stdout)?;
+    std::fs::write(&file, created.stdout)?;
     let file = file.to_string_lossy();
-    let command = told.lines().last().unwrap_or_default().replace("FILE", &file);
+    let command = stderr.lines().last().unwrap_or_default().replace("FILE", &file);
     let mut words = command.split_whitespace();
-    ensure!(words.next() == Some("stemma-agent"), "{told}");
+    ensure!(words.next() == Some("stemma-agent"), "{stderr}");
     let root = root.to_string_lossy();
-    let joined = run("stemma-agent", ["--root", &root].into_iter().chain(words))?;
-    ensure!(joined.status.success(), "{command}: {}", String::from_utf8_lossy(&joined.stderr));
-    for wrong in ["3600", "soon"] {
-        let refused = fleet.cli(&["token", "create", "--ttl", wrong])?;
-        let text = String::from_utf8_lossy(&refused.stderr);
-        ensure!(refused.status.code() == Some(2) && text.contains("write it as 90s, 30m, 1h30m, 7d or 2w"), "{text}");
+    let join_output = run("stemma-agent", ["--root", &root].into_iter().chain(words))?;
+    ensure!(join_output.status.success(), "{command}: {}", String::from_utf8_lossy(&join_output.stderr));
+    for invalid_ttl in ["3600", "soon"] {
+        let refused_output = fleet.cli(&["token", "create", "--ttl", invalid_ttl])?;
+        let text = String::from_utf8_lossy(&refused_output.stderr);
+        ensure!(refused_output.status.code() == Some(2) && text.contains("write it as 90s, 30m, 1h30m, 7d or 2w"), "{text}");
     }
     Ok(())
 }
@@ -45,71 +46,73 @@ fn join_error_names_remedy() -> Result<()> {
     let fleet = TempFleet::start()?;
     let token = fleet.stemma(&["token", "create"])?.trim().to_owned();
     let hash = fleet.stemma(&["token", "ca-hash"])?.trim().to_owned();
-    let (agents, admin) = (fleet.addresses().agents.clone(), fleet.addresses().admin.clone());
-    let nobody = ClosedPort::new()?;
-    let closed = format!("https://{}", nobody.address());
-    let plain = plain_http_server()?;
-    let spent = format!("{}.{}", token.split('.').next().unwrap_or_default(), "0".repeat(43));
+    let (agent_url, admin_url) = (fleet.addresses().agents.clone(), fleet.addresses().admin.clone());
+    let closed_port = ClosedPort::new()?;
+    let closed_url = format!("https://{}", closed_port.address());
+    let plain_url = start_plain_http_server()?;
+    let wrong_token = format!("{}.{}", token.split('.').next().unwrap_or_default(), "0".repeat(43));
     let other_hash = "0".repeat(64);
-    for (what, url, token, hash, said, to_do) in [
-        ("a closed port", &closed, &token, &hash, "cannot be reached", LISTENER_ADVICE),
-        ("a plain HTTP server", &plain, &token, &hash, "does not speak TLS", LISTENER_ADVICE),
-        ("the admin's address", &admin.replace("http://", "https://"), &token, &hash, "", LISTENER_ADVICE),
-        ("another hash", &agents, &token, &other_hash, "is not trusted", HASH_ADVICE),
-        ("a wrong token", &agents, &spent, &hash, "refused (403)", TOKEN_ADVICE),
-        ("nothing", &agents, &token, &hash, "joined", ""),
-        ("a token that was used", &agents, &token, &hash, "refused (403)", TOKEN_ADVICE),
+    // Each entry has the case, the arguments of `join`, a part of the output, and the end of the output.
+    for (case, url, token, hash, expected_text, advice) in [
+        ("a closed port", &closed_url, &token, &hash, "cannot be reached", LISTENER_ADVICE),
+        ("a plain HTTP server", &plain_url, &token, &hash, "does not speak TLS", LISTENER_ADVICE),
+        ("the admin's address", &admin_url.replace("http://", "https://"), &token, &hash, "", LISTENER_ADVICE),
+        ("another hash", &agent_url, &token, &other_hash, "is not trusted", HASH_ADVICE),
+        ("a wrong token", &agent_url, &wrong_token, &hash, "refused (403)", TOKEN_ADVICE),
+        ("no mistake", &agent_url, &token, &hash, "joined", ""),
+        ("a token that was used", &agent_url, &token, &hash, "refused (403)", TOKEN_ADVICE),
     ] {
-        let root = fleet.dir().join(what.replace(' ', "-"));
+        let root = fleet.dir().join(case.replace(' ', "-"));
         std::fs::create_dir_all(&root)?;
         let file = root.join("token");
         std::fs::write(&file, token)?;
         let (root, file) = (root.to_string_lossy(), file.to_string_lossy());
         let words = ["--root", &root, "join", url, "--name", "web-1", "--token-file", &file, "--ca-hash", hash];
         let output = run("stemma-agent", words)?;
-        let told = String::from_utf8([output.stdout, output.stderr].concat())?;
-        ensure!(told.contains(said) && told.trim_end().ends_with(to_do), "{what}: {told}");
-        ensure!(!told.contains("InvalidContentType"), "{what}: {told}");
+        let text = String::from_utf8([output.stdout, output.stderr].concat())?;
+        ensure!(text.contains(expected_text) && text.trim_end().ends_with(advice), "{case}: {text}");
+        // This is the TLS library's name of an error, which helps no operator.
+        ensure!(!text.contains("InvalidContentType"), "{case}: {text}");
     }
     Ok(())
 }
 
 /// Starts a server that answers each connection in plain HTTP. Returns its URL, with the scheme `https`.
-fn plain_http_server() -> Result<String> {
+fn start_plain_http_server() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("https://{}", listener.local_addr()?);
     std::thread::spawn(move || {
         for mut connection in listener.incoming().map_while(Result::ok) {
-            let mut first = [0; 64];
-            // This test does not care about clients that close the connection early.
-            let _ = connection.read(&mut first);
+            let mut request = [0; 64];
+            // A client may close the connection before it has the response, so errors are ignored.
+            let _ = connection.read(&mut request);
             let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         }
     });
     Ok(url)
 }
 
-/// A host and a command with a proxy in their environment connect to their controller directly, and never to the proxy.
+/// The agent and the operator's command connect to the controller directly, even if their environment names a proxy.
 #[test]
 fn y09_join_ignores_proxy_of_environment() -> Result<()> {
     let proxy = TcpListener::bind("127.0.0.1:0")?;
     proxy.set_nonblocking(true)?;
     let url = format!("http://{}", proxy.local_addr()?);
     let names = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
-    let set = names.map(|name| OsString::from(format!("{name}={url}")));
+    let variables = names.map(|name| OsString::from(format!("{name}={url}")));
     let mut fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
     let site = "{kind: Cluster, name: c, labels: {tier: gold}}\n---\n{kind: NodeGroup, cluster: c, name: g}\n";
     std::fs::write(&file, site)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
-    fleet.set_host_wrapper(std::iter::once(OsString::from("env")).chain(set.clone()).collect());
+    fleet.set_host_wrapper(std::iter::once(OsString::from("env")).chain(variables.clone()).collect());
     let agent = fleet.join("n1", "c/g")?;
-    eventually("the host is told", || check_file_contains(&agent.path("run/stemma/labels.json"), "\"tier\":\"gold\""))?;
+    eventually("the label on the host", || check_file_contains(&agent.path("run/stemma/labels.json"), "\"tier\":\"gold\""))?;
     let mut command = Command::new("env");
-    command.args(&set).arg(path("stemma")).arg("--context").arg(fleet.context()).args(["get", "nodes"]);
-    let listed = command.output()?;
-    let (said, errors) = (String::from_utf8_lossy(&listed.stdout), String::from_utf8_lossy(&listed.stderr));
-    ensure!(listed.status.success() && said.contains("n1"), "{said}{errors}");
-    ensure!(proxy.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "somebody called the proxy");
+    command.args(&variables).arg(path("stemma")).arg("--context").arg(fleet.context()).args(["get", "nodes"]);
+    let output = command.output()?;
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success() && stdout.contains("n1"), "{stdout}{stderr}");
+    ensure!(proxy.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "a program connected to the proxy");
     Ok(())
 }

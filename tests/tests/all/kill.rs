@@ -1,4 +1,4 @@
-//! Tests of SIGKILL at random points, and between the commit of a write and its answer. No acknowledged write is lost.
+//! Tests of SIGKILL at random points, and between the commit of a write and its answer. No answered write is lost.
 //! No write is made twice or in part, and no file is torn. No manual repair is needed. The seed is printed. A run with
 //! `STEMMA_SEED` set to it repeats the choices.
 
@@ -29,33 +29,37 @@ const MAX_DELAY_MS: usize = 80;
 const WRITER_COUNT: usize = 8;
 /// Minimum number of kills that fall between the commit of a write and its answer.
 const MIN_UNANSWERED_KILLS: u64 = 20;
-/// Minimum number of deleted objects.
+/// Minimum number of deletions that the test makes and checks.
 const MIN_DELETED: usize = 10;
-/// Maximum number of kills of the controller for each kill that has to fall between commit and answer.
+/// Maximum number of kills of the controller for each required kill between a commit and its answer.
 const MAX_KILLS_PER_UNANSWERED_KILL: u64 = 3;
-/// Maximum number of pauses of the controller until one falls between commit and answer.
+/// Maximum number of pauses of the controller before each kill. The test searches for a pause that falls between a
+/// commit and its answer. Such a pause is the last one.
 const MAX_PAUSES: usize = 8;
 /// Maximum number of answers before a pause, of all writers together.
 const MAX_ANSWERS_BEFORE_PAUSE: usize = 8;
-/// One in this many writes is to an object that all writers write.
+/// Mean number of writes of a writer for each write to an object that all writers share.
 const SHARED_WRITE_INTERVAL: usize = 4;
 
-/// Returns the factor by which a long run repeats more often.
+/// Returns the factor for the numbers of kills: 5 in a long run, else 1.
 fn repeat_factor() -> u64 {
     if is_long() { 5 } else { 1 }
 }
 
-/// A writer that makes all possible writes again and again, each time on new objects of its own. Now and then it writes
-/// to an object that all writers share. Only one writer writes rules.
+/// A writer that repeats the list of all kinds of writes, each time on new objects of its own. Some of its writes are
+/// to an object that all writers share. Only one writer writes inspection rules.
 struct Writer {
     number: usize,
+    /// Number of times that the list of writes was begun. It is a part of the names of the objects.
     round_count: usize,
+    /// The next writes: method, path, body.
     queue: VecDeque<(&'static str, String, Value)>,
-    /// Idempotency keys of the creations whose path only the answer contains.
+    /// Idempotency keys of writes that create an object whose path only the answer contains.
     unlisted: Vec<Uuid>,
 }
 
 impl Writer {
+    /// Returns the next write, under a random idempotency key.
     fn next_write(&mut self, rng: &mut SeededRng) -> OperatorWrite {
         let key = Uuid::from_u64_pair(rng.next_u64(), rng.next_u64());
         if rng.next_below(SHARED_WRITE_INTERVAL) == 0 {
@@ -76,8 +80,8 @@ impl Writer {
         OperatorWrite { method, path, body, key }
     }
 
-    /// Records the key of a creation whose path only the answer contains. The key is recorded even without an answer,
-    /// because an unanswered write is sent again before the next writes.
+    /// Records the key of a write if only its answer contains the path of the created object. The key is recorded even
+    /// without an answer, because an unanswered write is sent again before the next writes.
     fn record_sent(&mut self, write: &OperatorWrite) -> Result<()> {
         if UNLISTED_CREATIONS.contains(&writes::find_endpoint(write.method, &write.path)?) {
             self.unlisted.push(write.key);
@@ -97,21 +101,23 @@ impl Writer {
     }
 }
 
-/// Returns the number of the writer that writes rules: the last one that starts before them in the list of writes. One
-/// request deletes all rules, so only this writer may create any.
+/// Returns the number of the only writer that writes inspection rules. A request of this writer deletes all rules, so
+/// the rules of another writer would be lost. The writers start at different places in the list of writes. The result
+/// is the last writer that starts before the rules, so this writer soon writes them.
 fn rule_writer_number() -> usize {
-    let all = writes_with_suffix("", true);
-    let first = all.iter().position(|(_, path, _)| path.starts_with(RULES_PATH)).expect("rules are written");
-    first * WRITER_COUNT / all.len()
+    let writes = writes_with_suffix("", true);
+    let first_rule_index = writes.iter().position(|(_, path, _)| path.starts_with(RULES_PATH)).expect("rules are written");
+    first_rule_index * WRITER_COUNT / writes.len()
 }
 
-/// The result of one writer: the answered writes, and the one that was pending when the controller ended.
+/// The result of one writer: the answered writes, each with the status of its answer, and the write that was pending
+/// when the controller ended.
 struct WriterLog {
     answered: Vec<(OperatorWrite, u16)>,
     unanswered: Option<OperatorWrite>,
 }
 
-/// An event of the write with this key.
+/// An event of a write, with its idempotency key: the write is sent, or its answer has arrived.
 enum WriterEvent {
     Sent(Uuid),
     Answered(Uuid),
@@ -128,7 +134,7 @@ fn write_until_killed(
     loop {
         writer.queue_deletion(&mut operator);
         let write = writer.next_write(&mut rng);
-        // The receiver is dropped before the controller is killed.
+        // The receiver is dropped before the controller is killed, so a failed send is ignored.
         let _closed = sender.send(WriterEvent::Sent(write.key));
         writer.record_sent(&write)?;
         match operator.write(&write) {
@@ -145,9 +151,10 @@ fn write_until_killed(
 /// Creates writers that start at different places in the list of writes, so that each kill interrupts different writes.
 fn create_writers(fleet: &TempFleet, rng: &mut SeededRng) -> Result<Vec<Writer>> {
     let (data, addresses) = (fleet.data(), fleet.addresses());
-    let begin = |number: usize, mut rng: SeededRng| -> Result<Writer> {
+    let create_writer = |number: usize, mut rng: SeededRng| -> Result<Writer> {
         let mut operator = OperatorClient::from_data(&data, addresses)?;
         let mut writer = Writer { number, round_count: 0, queue: VecDeque::new(), unlisted: Vec::new() };
+        // The writer makes the writes before its start, so that only later writes remain in its list.
         for _ in 0..number * writes_with_suffix("", true).len() / WRITER_COUNT {
             let write = writer.next_write(&mut rng);
             let (status, body) = operator.write(&write)?;
@@ -156,17 +163,17 @@ fn create_writers(fleet: &TempFleet, rng: &mut SeededRng) -> Result<Vec<Writer>>
         Ok(writer)
     };
     std::thread::scope(|scope| {
-        let begin = &begin;
+        let create_writer = &create_writer;
         let spawn = |number| {
             let rng = SeededRng::new(rng.next_u64());
-            scope.spawn(move || begin(number, rng))
+            scope.spawn(move || create_writer(number, rng))
         };
         let threads: Vec<_> = (0..WRITER_COUNT).map(spawn).collect();
         threads.into_iter().map(|writer| writer.join().expect("a writer does not panic")).collect()
     })
 }
 
-/// The pending writes of all writers, according to their events.
+/// The writes of all writers that were sent and not answered, according to the events of the writers.
 struct PendingWrites {
     events: Receiver<WriterEvent>,
     keys: BTreeSet<Uuid>,
@@ -193,7 +200,7 @@ impl PendingWrites {
         }
     }
 
-    /// Returns whether one of the pending writes is in the store.
+    /// Returns whether this copy of the store has a pending write. Records all events that have arrived first.
     fn is_any_stored(&mut self, stored: &StoreCopy) -> bool {
         while let Ok(event) = self.events.try_recv() {
             self.record(&event);
@@ -202,9 +209,9 @@ impl PendingWrites {
     }
 }
 
-/// Pauses the controller at random points until its store has a write that was not answered. A kill then falls between
-/// commit and answer. If no point of several qualifies, the controller stays paused at the last one. Returns a copy of
-/// the store at that point.
+/// Pauses the controller at random points until its store has a write that was not answered. A kill at this point falls
+/// between the commit and its answer. After [`MAX_PAUSES`] pauses, the last point is used in any case. The controller
+/// remains paused. Returns a copy of the store.
 fn pause_between_commit_and_answer(fleet: &TempFleet, rng: &mut SeededRng, receiver: Receiver<WriterEvent>) -> Result<StoreCopy> {
     let mut pending = PendingWrites { events: receiver, keys: BTreeSet::new() };
     for _ in 1..MAX_PAUSES {
@@ -282,18 +289,18 @@ fn resend_unanswered(fleet: &TempFleet, stored: &StoreCopy, logs: &[WriterLog]) 
     let deleted: Vec<_> = all_writes(logs).filter(|write| write.method == "DELETE").filter(is_object).collect();
     for write in &deleted {
         let (status, body) = operator.get(&write.path)?;
-        ensure!(status == 404, "{write:?}, and it is there: {status} {body}");
+        ensure!(status == 404, "{write:?}: the deleted object exists: {status} {body}");
     }
     Ok(deleted.len())
 }
 
-/// Returns all writes that were tried.
+/// Returns all writes that were sent, answered or not.
 fn all_writes(logs: &[WriterLog]) -> impl Iterator<Item = &OperatorWrite> {
     logs.iter().flat_map(|log| log.answered.iter().map(|(write, _)| write).chain(&log.unanswered))
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "how often the moment in question was met")]
+#[allow(clippy::print_stdout, reason = "the output shows the number of kills between a commit and its answer")]
 fn controller_stores_each_write_once_when_killed() -> Result<()> {
     let mut rng = SeededRng::from_env()?;
     // The check at the end needs the whole history, so none of it is dropped during the test.
@@ -303,11 +310,13 @@ fn controller_stores_each_write_once_when_killed() -> Result<()> {
     eventually("the first convergence", || check_files(&web))?;
     let mut writers = create_writers(&fleet, &mut rng)?;
     let (mut kills, mut unanswered_kills, mut unanswered, mut answered, mut deleted) = (0, 0, 0, 0, 0);
+    // The kinds of writes that no writer has sent yet.
     let mut untried = writes::write_rows();
     while unanswered_kills < MIN_UNANSWERED_KILLS * repeat_factor() || deleted < MIN_DELETED || !untried.is_empty() {
         kills += 1;
         let (logs, stored) = kill_under_writers(&mut fleet, &mut rng, &mut writers)?;
         answered += logs.iter().map(|writer| writer.answered.len()).sum::<usize>();
+        // `found` is the number of writes that this kill left stored but not answered.
         let found = check_committed(&stored, &logs).with_context(|| format!("kill {kills}"))?;
         unanswered += found;
         unanswered_kills += u64::from(found > 0);
@@ -348,8 +357,8 @@ fn agent_loses_no_edit_and_tears_no_file_when_killed() -> Result<()> {
         std::thread::sleep(Duration::from_millis(rng.next_below(MAX_DELAY_MS) as u64));
         web.kill()?;
         web.start()?;
-        ensure!(write.wait()?, "the controller runs, and takes the write");
-        ensure!(stored_number(&fleet)? == number, "kill {number}: acknowledged and lost");
+        ensure!(write.wait()?, "the controller runs, so the write succeeds");
+        ensure!(stored_number(&fleet)? == number, "kill {number}: an answered write is lost");
         check_existing_files(&web)?;
         if number % KILLS_PER_CHECK == 0 {
             wait_for_edit(&fleet, &web, &format!("after-{number}")).with_context(|| format!("kill {number}"))?;
@@ -366,13 +375,14 @@ fn wait_for_edit(fleet: &TempFleet, web: &TestAgent, tier: &str) -> Result<()> {
         check_file_contains(&web.path("run/stemma/labels.json"), &format!("\"tier\":\"{tier}\"")).with_context(|| web.log())?;
         check_file_contains(&web.path("etc/nginx/conf.d/site.conf"), &format!("tier {tier}")).with_context(|| web.log())
     })?;
-    eventually("the command that reads the label, run for its last value", || {
+    eventually("the output of the command for the last value", || {
         let text = std::fs::read_to_string(web.path("var/log/site.log"))?;
         ensure!(text.ends_with(&format!("serves {tier}\n")), "{text}\n{}", web.log());
         Ok(())
     })
 }
 
+/// Returns the label `number` of the node group, or 0 if the group does not have the label.
 fn stored_number(fleet: &TempFleet) -> Result<u64> {
     let group = eventually("the controller answers", || fleet.stemma(&["get", "nodegroup", "prod/frontends", "-o", "json"]))?;
     let group: Value = serde_json::from_str(&group)?;

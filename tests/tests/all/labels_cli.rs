@@ -5,7 +5,7 @@ use serde_json::Value;
 use stemma_tests::fleet::TempFleet;
 use stemma_tests::shared;
 
-/// The cases that differ from Magnum, each with its reason.
+/// The recorded cases in which Stemma's result differs from Magnum's, each with the reason.
 const DIFFERENCES: &[(&str, &str)] = &[
     ("cluster-create/only-eq", KEY_REASON),
     ("cluster-create/spaces", KEY_REASON),
@@ -30,19 +30,19 @@ fn labels_of_new_object_are_parsed_like_magnum_command() -> Result<()> {
     let vectors: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
     let fleet = TempFleet::start()?;
     fleet.stemma(&["create", "cluster", "home"])?;
-    let mut wrong = Vec::new();
-    for (n, case) in vectors["vectors"].as_array().context("cases")?.iter().enumerate() {
+    let mut mismatches = Vec::new();
+    for (number, case) in vectors["vectors"].as_array().context("cases")?.iter().enumerate() {
         let id = case["id"].as_str().context("an id")?;
-        let name = format!("c{n}");
-        let (kind, full_name, mut words) = match case["command"].as_str().context("a command")? {
+        let name = format!("c{number}");
+        let (kind, full_name, mut arguments) = match case["command"].as_str().context("a command")? {
             "cluster create" => ("cluster", name.clone(), vec!["create", "cluster", &name]),
             "cluster template create" => ("clustertemplate", name.clone(), vec!["create", "clustertemplate", &name]),
             "nodegroup create" => ("nodegroup", format!("home/{name}"), vec!["create", "nodegroup", "home", &name]),
             // Labels are changed with another command: `stemma label`.
             _ => continue,
         };
-        words.extend(case["args"].as_array().context("words")?.iter().filter_map(Value::as_str));
-        let output = fleet.cli(&words)?;
+        arguments.extend(case["args"].as_array().context("words")?.iter().filter_map(Value::as_str));
+        let output = fleet.cli(&arguments)?;
         let result = &case["result"];
         let is_as_recorded = if output.status.success() {
             let object: Value = serde_json::from_str(&fleet.stemma(&["get", kind, &full_name, "-o", "json"])?)?;
@@ -51,12 +51,14 @@ fn labels_of_new_object_are_parsed_like_magnum_command() -> Result<()> {
         } else {
             let stderr = String::from_utf8_lossy(&output.stderr);
             let error = &result["error"];
+            // Messages of Magnum's argument parser are not compared.
             error["type"] == "argparse" || error["message"].as_str().is_some_and(|message| stderr.contains(message.trim_end()))
         };
-        if is_as_recorded == DIFFERENCES.iter().any(|(other, _)| *other == id) {
-            wrong.push(format!("{id}: {}", String::from_utf8_lossy(&output.stderr)));
+        // A listed case must differ from the record, and every other case must equal the record.
+        if is_as_recorded == DIFFERENCES.iter().any(|(listed_id, _)| *listed_id == id) {
+            mismatches.push(format!("{id}: {}", String::from_utf8_lossy(&output.stderr)));
         }
     }
-    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    ensure!(mismatches.is_empty(), "{}", mismatches.join("\n"));
     Ok(())
 }

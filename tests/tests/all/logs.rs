@@ -1,5 +1,5 @@
-//! What the daemons write to standard error: lines that a program can parse, with names next to UUIDs and with the
-//! output of what failed.
+//! The log lines that the daemons write to standard error. A program can parse each line. A line contains the node's
+//! name next to its UUID, and the output of a command that failed.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -23,6 +23,7 @@ tasks:
 {kind: NodeGroup, cluster: c, name: g, roles: [all]}
 "#;
 
+/// Writes a manifest text to a file, and applies the file.
 fn apply_text(fleet: &TempFleet, manifest: &str) -> Result<()> {
     let file = fleet.dir().join("logs.yaml");
     std::fs::write(&file, manifest)?;
@@ -35,10 +36,10 @@ fn y09_failed_task_is_logged_in_one_line() -> Result<()> {
     let fleet = TempFleet::start()?;
     apply_text(&fleet, MANIFEST)?;
     let agent = fleet.join("n1", "c/g")?;
-    let wanted =
+    let expected_line_end =
         r#"task ended task=fails outcome=Failed error="the command ended with status 3" output="no such user\nuser=\"a\"""#;
     eventually("the task has failed", || {
-        ensure!(agent.log().lines().any(|line| line.ends_with(wanted)), "{}", agent.log());
+        ensure!(agent.log().lines().any(|line| line.ends_with(expected_line_end)), "{}", agent.log());
         Ok(())
     })
 }
@@ -66,7 +67,8 @@ fn y09_json_log_has_one_object_per_line() -> Result<()> {
     let fleet = TempFleet::start()?;
     apply_text(&fleet, MANIFEST)?;
     let mut agent = fleet.join("n1", "c/g")?;
-    // A command that is cut off would have an unknown result, and would not run again.
+    // The agent is killed only after the task has ended. A command that is interrupted would get the result `unknown`,
+    // and would not run again.
     eventually("the task has failed", || {
         ensure!(agent.log().contains("task ended task=fails"), "{}", agent.log());
         Ok(())
@@ -74,20 +76,24 @@ fn y09_json_log_has_one_object_per_line() -> Result<()> {
     agent.kill()?;
     let root = agent.path("");
     let arguments = ["--root".as_ref(), root.as_os_str(), "--log-format".as_ref(), "json".as_ref(), "run".as_ref()];
-    let running = RunningProgram::start("stemma-agent", arguments)?;
-    let second = MANIFEST.replace("version: \"1\"", "version: \"2\"").replace("logs@1", "logs@2").replace("exit 3", "exit 4");
-    apply_text(&fleet, &second)?;
+    let json_agent = RunningProgram::start("stemma-agent", arguments)?;
+    let second_manifest =
+        MANIFEST.replace("version: \"1\"", "version: \"2\"").replace("logs@1", "logs@2").replace("exit 3", "exit 4");
+    apply_text(&fleet, &second_manifest)?;
     eventually("the task of the second release has failed", || {
-        let log = running.log();
-        let objects = log.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>().context(log.clone())?;
-        ensure!(objects.iter().all(|object| object["time"].is_string() && object["level"].is_string()), "{log}");
-        let of_second = |object: &&Value| object["error"] == "the command ended with status 4";
-        let ended = objects.iter().find(of_second).context(log.clone())?;
-        ensure!(ended["level"] == "warn" && ended["message"] == "task ended" && ended["task"] == "fails", "{ended}");
-        ensure!(ended["output"] == "no such user\nuser=\"a\"", "{ended}");
-        let accepted = objects.iter().find(|object| object["message"] == "desired state accepted");
-        ensure!(accepted.is_some_and(|object| object["revision"].is_u64()), "{log}");
+        let log = json_agent.log();
+        let entries = log.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>().context(log.clone())?;
+        ensure!(entries.iter().all(|entry| entry["time"].is_string() && entry["level"].is_string()), "{log}");
+        let is_second_failure = |entry: &&Value| entry["error"] == "the command ended with status 4";
+        let failure_entry = entries.iter().find(is_second_failure).context(log.clone())?;
+        ensure!(
+            failure_entry["level"] == "warn" && failure_entry["message"] == "task ended" && failure_entry["task"] == "fails",
+            "{failure_entry}"
+        );
+        ensure!(failure_entry["output"] == "no such user\nuser=\"a\"", "{failure_entry}");
+        let acceptance_entry = entries.iter().find(|entry| entry["message"] == "desired state accepted");
+        ensure!(acceptance_entry.is_some_and(|entry| entry["revision"].is_u64()), "{log}");
         Ok(())
     })?;
-    running.stop()
+    json_agent.stop()
 }

@@ -1,7 +1,7 @@
-//! Connections that are cut in the handshake or in the middle of a document (F17). Whatever the byte, half an answer is
-//! never taken for a whole one, nothing is created in half, and the next try succeeds. A host whose agent's connections
-//! are cut at random still gets what was edited in the meantime. No file is torn, and no command runs twice for one
-//! value.
+//! Connections that are cut during the handshake or in the middle of a message (F17). A receiver never accepts a part
+//! of a message as the whole message, no object is created in part, and the next attempt succeeds. If the connections
+//! of an agent are cut at random, its host still receives every edit. No file is written in part, and no command runs
+//! twice for one value.
 
 use std::net::TcpStream;
 use std::ops::Range;
@@ -34,15 +34,17 @@ use stemma_wire::message::{Hash, PartDigest, WireVersion, decode, digest_part, e
 use stemma_wire::tls::{ClientIdentity, FleetName, Pin, client_config};
 use tokio::runtime::Runtime;
 
-/// Minimum numbers of edits and of cut connections in the test that cuts at random.
-const EDIT_COUNT: usize = 40;
-const CUT_COUNT: u64 = 25;
+/// Minimum number of edits in the test that cuts connections at random.
+const MIN_EDITS: usize = 40;
+/// Minimum number of connections that are cut in the same test.
+const MIN_CUTS: u64 = 25;
 /// Maximum delay between two edits, in milliseconds.
 const MAX_EDIT_INTERVAL_MS: usize = 200;
-/// Number of bytes by which the length of a handshake varies with its signatures, in both directions.
+/// Maximum variation in the length of a TLS handshake, in bytes for each direction. The signatures in a handshake have
+/// no fixed length.
 const HANDSHAKE_VARIATION_BYTES: usize = 16;
-/// One in this many cut joins is tried again, because the retry costs more than the cut join. A long run retries all of
-/// them.
+/// Interval of retries in a short run: one cut join of eight is retried, because a retry takes longer than the cut
+/// join. A long run retries every cut join.
 const REJOIN_INTERVAL: usize = 8;
 
 /// A release with a file whose content is a blob.
@@ -60,8 +62,8 @@ tasks:
 {kind: NodeGroup, cluster: c, name: g, roles: [all]}
 "#;
 
-/// The bytes of an exchange at which one test cuts. Of `tests` concurrent tests, each takes every `tests`-th byte, from
-/// the byte of its number on.
+/// The share of one test in the bytes of an exchange. The test cuts the connection at each byte of its shard. Of
+/// `tests` concurrent tests, the test `number` has every `tests`-th byte, beginning with the byte of that number.
 #[derive(Clone, Copy, Debug)]
 struct TestShard {
     number: usize,
@@ -69,13 +71,14 @@ struct TestShard {
 }
 
 impl TestShard {
+    /// Returns the bytes of a range that belong to this shard.
     fn select(self, bytes: Range<usize>) -> impl Iterator<Item = usize> + Clone {
         bytes.skip(self.number).step_by(self.tests)
     }
 }
 
-/// Defines the tests that share the bytes of an exchange, each with its number. The numbers count up from 0, so no byte
-/// is left out.
+/// Defines one test for each shard of an exchange, with the number of the shard. Each test checks that the numbers
+/// count up from 0, so that no byte is omitted.
 macro_rules! sharded_tests {
     ($exchange:ident, $numbers:ident: $($test:ident $number:literal),+ $(,)?) => {
         const $numbers: &[usize] = &[$($number),+];
@@ -97,7 +100,7 @@ struct ProxiedController {
     ca_hash: [u8; 32],
 }
 
-/// The credentials of a joined host, as its network half has them.
+/// The credentials with which a joined host connects: its key, its certificate chain, the fleet's root and its name.
 struct JoinedHost {
     key: Vec<u8>,
     chain: Vec<Vec<u8>>,
@@ -106,15 +109,17 @@ struct JoinedHost {
 }
 
 impl JoinedHost {
+    /// Returns the TLS configuration of the host, which trusts only the root of its fleet.
     fn tls(&self) -> Result<Arc<ClientConfig>> {
         let chain = self.chain.iter().cloned().map(CertificateDer::from).collect();
-        let own = ClientIdentity { chain, key: PrivatePkcs8KeyDer::from(self.key.clone()).into() };
+        let identity = ClientIdentity { chain, key: PrivatePkcs8KeyDer::from(self.key.clone()).into() };
         let pin = Pin::Roots(vec![CertificateDer::from(self.root.clone())]);
-        Ok(Arc::new(client_config(&pin, Some(self.fleet.clone()), Some(own), Arc::new(SystemClock))?))
+        Ok(Arc::new(client_config(&pin, Some(self.fleet.clone()), Some(identity), Arc::new(SystemClock))?))
     }
 }
 
 impl ProxiedController {
+    /// Starts a controller with the site of [`FILE_TASK`], a proxy for its agents' port, and a token for joins.
     fn new() -> Result<Self> {
         let fleet = TempFleet::start()?;
         let manifest = fleet.dir().join("site.yaml");
@@ -123,79 +128,85 @@ impl ProxiedController {
         fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
         let proxy = Proxy::start(fleet.addresses().agents.trim_start_matches("https://").parse()?, SeededRng::new(1))?;
         let token = fleet.stemma(&["token", "create", "--nodegroup", "c/g", "--uses", "100000"])?.trim().to_owned();
-        let hash = fleet.stemma(&["token", "ca-hash"])?;
+        let hash_digits = fleet.stemma(&["token", "ca-hash"])?;
         let mut ca_hash = [0; 32];
-        for (byte, at) in ca_hash.iter_mut().zip((0..64).step_by(2)) {
-            *byte = u8::from_str_radix(hash.trim().get(at..at + 2).context("64 digits")?, 16)?;
+        for (byte, start) in ca_hash.iter_mut().zip((0..64).step_by(2)) {
+            *byte = u8::from_str_radix(hash_digits.trim().get(start..start + 2).context("64 digits")?, 16)?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { fleet, proxy, runtime, token, ca_hash })
     }
 
-    /// Runs an exchange with its connection cut at each byte of a shard: first of what the client sends, then of what
-    /// the server sends. `try_one` gets the number of the cut, and whether the connection is cut. Returns the number of
-    /// cuts.
+    /// Runs an exchange once for each byte of a shard, with the connection cut at that byte: first at the bytes of the
+    /// client, then at those of the server. The bytes before `first_bytes` are not cut. `run_exchange` gets the number
+    /// of the cut, and whether the connection is cut. Returns the number of cuts.
     fn cut_at_each_byte(
         &self,
-        what: &str,
-        share: TestShard,
-        from: [usize; 2],
-        mut try_one: impl FnMut(usize, bool) -> Result<()>,
+        exchange_name: &str,
+        shard: TestShard,
+        first_bytes: [usize; 2],
+        mut run_exchange: impl FnMut(usize, bool) -> Result<()>,
     ) -> Result<usize> {
-        try_one(0, false).context("without a cut")?;
-        let total = [Direction::Up, Direction::Down].map(|way| self.proxy.transferred_bytes(way));
-        let (mut number, mut whole) = (0, 0);
-        for way in [Direction::Up, Direction::Down] {
-            let (mut whole_in_a_row, begun) = (0, self.proxy.cuts());
-            let bytes = share.select(from[way as usize]..total[way as usize]);
+        run_exchange(0, false).context("without a cut")?;
+        let total_bytes = [Direction::Up, Direction::Down].map(|direction| self.proxy.transferred_bytes(direction));
+        let (mut number, mut uncut_count) = (0, 0);
+        for direction in [Direction::Up, Direction::Down] {
+            let (mut consecutive_uncut, cuts_at_start) = (0, self.proxy.cuts());
+            let bytes = shard.select(first_bytes[direction as usize]..total_bytes[direction as usize]);
             let planned = bytes.clone().count();
-            ensure!(planned > 0, "{what}: no byte in {share:?} of {total:?}, {way:?}");
-            for after in bytes {
-                // The exchange has become shorter than this byte, as an answer does when its news were already
+            ensure!(planned > 0, "{exchange_name}: no byte in {shard:?} of {total_bytes:?}, {direction:?}");
+            for byte in bytes {
+                // The exchange now ends before this byte. For example, an answer is shorter if its update was already
                 // delivered.
-                if whole_in_a_row > HANDSHAKE_VARIATION_BYTES {
+                if consecutive_uncut > HANDSHAKE_VARIATION_BYTES {
                     break;
                 }
                 number += 1;
-                let before = self.proxy.cuts();
-                self.proxy.cut_next(way, after);
-                try_one(number, true).with_context(|| format!("{what} cut at byte {after}, {way:?}, of {total:?}"))?;
-                whole_in_a_row = if self.proxy.cuts() > before { 0 } else { whole_in_a_row + 1 };
-                whole += usize::from(whole_in_a_row > 0);
+                let cuts_before = self.proxy.cuts();
+                self.proxy.cut_next(direction, byte);
+                run_exchange(number, true)
+                    .with_context(|| format!("{exchange_name} cut at byte {byte}, {direction:?}, of {total_bytes:?}"))?;
+                consecutive_uncut = if self.proxy.cuts() > cuts_before { 0 } else { consecutive_uncut + 1 };
+                uncut_count += usize::from(consecutive_uncut > 0);
             }
-            // An answer without news is shorter than the first one, but it still has most of its bytes.
-            let cuts = usize::try_from(self.proxy.cuts() - begun)?;
-            print_log(&format!("{what}, {share:?}: {cuts} of {planned} bytes, {way:?}"));
-            ensure!(cuts >= planned / 4 * 3, "{way:?}: {cuts} connections were cut at {planned} bytes");
+            // An answer without an update is shorter than the first answer, but has at least three quarters of its
+            // bytes.
+            let cuts = usize::try_from(self.proxy.cuts() - cuts_at_start)?;
+            print_log(&format!("{exchange_name}, {shard:?}: {cuts} of {planned} bytes, {direction:?}"));
+            ensure!(cuts >= planned / 4 * 3, "{direction:?}: {cuts} connections were cut at {planned} bytes");
         }
         let cuts = usize::try_from(self.proxy.cuts())?;
         // The last bytes of a connection are its closing message, whose length varies. A connection that is cut there
         // may be counted as cut only after its exchange succeeded.
         ensure!(
-            cuts + whole >= number && cuts <= number && whole <= 4 * HANDSHAKE_VARIATION_BYTES,
+            cuts + uncut_count >= number && cuts <= number && uncut_count <= 4 * HANDSHAKE_VARIATION_BYTES,
             "{cuts} of {number} connections were cut"
         );
-        print_log(&format!("{what}, {share:?}: {cuts} of {number} connections cut, each at another byte of {total:?}"));
+        print_log(&format!(
+            "{exchange_name}, {shard:?}: {cuts} of {number} connections cut, each at another byte of {total_bytes:?}"
+        ));
         Ok(number)
     }
 
-    /// Returns the minimum number of bytes that client and server have sent when the handshake is complete. Returns
-    /// zeros in a long run, where the handshakes of all exchanges are cut at each byte, not only those of joins.
-    fn handshake_bytes(&self, member: &JoinedHost) -> Result<[usize; 2]> {
+    /// Returns the minimum number of bytes that client and server send in a handshake. Tests of other exchanges begin
+    /// their cuts there, because the test of joins cuts at each byte of a handshake. Returns zeros in a long run, which
+    /// cuts the handshakes of all exchanges.
+    fn handshake_bytes(&self, host: &JoinedHost) -> Result<[usize; 2]> {
         if is_long() {
             return Ok([0, 0]);
         }
         let mut stream = TcpStream::connect(self.proxy.address())?;
         let name = ServerName::from(self.proxy.address().ip());
-        let (read, written) = ClientConnection::new(member.tls()?, name)?.complete_io(&mut stream)?;
+        let (read, written) = ClientConnection::new(host.tls()?, name)?.complete_io(&mut stream)?;
         Ok([written, read].map(|bytes| bytes.saturating_sub(HANDSHAKE_VARIATION_BYTES)))
     }
 
+    /// Returns the address of the proxy, to which clients connect instead of the controller.
     fn target(&self) -> Result<stemma_wire::client::Target> {
         Ok(format!("https://{}", self.proxy.address()).parse()?)
     }
 
-    /// Joins a host without the agent's files, which cost more than the exchange.
+    /// Joins a host by the exchange alone. No agent's files are written, because that takes longer than the exchange.
     fn join_host(&self, name: &str) -> Result<JoinedHost> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let request = EnrollRequest { token: self.token.clone(), csr: csr(&key)?, seal_key: [7; 32], name: name.to_owned() };
@@ -206,28 +217,30 @@ impl ProxiedController {
         Ok(JoinedHost { key: key.serialize_der(), chain, root, fleet: fleet.parse()? })
     }
 
-    fn client(&self, member: &JoinedHost) -> Result<Client> {
-        Ok(Client::new(self.target()?, Some(member.tls()?), ClientLimits::default()))
+    /// Returns a client with the credentials of a host, which connects to the proxy.
+    fn client(&self, host: &JoinedHost) -> Result<Client> {
+        Ok(Client::new(self.target()?, Some(host.tls()?), ClientLimits::default()))
     }
 
     fn post(&self, client: &mut Client, path: &str, body: Vec<u8>) -> Result<Response<Bytes>, ClientError> {
-        let request = Request::post(path).body(Bytes::from(body)).expect("the path is a path");
+        let request = Request::post(path).body(Bytes::from(body)).expect("a valid path");
         self.runtime.block_on(client.send(request))
     }
 }
 
-#[allow(clippy::print_stdout, reason = "what was counted")]
+#[allow(clippy::print_stdout, reason = "prints the counts of the test")]
 fn print_log(line: &str) {
     println!("{line}");
 }
 
-/// Creates a certificate request with an empty subject.
+/// Creates a certificate request for a key, with an empty subject. Returns the request as DER.
 pub(crate) fn csr(key: &KeyPair) -> Result<Vec<u8>> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     Ok(params.serialize_request(key)?.der().to_vec())
 }
 
+/// Returns a check-in of a host that has no desired state yet, with an empty observation.
 fn sample_check_in() -> CheckIn {
     let observation = Observation::default();
     let observation_digest: PartDigest = digest_part(WireVersion::CURRENT, &encode_part(WireVersion::CURRENT, &observation));
@@ -245,7 +258,8 @@ fn sample_check_in() -> CheckIn {
     }
 }
 
-/// Returns the body of a successful answer, or `None` if there was no answer. Only a cut connection may have none.
+/// Returns the body of a successful answer, or `None` if the connection was cut before the answer. Fails on an error
+/// status, and if a connection that is not cut has no answer.
 fn check_answer(answer: Result<Response<Bytes>, ClientError>, is_cut: bool) -> Result<Option<Bytes>> {
     match answer {
         Ok(answer) => {
@@ -258,99 +272,118 @@ fn check_answer(answer: Result<Response<Bytes>, ClientError>, is_cut: bool) -> R
     }
 }
 
-/// Returns the names of the files that an unanswered join leaves on a host.
-fn leftover_files(at: &Path) -> Result<Vec<String>> {
-    let mut left = Vec::new();
-    for entry in std::fs::read_dir(at)? {
+/// Returns the names of all files below a directory of a host. After an unanswered join, they are its leftovers.
+fn leftover_files(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            left.extend(leftover_files(&entry.path())?);
+            names.extend(leftover_files(&entry.path())?);
         } else {
-            left.push(entry.file_name().to_string_lossy().into_owned());
+            names.push(entry.file_name().to_string_lossy().into_owned());
         }
     }
-    Ok(left)
+    Ok(names)
 }
 
-fn retry_join(share: TestShard) -> Result<()> {
-    let line = ProxiedController::new()?;
-    let (root, nobody) = (tempfile::tempdir()?, ClosedPort::new()?);
-    let (mut joined, mut again, mut left_out) = (0, 0, 0);
-    let invite = |name: String| -> Result<JoinOptions> {
+/// Cuts the connection of a join at each byte of a shard. An unanswered join leaves only its key on the host. A join
+/// that is retried with the same token succeeds, also after joins that failed for another reason.
+fn retry_join(shard: TestShard) -> Result<()> {
+    let proxied = ProxiedController::new()?;
+    let (hosts_dir, closed_port) = (tempfile::tempdir()?, ClosedPort::new()?);
+    let (mut joined_count, mut retried_count, mut abandoned_count) = (0, 0, 0);
+    let join_options = |name: String| -> Result<JoinOptions> {
         Ok(JoinOptions {
-            controllers: vec![line.target()?],
-            ca_hash: line.ca_hash,
-            token: line.token.clone(),
+            controllers: vec![proxied.target()?],
+            ca_hash: proxied.ca_hash,
+            token: proxied.token.clone(),
             name,
             seal_key: [7; 32],
         })
     };
-    let tries = line.cut_at_each_byte("a join", share, [0, 0], |number, is_cut| {
-        let at = root.path().join(number.to_string());
-        std::fs::create_dir(&at)?;
-        let host = RealHost::new(&at)?;
-        let invited = || -> Result<_> {
-            let invitation = invite(format!("n{number}"))?;
-            Ok(line.runtime.block_on(join(&host, invitation, Arc::new(SystemClock))))
+    let tries = proxied.cut_at_each_byte("a join", shard, [0, 0], |number, is_cut| {
+        let host_dir = hosts_dir.path().join(number.to_string());
+        std::fs::create_dir(&host_dir)?;
+        let host = RealHost::new(&host_dir)?;
+        let try_join = || -> Result<_> {
+            let options = join_options(format!("n{number}"))?;
+            Ok(proxied.runtime.block_on(join(&host, options, Arc::new(SystemClock))))
         };
-        match invited()? {
-            Ok(_) => joined += 1,
+        match try_join()? {
+            Ok(_) => joined_count += 1,
             Err(JoinError::Client(_)) if is_cut => {
-                let left = leftover_files(&at)?;
-                ensure!(left.iter().all(|file| file == "joining-key"), "left on a host that has not joined: {left:?}");
+                let remaining = leftover_files(&host_dir)?;
+                ensure!(remaining.iter().all(|file| file == "joining-key"), "files on a host that has not joined: {remaining:?}");
                 if !is_long() && number % REJOIN_INTERVAL != 0 {
-                    left_out += 1;
-                    return Ok(std::fs::remove_dir_all(&at)?);
+                    abandoned_count += 1;
+                    return Ok(std::fs::remove_dir_all(&host_dir)?);
                 }
-                let nobody = format!("https://{}", nobody.address()).parse()?;
-                for (controller, ca_hash) in [(nobody, line.ca_hash), (line.target()?, [0; 32])] {
-                    let meanwhile = JoinOptions { controllers: vec![controller], ca_hash, ..invite(format!("n{number}"))? };
-                    ensure!(line.runtime.block_on(join(&host, meanwhile, Arc::new(SystemClock))).is_err(), "it joined");
+                let closed_port = format!("https://{}", closed_port.address()).parse()?;
+                for (controller, ca_hash) in [(closed_port, proxied.ca_hash), (proxied.target()?, [0; 32])] {
+                    let wrong_options =
+                        JoinOptions { controllers: vec![controller], ca_hash, ..join_options(format!("n{number}"))? };
+                    ensure!(
+                        proxied.runtime.block_on(join(&host, wrong_options, Arc::new(SystemClock))).is_err(),
+                        "a join with a wrong address or a wrong hash of the CA succeeded"
+                    );
                 }
-                invited()??;
-                again += 1;
+                try_join()??;
+                retried_count += 1;
             }
             Err(error) => return Err(error.into()),
         }
-        ensure!(at.join("var/lib/stemma-agent/identity.json").exists(), "n{number} has joined");
-        ensure!(!leftover_files(&at)?.contains(&"joining-key".to_owned()), "the key is among the credentials now");
-        Ok(std::fs::remove_dir_all(&at)?)
+        ensure!(host_dir.join("var/lib/stemma-agent/identity.json").exists(), "n{number} has joined");
+        ensure!(!leftover_files(&host_dir)?.contains(&"joining-key".to_owned()), "the file joining-key remains after the join");
+        Ok(std::fs::remove_dir_all(&host_dir)?)
     })?;
-    print_log(&format!("{joined} joins were answered, {again} were made again, {left_out} were left as they were"));
-    let refused = again + left_out;
-    ensure!(joined + refused == tries + 1 && refused > tries / 2 && again + joined >= refused / REJOIN_INTERVAL, "of {tries}");
-    // Each use of the token has a node, and no other node exists. A node is complete or absent. A join that was not
-    // tried again may have created its node.
-    let token = line.token.split('.').next().context("a token's id")?.to_owned();
-    let token: Value = serde_json::from_str(&line.fleet.stemma(&["get", "--raw", &format!("/v1/join-tokens/{token}")])?)?;
-    let left = token["uses_left"].as_u64().with_context(|| token.to_string())?;
-    let nodes = line.fleet.stemma(&["get", "nodes", "-o", "name"])?.lines().count();
-    ensure!(100_000 - left == nodes as u64, "{left} uses are left, and there are {nodes} nodes");
-    ensure!((joined + again..=tries + 1).contains(&nodes), "{nodes} nodes of {} hosts that joined", joined + again);
+    print_log(&format!("{joined_count} joins were answered, {retried_count} were retried, {abandoned_count} were not retried"));
+    let failed_count = retried_count + abandoned_count;
+    ensure!(
+        joined_count + failed_count == tries + 1
+            && failed_count > tries / 2
+            && retried_count + joined_count >= failed_count / REJOIN_INTERVAL,
+        "{tries} tries"
+    );
+    // Each use of the token created one node, and no other node exists. So each node is either complete or absent. A
+    // cut join that was not retried may have created its node too.
+    let token = proxied.token.split('.').next().context("a token's id")?.to_owned();
+    let token: Value = serde_json::from_str(&proxied.fleet.stemma(&["get", "--raw", &format!("/v1/join-tokens/{token}")])?)?;
+    let remaining = token["uses_left"].as_u64().with_context(|| token.to_string())?;
+    let nodes = proxied.fleet.stemma(&["get", "nodes", "-o", "name"])?.lines().count();
+    ensure!(100_000 - remaining == nodes as u64, "{remaining} uses are left, and there are {nodes} nodes");
+    ensure!(
+        (joined_count + retried_count..=tries + 1).contains(&nodes),
+        "{nodes} nodes of {} hosts that joined",
+        joined_count + retried_count
+    );
     Ok(())
 }
 
-fn retry_check_in(share: TestShard) -> Result<()> {
-    let line = ProxiedController::new()?;
-    let member = line.join_host("web-1")?;
-    let mut client = line.client(&member)?;
-    let ask = |client: &mut Client, is_cut| -> Result<Option<CheckInResponse>> {
-        let body = check_answer(line.post(client, "/agent/v1/checkin", encode(&sample_check_in())), is_cut)?;
+/// Cuts the connection of a check-in at each byte of a shard. The answer is complete or absent, and the next check-in
+/// is answered.
+fn retry_check_in(shard: TestShard) -> Result<()> {
+    let proxied = ProxiedController::new()?;
+    let host = proxied.join_host("web-1")?;
+    let mut client = proxied.client(&host)?;
+    let check_in = |client: &mut Client, is_cut| -> Result<Option<CheckInResponse>> {
+        let body = check_answer(proxied.post(client, "/agent/v1/checkin", encode(&sample_check_in())), is_cut)?;
         Ok(body.map(|body| decode(&body)).transpose()?)
     };
-    eventually("a desired state", || match ask(&mut client, false)? {
-        Some(CheckInResponse::Current(news)) if news.desired.is_some() => Ok(()),
+    eventually("a desired state", || match check_in(&mut client, false)? {
+        Some(CheckInResponse::Current(update)) if update.desired.is_some() => Ok(()),
         other => anyhow::bail!("{other:?}"),
     })?;
-    let from = line.handshake_bytes(&member)?;
-    line.cut_at_each_byte("a check-in", share, from, |_, is_cut| {
+    let first_bytes = proxied.handshake_bytes(&host)?;
+    proxied.cut_at_each_byte("a check-in", shard, first_bytes, |_, is_cut| {
+        // After a cut check-in, the same check-in is sent again without a cut.
         for is_cut in [is_cut, false] {
             client.close();
-            match ask(&mut client, is_cut)? {
-                Some(CheckInResponse::Current(news)) => {
-                    let desired = news.desired.context("the desired state, which this host never holds")?;
+            match check_in(&mut client, is_cut)? {
+                // The check-in states that the host holds no desired state, so each response contains it.
+                Some(CheckInResponse::Current(update)) => {
+                    let desired = update.desired.context("a response without the desired state")?;
                     let known = desired.known.context("its known part")?;
-                    ensure!(PartDigest(sha256(&known)) == desired.known_digest, "half a known part");
+                    ensure!(PartDigest(sha256(&known)) == desired.known_digest, "the known part is incomplete");
                 }
                 None if is_cut => {}
                 other => anyhow::bail!("{other:?}"),
@@ -364,61 +397,67 @@ fn retry_check_in(share: TestShard) -> Result<()> {
     Ok(())
 }
 
-fn retry_renewal(share: TestShard) -> Result<()> {
-    let line = ProxiedController::new()?;
-    let mut members = vec![line.join_host("n0")?];
-    let from = line.handshake_bytes(&members[0])?;
-    // One node can get only this number of certificates.
-    let most = 100;
-    line.cut_at_each_byte("a renewal", share, from, |number, is_cut| {
-        if number / most >= members.len() {
-            // No host may join here, because its connection would take the cut that is planned for the renewal.
-            anyhow::bail!("no member for {number}");
+/// Cuts the connection of a renewal at each byte of a shard. The renewal is answered, or it succeeds when it is
+/// retried.
+fn retry_renewal(shard: TestShard) -> Result<()> {
+    let proxied = ProxiedController::new()?;
+    let mut hosts = vec![proxied.join_host("n0")?];
+    let first_bytes = proxied.handshake_bytes(&hosts[0])?;
+    // Each cut may create two certificates, and the number of certificates of one node is limited.
+    let cuts_per_host = 100;
+    proxied.cut_at_each_byte("a renewal", shard, first_bytes, |number, is_cut| {
+        if number / cuts_per_host >= hosts.len() {
+            // No host can join here, because its connection would be cut instead of that of the renewal.
+            anyhow::bail!("no host is left for cut {number}");
         }
-        let mut client = line.client(&members[number / most])?;
+        let mut client = proxied.client(&hosts[number / cuts_per_host])?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let renew = |client: &mut Client, is_cut| -> Result<Option<RenewResponse>> {
-            let body = check_answer(line.post(client, "/agent/v1/renew", encode(&RenewRequest { csr: csr(&key)? })), is_cut)?;
+            let body = check_answer(proxied.post(client, "/agent/v1/renew", encode(&RenewRequest { csr: csr(&key)? })), is_cut)?;
             Ok(body.map(|body| decode(&body)).transpose()?)
         };
-        let first = renew(&mut client, is_cut)?;
-        let renewed = match first {
-            Some(renewed) => renewed,
+        let first_response = renew(&mut client, is_cut)?;
+        let response = match first_response {
+            Some(response) => response,
             None => renew(&mut client, false)?.context("the second try is answered")?,
         };
-        ensure!(renewed.chain.len() > 1, "a chain without its issuer");
-        if (number + 1) % most == 0 {
-            members.push(line.join_host(&format!("n{number}"))?);
+        ensure!(response.chain.len() > 1, "a chain without its issuer");
+        if (number + 1) % cuts_per_host == 0 {
+            hosts.push(proxied.join_host(&format!("n{number}"))?);
         }
         Ok(())
     })?;
     Ok(())
 }
 
-fn retry_blob(share: TestShard) -> Result<()> {
-    let line = ProxiedController::new()?;
-    let member = line.join_host("web-1")?;
-    let mut client = line.client(&member)?;
-    let body = std::fs::read(line.fleet.dir().join("body"))?;
+/// Cuts the connection of a blob's download at each byte of a shard. A part of the blob is never accepted as the whole
+/// blob, and the next download succeeds.
+fn retry_blob(shard: TestShard) -> Result<()> {
+    let proxied = ProxiedController::new()?;
+    let host = proxied.join_host("web-1")?;
+    let mut client = proxied.client(&host)?;
+    let body = std::fs::read(proxied.fleet.dir().join("body"))?;
     let path = format!("/agent/v1/blobs/{}", Hash(sha256(&body)));
     let fetch = |client: &mut Client, is_cut| {
         let mut pieces = Vec::new();
-        let get = Request::get(&path).body(Bytes::new())?;
+        let request = Request::get(&path).body(Bytes::new())?;
         let sink = async |piece: Bytes| {
             pieces.extend(piece);
             Ok(())
         };
-        let answer = line.runtime.block_on(client.stream(get, sink));
-        let came = check_answer(answer, is_cut)?;
-        anyhow::Ok(came.map(|_| pieces))
+        let answer = proxied.runtime.block_on(client.stream(request, sink));
+        let received = check_answer(answer, is_cut)?;
+        anyhow::Ok(received.map(|_| pieces))
     };
-    eventually("the desired state names it", || fetch(&mut client, false).map(drop))?;
-    let from = line.handshake_bytes(&member)?;
-    line.cut_at_each_byte("a blob", share, from, |_, is_cut| {
+    eventually("the desired state names the blob", || fetch(&mut client, false).map(drop))?;
+    let first_bytes = proxied.handshake_bytes(&host)?;
+    proxied.cut_at_each_byte("a blob", shard, first_bytes, |_, is_cut| {
         client.close();
         match fetch(&mut client, is_cut)? {
-            Some(came) => ensure!(came == body, "{} bytes of {} are taken for all", came.len(), body.len()),
-            None => ensure!(fetch(&mut client, false)?.is_some_and(|came| came == body), "the next try is served"),
+            Some(received) => {
+                ensure!(received == body, "{} bytes of {} are accepted as the whole blob", received.len(), body.len());
+            }
+            None => ensure!(fetch(&mut client, false)?.is_some_and(|received| received == body), "the next try gets the blob"),
         }
         Ok(())
     })?;
@@ -445,42 +484,42 @@ sharded_tests! { retry_blob, BLOBS:
 }
 
 #[test]
-fn host_loses_and_tears_nothing_when_connections_are_cut() -> Result<()> {
-    let mut chance = SeededRng::from_env()?;
+fn host_applies_every_edit_when_connections_are_cut() -> Result<()> {
+    let mut rng = SeededRng::from_env()?;
     let mut fleet = TempFleet::start()?;
     fleet.stemma(&["apply", "-f", SITE])?;
     let controller = fleet.addresses().agents.trim_start_matches("https://").parse()?;
-    let proxy = Proxy::start(controller, chance.clone())?;
+    let proxy = Proxy::start(controller, rng.clone())?;
     fleet.set_agent_address(proxy.address());
-    let web = fleet.join("web-1", "prod/frontends")?;
-    eventually("the first convergence", || check_files(&web))?;
+    let agent = fleet.join("web-1", "prod/frontends")?;
+    eventually("the first convergence", || check_files(&agent))?;
 
     proxy.set_random_cuts(true);
-    // Replaces the connection that was open before the cuts began.
+    // The agent connects again, because its open connection began before the cuts.
     fleet.crash_controller()?;
-    let (mut edits, until) = (0, std::time::Instant::now() + 2 * MAX_WAIT);
-    while edits < EDIT_COUNT || proxy.cuts() < CUT_COUNT {
-        edits += 1;
-        fleet.stemma(&["label", "nodegroup", "prod/frontends", &format!("tier=t{edits}")])?;
-        std::thread::sleep(Duration::from_millis(chance.next_below(MAX_EDIT_INTERVAL_MS) as u64));
-        check_files(&web)?;
-        ensure!(std::time::Instant::now() < until, "only {} connections were cut", proxy.cuts());
+    let (mut edit_count, deadline) = (0, std::time::Instant::now() + 2 * MAX_WAIT);
+    while edit_count < MIN_EDITS || proxy.cuts() < MIN_CUTS {
+        edit_count += 1;
+        fleet.stemma(&["label", "nodegroup", "prod/frontends", &format!("tier=t{edit_count}")])?;
+        std::thread::sleep(Duration::from_millis(rng.next_below(MAX_EDIT_INTERVAL_MS) as u64));
+        check_files(&agent)?;
+        ensure!(std::time::Instant::now() < deadline, "only {} connections were cut", proxy.cuts());
     }
-    print_log(&format!("{edits} edits, {} connections cut", proxy.cuts()));
+    print_log(&format!("{edit_count} edits, {} connections cut", proxy.cuts()));
     proxy.set_random_cuts(false);
     fleet.stemma(&["label", "nodegroup", "prod/frontends", "tier=last"])?;
     eventually("the last edit on the host", || {
-        check_file_contains(&web.path("run/stemma/labels.json"), "\"tier\":\"last\"").with_context(|| web.log())?;
-        check_file_contains(&web.path("etc/nginx/conf.d/site.conf"), "tier last").with_context(|| web.log())
+        check_file_contains(&agent.path("run/stemma/labels.json"), "\"tier\":\"last\"").with_context(|| agent.log())?;
+        check_file_contains(&agent.path("etc/nginx/conf.d/site.conf"), "tier last").with_context(|| agent.log())
     })?;
-    let notes = eventually("the command that reads the label, run for its last value", || {
-        let notes = std::fs::read_to_string(web.path("var/log/site.log"))?;
-        ensure!(notes.ends_with("serves last\n"), "{notes}\n{}", web.log());
-        Ok(notes)
+    let command_log = eventually("the command that reads the label, run for its last value", || {
+        let command_log = std::fs::read_to_string(agent.path("var/log/site.log"))?;
+        ensure!(command_log.ends_with("serves last\n"), "{command_log}\n{}", agent.log());
+        Ok(command_log)
     })?;
-    let mut ran: Vec<&str> = notes.lines().collect();
-    let runs = ran.len();
-    ran.dedup();
-    ensure!(ran.len() == runs, "a command ran twice for one value:\n{notes}");
+    let mut lines: Vec<&str> = command_log.lines().collect();
+    let line_count = lines.len();
+    lines.dedup();
+    ensure!(lines.len() == line_count, "a command ran twice for one value:\n{command_log}");
     Ok(())
 }

@@ -13,26 +13,27 @@ const RACE_ROUNDS: &str = "20";
 
 /// Cases that another test covers, each with the reason.
 const EXCLUDED_CASES: &[&str] = &[
-    // About the hardening settings of the unit, which the test with booted machines checks.
+    // The case is about the hardening settings of the systemd units. The test with booted machines checks them.
     "33-fences-of-the-unit",
 ];
 
-/// Runs one case. The error contains its output.
+/// Runs the script of one case. Fails with the output of the script if the script fails. Skips the case if the shared
+/// directory with the cases is absent.
 fn run_case(case: &str) -> Result<()> {
     let Some(script) = shared::path(&format!("found/cases/{case}/run.sh")) else { return Ok(()) };
     let programs = program::path("stemma-controller");
-    let kept = tempfile::tempdir()?;
+    let temp_dir = tempfile::tempdir()?;
     let output = Command::new("bash")
         .arg(script)
-        .arg(programs.parent().context("a program stands in a directory")?)
+        .arg(programs.parent().context("the program has no directory")?)
         .env("SOURCE", concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .env("TMPDIR", kept.path())
+        .env("TMPDIR", temp_dir.path())
         .env("ROUNDS", RACE_ROUNDS)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::null())
         .output()?;
-    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    ensure!(output.status.success(), "{case}: {}\n{}", output.status, said.concat());
+    let outputs = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    ensure!(output.status.success(), "{case}: {}\n{}", output.status, outputs.concat());
     Ok(())
 }
 
@@ -75,9 +76,9 @@ cases! {
 #[test]
 fn case_list_is_complete() -> Result<()> {
     let Some(cases) = shared::path("found/cases") else { return Ok(()) };
-    let given = fs::read_dir(cases)?.filter_map(Result::ok).filter(|entry| entry.path().is_dir());
-    let given: BTreeSet<String> = given.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    let known: BTreeSet<String> = CASES.iter().chain(EXCLUDED_CASES).map(|case| (*case).to_owned()).collect();
-    ensure!(given == known, "given {given:?}, known {known:?}");
+    let directories = fs::read_dir(cases)?.filter_map(Result::ok).filter(|entry| entry.path().is_dir());
+    let directories: BTreeSet<String> = directories.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let listed_cases: BTreeSet<String> = CASES.iter().chain(EXCLUDED_CASES).map(|case| (*case).to_owned()).collect();
+    ensure!(directories == listed_cases, "directories {directories:?}, listed {listed_cases:?}");
     Ok(())
 }

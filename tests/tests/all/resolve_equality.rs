@@ -28,70 +28,78 @@ const NODES: [(&str, &str); 8] = [
     ("n-11", "left"),
     ("z", "right"),
 ];
-/// The fields that all three answers have. (The host does not know its roles.)
+/// The fields that all three answers have: those of the controller, of `stemma resolve` and of the host. (The host does
+/// not know its roles.)
 const COMPARED_FIELDS: [&str; 8] = ["labels", "annotations", "traits", "tags", "primary_tags", "tasks", "skipped", "task_digest"];
 
-/// The manifests of a fleet, with the nodes separate.
+/// The manifests of a random fleet.
 struct DrawnFleet {
+    /// The manifests of the release, the cluster template, the cluster and the groups, in this order.
     shared: Vec<Value>,
+    /// The manifests of the nodes, which are applied after the hosts have joined.
     nodes: Vec<Value>,
+    /// True if selectors match a primary tag only as `primary-TAG`, and not also as `TAG`.
     should_replace: bool,
 }
 
 impl DrawnFleet {
-    fn new(chance: &mut SeededRng) -> Self {
-        let replaces = chance.is_within_percent(50);
-        let accepted = chance.sample(REPORTED_KEYS, 60);
+    /// Draws the manifests of the nodes in [`NODES`] and of everything that they refer to.
+    fn new(rng: &mut SeededRng) -> Self {
+        let is_replacing = rng.is_within_percent(50);
+        let accepted_keys = rng.sample(REPORTED_KEYS, 60);
         let shared = vec![
-            draw_release(chance, replaces),
-            draw_level(chance, json!({"kind": "ClusterTemplate", "name": "base", "release": "drawn@1"})),
+            draw_release(rng, is_replacing),
+            draw_level(rng, json!({"kind": "ClusterTemplate", "name": "base", "release": "drawn@1"})),
             draw_level(
-                chance,
-                json!({"kind": "Cluster", "name": "c", "cluster_template": "base", "host_labels": {"accept": accepted}}),
+                rng,
+                json!({"kind": "Cluster", "name": "c", "cluster_template": "base", "host_labels": {"accept": accepted_keys}}),
             ),
-            draw_group(chance, GROUPS[0]),
-            draw_group(chance, GROUPS[1]),
-            draw_group(chance, GROUPS[2]),
+            draw_group(rng, GROUPS[0]),
+            draw_group(rng, GROUPS[1]),
+            draw_group(rng, GROUPS[2]),
         ];
-        let nodes = NODES.map(|(name, group)| draw_node(chance, name, group)).into();
-        Self { shared, nodes, should_replace: replaces }
+        let nodes = NODES.map(|(name, group)| draw_node(rng, name, group)).into();
+        Self { shared, nodes, should_replace: is_replacing }
     }
 }
 
-fn draw_release(chance: &mut SeededRng, replaces: bool) -> Value {
+/// Draws a release with random tags, roles and tasks. If `should_replace` is true, selectors match a primary tag only
+/// as `primary-TAG`.
+fn draw_release(rng: &mut SeededRng, should_replace: bool) -> Value {
     let mut tags = Map::new();
     for tag in TAGS {
-        tags.insert((*tag).to_owned(), json!({"has_primary": chance.is_within_percent(40)}));
+        tags.insert((*tag).to_owned(), json!({"has_primary": rng.is_within_percent(40)}));
     }
     let mut roles = json!({"plain": {}});
     for role in ["one", "two", "three"] {
-        roles[role] = json!({"tags": chance.sample(TAGS, 50)});
+        roles[role] = json!({"tags": rng.sample(TAGS, 50)});
     }
     let mut tasks =
         vec![json!({"id": "t0", "type": "shell", "roles": "*", "parameters": {"command": ["true"], "creates": "/etc"}})];
-    for at in 1..4 + chance.next_below(8) {
-        let task = draw_task(chance, at);
+    for number in 1..4 + rng.next_below(8) {
+        let task = draw_task(rng, number);
         tasks.push(task);
     }
-    let matching = json!({"roles": if replaces { "tags" } else { "own" }, "primary": if replaces { "replaces" } else { "adds" }});
+    let matching = json!({"roles": if should_replace { "tags" } else { "own" }, "primary": if should_replace { "replaces" } else { "adds" }});
     json!({"kind": "Release", "name": "drawn", "version": "1", "roles": roles, "tags": tags, "tasks": tasks, "matching": matching})
 }
 
-fn draw_task(chance: &mut SeededRng, at: usize) -> Value {
-    let before: Vec<String> = (0..at).map(|before| format!("t{before}")).collect();
-    let mut task = json!({"id": format!("t{at}"), "type": "file", "requires": chance.sample(&before, 25)});
-    match chance.next_below(4) {
-        0 => task["roles"] = json!(chance.choose(&["one", "/t.*/", "*", "plain"])),
-        1 => task["tags"] = json!([chance.choose(&["/primary-.*/", "/.*a/", "/mysql(:.*)?/"])]),
+/// Draws the task `t{number}`. It can require any task with a lower number.
+fn draw_task(rng: &mut SeededRng, number: usize) -> Value {
+    let earlier_tasks: Vec<String> = (0..number).map(|earlier| format!("t{earlier}")).collect();
+    let mut task = json!({"id": format!("t{number}"), "type": "file", "requires": rng.sample(&earlier_tasks, 25)});
+    match rng.next_below(4) {
+        0 => task["roles"] = json!(rng.choose(&["one", "/t.*/", "*", "plain"])),
+        1 => task["tags"] = json!([rng.choose(&["/primary-.*/", "/.*a/", "/mysql(:.*)?/"])]),
         2 => task["type"] = json!("skipped"),
-        _ => task["tags"] = json!(chance.sample(TAGS, 40)),
+        _ => task["tags"] = json!(rng.sample(TAGS, 40)),
     }
     if task["type"] == "skipped" {
-        task["tags"] = json!([chance.choose(TAGS)]);
+        task["tags"] = json!([rng.choose(TAGS)]);
         return task;
     }
-    if chance.is_within_percent(50) {
-        task["condition"] = json!(chance.choose(&[
+    if rng.is_within_percent(50) {
+        task["condition"] = json!(rng.choose(&[
             "has(labels.tier) && labels.tier == 'gold'",
             "labels.zone == 'a'",
             "'HW_CPU_X86_AVX2' in traits || 'alpha' in tags",
@@ -101,7 +109,7 @@ fn draw_task(chance: &mut SeededRng, at: usize) -> Value {
             "params.limits.high > 3",
         ]));
     }
-    let template = chance.choose(&[
+    let template = rng.choose(&[
         "{{ labels.tier|default('none') }}",
         "{{ node.name }} {{ facts.hostname }} {{ facts.cpu.count }}",
         "{% for n in nodes(tag='alpha') %}{{ n.name }} {{ n.labels.zone|default('') }};{% endfor %}",
@@ -109,74 +117,83 @@ fn draw_task(chance: &mut SeededRng, at: usize) -> Value {
         "{{ params.limits.high|default(0) }} {% for k, v in labels_with_prefix('example.org/')|items %}{{ k }}{{ v }}{% endfor %}",
         "{{ 'HW_CPU_X86_SSE42' in traits }} {{ 'gamma' in tags }}",
     ]);
-    task["parameters"] = json!({"path": format!("/etc/drawn/{at}"), "template": template});
+    task["parameters"] = json!({"path": format!("/etc/drawn/{number}"), "template": template});
     task
 }
 
-/// Adds labels, annotations and parameters as an author might provide them at one level.
-fn draw_level(chance: &mut SeededRng, mut object: Value) -> Value {
-    let merges = chance.is_within_percent(70);
-    if chance.is_within_percent(80) {
-        let value = |chance: &mut SeededRng| match chance.next_below(5) {
-            0 if merges => Value::Null,
+/// Adds random labels, annotations and parameters to the manifest of one level, and returns the manifest.
+fn draw_level(rng: &mut SeededRng, mut object: Value) -> Value {
+    let is_merging = rng.is_within_percent(70);
+    if rng.is_within_percent(80) {
+        let value = |rng: &mut SeededRng| match rng.next_below(5) {
+            // A tombstone is possible only on a level that merges its labels.
+            0 if is_merging => Value::Null,
             1 => json!(7),
             2 => json!(true),
-            _ => json!(chance.choose(&["gold", "a", "b", "with space", ""])),
+            _ => json!(rng.choose(&["gold", "a", "b", "with space", ""])),
         };
-        let keys = chance.sample(KEYS, 50);
-        object["labels"] = keys.into_iter().map(|key| (key.to_owned(), value(chance))).collect::<Map<_, _>>().into();
-        object["merge_labels"] = merges.into();
+        let keys = rng.sample(KEYS, 50);
+        object["labels"] = keys.into_iter().map(|key| (key.to_owned(), value(rng))).collect::<Map<_, _>>().into();
+        object["merge_labels"] = is_merging.into();
     }
-    if chance.is_within_percent(40) {
-        object["annotations"] = json!({"note": chance.choose(&[json!("x\ny"), Value::Null]), "Owner.example/Team": "ops"});
+    if rng.is_within_percent(40) {
+        object["annotations"] = json!({"note": rng.choose(&[json!("x\ny"), Value::Null]), "Owner.example/Team": "ops"});
     }
-    if chance.is_within_percent(50) {
+    if rng.is_within_percent(50) {
         object["parameters"] =
-            json!({"limits": chance.choose(&[json!({"high": 5}), json!({"high": 2.5}), Value::Null]), "list": [1, "2", null]});
+            json!({"limits": rng.choose(&[json!({"high": 5}), json!({"high": 2.5}), Value::Null]), "list": [1, "2", null]});
     }
     object
 }
 
-fn draw_group(chance: &mut SeededRng, name: &str) -> Value {
-    let (mode, roles) = (chance.choose(&["apply", "noop", "observe"]), chance.sample(&["one", "two", "plain"], 50));
-    draw_level(chance, json!({"kind": "NodeGroup", "cluster": "c", "name": name, "roles": roles, "mode": mode}))
+/// Draws a node group with random mode, roles and labels.
+fn draw_group(rng: &mut SeededRng, name: &str) -> Value {
+    let (mode, roles) = (rng.choose(&["apply", "noop", "observe"]), rng.sample(&["one", "two", "plain"], 50));
+    draw_level(rng, json!({"kind": "NodeGroup", "cluster": "c", "name": name, "roles": roles, "mode": mode}))
 }
 
-fn draw_node(chance: &mut SeededRng, name: &str, group: &str) -> Value {
-    let tags = chance.sample(TAGS, 60);
+/// Draws a node with random roles, traits and labels. Some tags are assigned to the node, and others are unassigned.
+fn draw_node(rng: &mut SeededRng, name: &str, group: &str) -> Value {
+    let tags = rng.sample(TAGS, 60);
     let (assigned, unassigned) = tags.split_at(tags.len() / 2);
-    let object = json!({"kind": "Node", "name": name, "nodegroup": format!("c/{group}"), "roles": chance.sample(&["two", "three"], 40),
-        "tags": {"assigned": assigned, "unassigned": unassigned}, "traits": chance.sample(TRAITS, 30),
-        "suppressed_traits": chance.sample(&TRAITS[..2], 30)});
-    draw_level(chance, object)
+    let object = json!({"kind": "Node", "name": name, "nodegroup": format!("c/{group}"), "roles": rng.sample(&["two", "three"], 40),
+        "tags": {"assigned": assigned, "unassigned": unassigned}, "traits": rng.sample(TRAITS, 30),
+        "suppressed_traits": rng.sample(&TRAITS[..2], 30)});
+    draw_level(rng, object)
 }
 
+/// Applies manifests as one JSON file.
 fn apply_objects(fleet: &TempFleet, objects: &[Value]) -> Result<()> {
     let file = fleet.dir().join("apply.json");
     std::fs::write(&file, json!(objects).to_string())?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()]).map(drop)
 }
 
+/// Returns the JSON answer of the controller to a `GET` of this path.
 fn get_raw(fleet: &TempFleet, path: &str) -> Result<Value> {
     Ok(serde_json::from_str(&fleet.stemma(&["get", "--raw", path])?)?)
 }
 
-/// Resolves the manifests with what the hosts reported, and with the primaries that the controller chose.
-fn resolve_manifests(fleet: &TempFleet, draw: &DrawnFleet, answers: &BTreeMap<&str, Value>) -> Result<Value> {
-    let mut objects = draw.shared.clone();
+/// Returns the output of `stemma resolve` for the manifests. Each node gets the facts, traits and labels that its host
+/// reported. The cluster gets the primaries in `answers`, the controller's answers, because manifests do not contain a
+/// choice of the controller.
+fn resolve_manifests(fleet: &TempFleet, drawn_fleet: &DrawnFleet, answers: &BTreeMap<&str, Value>) -> Result<Value> {
+    let mut objects = drawn_fleet.shared.clone();
     let mut primaries = Map::new();
     for (name, answer) in answers {
-        let held = answer["primary_tags"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        primaries.extend(held.map(|tag| (tag.to_owned(), json!(name))));
+        let primary_tags = answer["primary_tags"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        primaries.extend(primary_tags.map(|tag| (tag.to_owned(), json!(name))));
     }
+    // The third manifest is the cluster.
     objects[2]["primaries"] = primaries.into();
-    for node in &draw.nodes {
+    for node in &drawn_fleet.nodes {
         let name = node["name"].as_str().context("a name")?;
-        let seen = get_raw(fleet, &format!("/v1/nodes/{name}/report"))?["observation"].clone();
-        seen["facts"].as_object().context("what the host said")?;
+        let observation = get_raw(fleet, &format!("/v1/nodes/{name}/report"))?["observation"].clone();
+        observation["facts"].as_object().context("the host has reported no facts")?;
         let mut node = node.clone();
         node["uuid"] = get_raw(fleet, &format!("/v1/nodes/{name}"))?["uuid"].clone();
-        node["reports"] = json!({"facts": seen["facts"], "traits": seen["traits"], "labels": seen["labels"]});
+        node["reports"] =
+            json!({"facts": observation["facts"], "traits": observation["traits"], "labels": observation["labels"]});
         objects.push(node);
     }
     let file = fleet.dir().join("resolve.json");
@@ -184,8 +201,9 @@ fn resolve_manifests(fleet: &TempFleet, draw: &DrawnFleet, answers: &BTreeMap<&s
     Ok(serde_json::from_str(&succeed("stemma", ["resolve", "-f", &file.to_string_lossy(), "-o", "json"])?)?)
 }
 
-/// Returns what the host holds, with its tags under the names that selectors match.
-fn host_output(agent: &TestAgent, replaces: bool) -> Result<Value> {
+/// Returns the state that the host's agent prints. A primary tag is listed under the names by which selectors match it:
+/// `primary-TAG`, and also `TAG` unless `should_replace` is true.
+fn host_output(agent: &TestAgent, should_replace: bool) -> Result<Value> {
     let root = agent.path("");
     // If a task has failed, the command ends with its own exit status, but prints its output anyway.
     let output = run("stemma-agent", ["--root", &root.to_string_lossy(), "status", "-o", "json"])?;
@@ -193,66 +211,83 @@ fn host_output(agent: &TestAgent, replaces: bool) -> Result<Value> {
     let names = |value: &Value| {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect::<BTreeSet<_>>()
     };
-    let held = names(&status["primary_tags"]);
+    let primary_tags = names(&status["primary_tags"]);
     let mut tags = names(&status["tags"]);
-    tags.retain(|tag| !replaces || !held.contains(tag));
-    tags.extend(held.iter().map(|tag| format!("primary-{tag}")));
+    tags.retain(|tag| !should_replace || !primary_tags.contains(tag));
+    tags.extend(primary_tags.iter().map(|tag| format!("primary-{tag}")));
     status["tags"] = json!(tags);
     status["tasks"] = status["tasks"].as_array().into_iter().flatten().map(|task| task["id"].clone()).collect();
     Ok(status)
 }
 
+/// Returns only those fields of an answer that all three programs give.
 fn compared_fields(answer: &Value) -> Value {
     COMPARED_FIELDS.iter().map(|field| ((*field).to_owned(), answer[field].clone())).collect::<Map<_, _>>().into()
 }
 
-/// Returns the compared fields without the reasons for skipped tasks. A changed reason releases nothing, so a host may
-/// hold one of an earlier answer.
+/// Returns the compared fields without the reasons for skipped tasks. The controller sends no new task set when only a
+/// reason changes, so the host may still have an earlier reason.
 fn compared_host_fields(answer: &Value) -> Value {
     let mut compared = compared_fields(answer);
-    for why in compared["skipped"].as_object_mut().into_iter().flat_map(Map::values_mut) {
-        *why = Value::Null;
+    for reason in compared["skipped"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+        *reason = Value::Null;
     }
     compared
 }
 
-/// Writes the labels that the host itself reports, before its agent starts. Only some of them are accepted.
-fn write_label_files(chance: &mut SeededRng, root: &Path) -> Result<()> {
+/// Writes random labels into a file that the host's agent reads and reports. The cluster accepts only some of these
+/// keys from hosts.
+fn write_label_files(rng: &mut SeededRng, root: &Path) -> Result<()> {
     let directory = root.join("etc/stemma/labels.d");
     std::fs::create_dir_all(&directory)?;
-    let lines = chance
-        .sample(REPORTED_KEYS, 60)
-        .into_iter()
-        .map(|key| format!("{key}={}\n", chance.choose(&["gold", "a", "of-the-host"])));
+    let lines =
+        rng.sample(REPORTED_KEYS, 60).into_iter().map(|key| format!("{key}={}\n", rng.choose(&["gold", "a", "of-the-host"])));
     std::fs::write(directory.join("10-host"), lines.collect::<String>())?;
     Ok(())
 }
 
-fn check_equal(who: &str, found: &Value, expected: &Value) -> Result<()> {
-    ensure!(found == expected, "{who} says\n{found:#}\nand the controller\n{expected:#}");
+/// Fails if an answer differs from the controller's answer. `program` names the source of the answer.
+fn check_equal(program: &str, answer: &Value, expected: &Value) -> Result<()> {
+    ensure!(answer == expected, "{program} has\n{answer:#}\nand the controller has\n{expected:#}");
     Ok(())
 }
 
+/// Draws a fleet from the seed, starts its hosts, and waits until all three programs give the same answer for each
+/// node.
 fn check_fleet(seed: u64) -> Result<()> {
-    let mut chance = SeededRng::new(seed);
-    let draw = DrawnFleet::new(&mut chance);
+    let mut rng = SeededRng::new(seed);
+    let drawn_fleet = DrawnFleet::new(&mut rng);
     let fleet = TempFleet::start()?;
-    apply_objects(&fleet, &draw.shared)?;
+    apply_objects(&fleet, &drawn_fleet.shared)?;
     let mut agents = Vec::new();
     for (name, group) in NODES {
-        write_label_files(&mut chance, &fleet.dir().join(name))?;
+        write_label_files(&mut rng, &fleet.dir().join(name))?;
         agents.push((name, fleet.join(name, &format!("c/{group}"))?));
     }
-    apply_objects(&fleet, &draw.nodes)?;
-    eventually(&format!("the same answer thrice (seed {seed})"), || {
+    apply_objects(&fleet, &drawn_fleet.nodes)?;
+    eventually(&format!("the same answer from all three programs (seed {seed})"), || {
         let answers = NODES.iter().map(|(name, _)| Ok((*name, get_raw(&fleet, &format!("/v1/nodes/{name}/resolved"))?)));
         let answers = answers.collect::<Result<BTreeMap<_, _>>>()?;
-        let resolved = resolve_manifests(&fleet, &draw, &answers)?;
+        let resolved = resolve_manifests(&fleet, &drawn_fleet, &answers)?;
         for (name, agent) in &agents {
-            let (controllers, ours, hosts) = (&answers[name], &resolved["nodes"][name], host_output(agent, draw.should_replace)?);
-            ensure!(ours["roles"] == controllers["roles"], "{name}: roles {} and {}", ours["roles"], controllers["roles"]);
-            check_equal(&format!("{name}: stemma resolve"), &compared_fields(ours), &compared_fields(controllers))?;
-            check_equal(&format!("{name}: the host"), &compared_host_fields(&hosts), &compared_host_fields(controllers))?;
+            let (controller_answer, resolve_answer, host_answer) =
+                (&answers[name], &resolved["nodes"][name], host_output(agent, drawn_fleet.should_replace)?);
+            ensure!(
+                resolve_answer["roles"] == controller_answer["roles"],
+                "{name}: roles {} and {}",
+                resolve_answer["roles"],
+                controller_answer["roles"]
+            );
+            check_equal(
+                &format!("{name}: stemma resolve"),
+                &compared_fields(resolve_answer),
+                &compared_fields(controller_answer),
+            )?;
+            check_equal(
+                &format!("{name}: the host"),
+                &compared_host_fields(&host_answer),
+                &compared_host_fields(controller_answer),
+            )?;
         }
         Ok(())
     })
@@ -260,13 +295,13 @@ fn check_fleet(seed: u64) -> Result<()> {
 
 #[test]
 fn resolve_is_equal_from_manifests_controller_and_host() -> Result<()> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
-    let first = match std::env::var("STEMMA_SEED") {
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+    let first_seed = match std::env::var("STEMMA_SEED") {
         Ok(seed) => seed.parse()?,
-        Err(_) => u64::try_from(now)?,
+        Err(_) => u64::try_from(now_ms)?,
     };
-    for seed in first..first + if is_long() { 40 } else { 4 } {
-        println!("seed {seed} (STEMMA_SEED={seed} gives it again)");
+    for seed in first_seed..first_seed + if is_long() { 40 } else { 4 } {
+        println!("seed {seed} (STEMMA_SEED={seed} repeats this run)");
         check_fleet(seed)?;
     }
     Ok(())

@@ -14,20 +14,22 @@ use stemma_tests::shared;
 /// Number of random scenarios that a short run uses. A long run uses all.
 const RANDOM_SCENARIOS: usize = 60;
 
+/// Returns the text of a field. Fails if the field is not a text.
 fn text_field<'a>(value: &'a Value, field: &str) -> Result<&'a str> {
     value[field].as_str().with_context(|| format!("{field} of {value}"))
 }
 
-/// Returns the keys in conflict, each with an owner, sorted.
+/// Returns the key and the owning manager of each conflict, sorted.
 fn conflict_list(conflicts: &Value) -> Result<Vec<(String, String)>> {
-    let all = conflicts.as_array().into_iter().flatten();
-    let mut all = all
-        .map(|one| Ok((text_field(one, "key")?.to_owned(), text_field(one, "manager")?.to_owned())))
+    let pairs = conflicts.as_array().into_iter().flatten();
+    let mut pairs = pairs
+        .map(|conflict| Ok((text_field(conflict, "key")?.to_owned(), text_field(conflict, "manager")?.to_owned())))
         .collect::<Result<Vec<_>>>()?;
-    all.sort();
-    Ok(all)
+    pairs.sort();
+    Ok(pairs)
 }
 
+/// Returns the owners of each key.
 fn owner_map(value: &Value) -> Result<BTreeMap<String, Vec<String>>> {
     Ok(serde_json::from_value(value.clone())?)
 }
@@ -35,29 +37,33 @@ fn owner_map(value: &Value) -> Result<BTreeMap<String, Vec<String>>> {
 /// The form in which the operations of a scenario are sent.
 #[derive(Clone, Copy)]
 enum ScenarioForm {
+    /// HTTP requests to the API.
     Requests,
+    /// `stemma apply` and `stemma label`.
     Commands,
 }
 
-/// Sends one operation as a request, and checks its status and conflicts.
-fn send_step(operator: &mut OperatorClient, at: &str, step: &Value, expected: &Value) -> Result<()> {
+/// Sends one operation as a request for the object at this path, and checks the status and the conflicts of the answer.
+fn send_step(operator: &mut OperatorClient, object_path: &str, step: &Value, expected: &Value) -> Result<()> {
     let (manager, force) = (text_field(step, "manager")?, step["force"].as_bool().unwrap_or(false));
     let body = json!({"labels": step["labels"]});
     let (status, answer) = match text_field(step, "op")? {
         "apply" => {
-            let path = format!("{at}?manager={manager}&force={force}");
+            let path = format!("{object_path}?manager={manager}&force={force}");
             operator.send_typed("PATCH", &path, "application/apply-patch+json", &body)?
         }
-        _ => operator.send_typed("PUT", &format!("{at}/labels?manager={manager}"), "application/json", &body)?,
+        // Any other operation is an update, which replaces all labels.
+        _ => operator.send_typed("PUT", &format!("{object_path}/labels?manager={manager}"), "application/json", &body)?,
     };
-    let wanted = conflict_list(&expected["conflict"])?;
-    ensure!(status == if wanted.is_empty() { 200 } else { 409 }, "{status} {answer}");
-    ensure!(conflict_list(&answer["conflicts"])? == wanted, "{answer}");
+    let expected_conflicts = conflict_list(&expected["conflict"])?;
+    ensure!(status == if expected_conflicts.is_empty() { 200 } else { 409 }, "{status} {answer}");
+    ensure!(conflict_list(&answer["conflicts"])? == expected_conflicts, "{answer}");
     Ok(())
 }
 
-/// Runs one operation as a command. An update contains the whole map, but the command gets only the changes.
-fn run_step_command(fleet: &TempFleet, name: &str, (before, step, expected): (&Value, &Value, &Value)) -> Result<()> {
+/// Runs one operation as a command, and checks its exit status and conflicts. An update contains all labels of an
+/// object. The command gets only the changes from `labels_before`.
+fn run_step_command(fleet: &TempFleet, name: &str, (labels_before, step, expected): (&Value, &Value, &Value)) -> Result<()> {
     let mut words: Vec<String> = match text_field(step, "op")? {
         "apply" => {
             let file = fleet.dir().join("template.yaml");
@@ -68,11 +74,12 @@ fn run_step_command(fleet: &TempFleet, name: &str, (before, step, expected): (&V
         }
         _ => {
             let labels = |value: &Value| anyhow::Ok(serde_json::from_value::<BTreeMap<String, String>>(value.clone())?);
-            let (is, wanted) = (labels(before)?, labels(&step["labels"])?);
-            let set = wanted.iter().filter(|(key, value)| is.get(*key) != Some(value));
-            let set = set.map(|(key, value)| format!("{key}={value}"));
-            let gone = is.keys().filter(|key| !wanted.contains_key(*key)).map(|key| format!("{key}-"));
-            let changes: Vec<_> = set.chain(gone).collect();
+            let (old_labels, new_labels) = (labels(labels_before)?, labels(&step["labels"])?);
+            let additions = new_labels.iter().filter(|(key, value)| old_labels.get(*key) != Some(value));
+            let additions = additions.map(|(key, value)| format!("{key}={value}"));
+            let removals = old_labels.keys().filter(|key| !new_labels.contains_key(*key)).map(|key| format!("{key}-"));
+            let changes: Vec<_> = additions.chain(removals).collect();
+            // `stemma label` cannot be called without a change.
             if changes.is_empty() {
                 return Ok(());
             }
@@ -82,38 +89,43 @@ fn run_step_command(fleet: &TempFleet, name: &str, (before, step, expected): (&V
     words.extend(["--manager".to_owned(), text_field(step, "manager")?.to_owned()]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let output = fleet.cli(&words)?;
-    let (wanted, error) = (conflict_list(&expected["conflict"])?, String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success() == wanted.is_empty(), "{words:?}: {} {error}", output.status);
-    ensure!(wanted.iter().all(|(key, owner)| error.contains(key) && error.contains(owner)), "{words:?}: {error}");
+    let (conflicts, error) = (conflict_list(&expected["conflict"])?, String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success() == conflicts.is_empty(), "{words:?}: {} {error}", output.status);
+    ensure!(conflicts.iter().all(|(key, owner)| error.contains(key) && error.contains(owner)), "{words:?}: {error}");
     Ok(())
 }
 
 /// Checks the labels and their owners after an operation.
-fn check_object(operator: &mut OperatorClient, at: &str, expected: &Value) -> Result<()> {
-    let (_, object) = operator.get(at)?;
+fn check_object(operator: &mut OperatorClient, object_path: &str, expected: &Value) -> Result<()> {
+    let (_, object) = operator.get(object_path)?;
     ensure!(object["labels"] == expected["labels"], "{object}");
     ensure!(owner_map(&object["label_owners"])? == owner_map(&expected["owners"])?, "{object}");
     Ok(())
 }
 
-fn run_scenarios(file: &str, most: usize, by: ScenarioForm) -> Result<()> {
+/// Runs at most `max_scenarios` scenarios of a file in this form. Checks the labels and their owners after each
+/// operation.
+fn run_scenarios(file: &str, max_scenarios: usize, form: ScenarioForm) -> Result<()> {
     let Some(path) = shared::path(&format!("vectors/propagation/{file}")) else { return Ok(()) };
     let vectors: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
     let fleet = TempFleet::start()?;
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
-    for case in vectors["cases"].as_array().context("cases")?.iter().take(most) {
+    for case in vectors["cases"].as_array().context("cases")?.iter().take(max_scenarios) {
         let name = text_field(case, "name")?.replace('_', "-");
-        let (status, made) = operator.send_typed("POST", "/v1/clustertemplates", "application/json", &json!({"name": name}))?;
-        ensure!(status == 201, "{name}: {status} {made}");
+        let (status, outcome) =
+            operator.send_typed("POST", "/v1/clustertemplates", "application/json", &json!({"name": name}))?;
+        ensure!(status == 201, "{name}: {status} {outcome}");
         let (ops, expected) = (case["ops"].as_array().context("ops")?, case["expect"].as_array().context("expect")?);
-        let (at, mut before) = (format!("/v1/clustertemplates/{name}"), &json!({}));
-        for (one, expected) in ops.iter().zip(expected) {
-            let made = match by {
-                ScenarioForm::Requests => send_step(&mut operator, &at, one, expected),
-                ScenarioForm::Commands => run_step_command(&fleet, &name, (before, one, expected)),
+        let (object_path, mut labels_before) = (format!("/v1/clustertemplates/{name}"), &json!({}));
+        for (step, expected) in ops.iter().zip(expected) {
+            let outcome = match form {
+                ScenarioForm::Requests => send_step(&mut operator, &object_path, step, expected),
+                ScenarioForm::Commands => run_step_command(&fleet, &name, (labels_before, step, expected)),
             };
-            made.and_then(|()| check_object(&mut operator, &at, expected)).with_context(|| format!("{name}: {one}"))?;
-            before = &expected["labels"];
+            outcome
+                .and_then(|()| check_object(&mut operator, &object_path, expected))
+                .with_context(|| format!("{name}: {step}"))?;
+            labels_before = &expected["labels"];
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! Fuel's recorded lifecycle of tags over HTTP: the answers of its API and the tags of nodes, step by step, against a
-//! real listener. A case that Stemma decides otherwise is listed with the reason. A listed case with the recorded
+//! real listener. A case with another result in Stemma is listed with the reason. A listed case with the recorded
 //! result fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +11,10 @@ use stemma_tests::operator::{OperatorClient, OperatorWrite};
 use stemma_tests::shared;
 use uuid::Uuid;
 
-/// A case, its result here, and the reason.
+/// A recorded case in which Stemma differs from Fuel: the name of the case, Stemma's result, and the reason.
 type ListedDifference = (&'static str, &'static str, &'static str);
 
+/// The differences in the recorded sequences of steps. A case is named `SEQUENCE/STEP`.
 const LIFECYCLE: &[ListedDifference] = &[
     ("life-02-unassign-predefined/1", "200", "the answer holds the node's tags"),
     ("life-03-custom-tag-kept/5", r#"["cinder","controller","database","keystone","my","neutron","rabbitmq"]"#, KEPT_REASON),
@@ -40,6 +41,7 @@ const LIFECYCLE: &[ListedDifference] = &[
 const KEPT_REASON: &str = "a tag that was assigned by hand survives any change of roles";
 const PRIMARY_REASON: &str = "a primary stays as long as its node exists and has the tag";
 
+/// The differences in the recorded calls of Fuel's first API of tags, of October 2016.
 const NODE_TAG_CALLS: &[ListedDifference] = &[
     ("create_dup_same_owner", "409", DUPLICATE_REASON),
     ("create_dup_release", "201", "a tag of a cluster and a tag next to a release are two tags"),
@@ -58,6 +60,7 @@ const NODE_TAG_CALLS: &[ListedDifference] = &[
     ("unassign_ok", "200", "the answer holds the node's tags"),
 ];
 
+/// The differences in the recorded calls of Fuel's final API of tags, in which roles have tags.
 const ROLE_TAG_CALLS: &[ListedDifference] = &[
     ("create_predefined_name_in_cluster", "409", DUPLICATE_REASON),
     ("create_missing_meta", "201", "has_primary is false by default"),
@@ -89,11 +92,12 @@ struct TagCase<'a> {
 }
 
 impl<'a> TagCase<'a> {
-    fn new(operator: &'a mut OperatorClient, number: usize, roles: &Value, primary: &[&str]) -> Result<Self> {
+    /// Creates the objects of a case. Their names contain `number`. The tags in `primary_tags` have a primary.
+    fn new(operator: &'a mut OperatorClient, number: usize, roles: &Value, primary_tags: &[&str]) -> Result<Self> {
         let tags = roles.as_object().into_iter().flatten().filter_map(|(_, role)| role["tags"].as_array().cloned());
         let names = tags.flatten().filter_map(|tag| tag.as_str().map(str::to_owned));
         let tag = |name: String| {
-            let has_primary = primary.contains(&name.as_str());
+            let has_primary = primary_tags.contains(&name.as_str());
             (name, json!({"has_primary": has_primary}))
         };
         let tags: BTreeMap<String, Value> = names.map(tag).collect();
@@ -112,6 +116,7 @@ impl<'a> TagCase<'a> {
         Ok(case)
     }
 
+    /// Sends a request. Returns the status and the answer.
     fn send(&mut self, method: &'static str, path: &str, body: Value) -> Result<(u16, Value)> {
         if method == "GET" {
             return self.operator.get(path);
@@ -119,26 +124,29 @@ impl<'a> TagCase<'a> {
         self.operator.write(&OperatorWrite { method, path: path.to_owned(), body, key: Uuid::now_v7() })
     }
 
+    /// Sends a request that must succeed. Returns the answer.
     fn expect(&mut self, method: &'static str, path: &str, body: Value) -> Result<Value> {
         let (status, answer) = self.send(method, path, body)?;
         ensure!((200..300).contains(&status), "{method} {path}: {status} {answer}");
         Ok(answer)
     }
 
-    fn node_path(&self, node: &Value, below: &str) -> String {
-        format!("/v1/nodes/n{}-{node}{below}", self.number)
+    /// Returns the path of a node of the case, followed by `suffix`.
+    fn node_path(&self, node: &Value, suffix: &str) -> String {
+        format!("/v1/nodes/n{}-{node}{suffix}", self.number)
     }
 
-    fn cluster_path(&self, below: &str) -> String {
-        format!("/v1/clusters/c{}{below}", self.number)
+    /// Returns the path of the cluster of the case, followed by `suffix`.
+    fn cluster_path(&self, suffix: &str) -> String {
+        format!("/v1/clusters/c{}{suffix}", self.number)
     }
 
-    /// Returns the names by which selectors match a node's tags.
+    /// Returns the names by which selectors match a node's tags, sorted. A primary tag has only the name `primary-TAG`.
     fn tag_names(&mut self, node: &Value) -> Result<Vec<String>> {
         let path = self.node_path(node, "/tags");
-        let shown = self.expect("GET", &path, Value::Null)?;
+        let answer = self.expect("GET", &path, Value::Null)?;
         let texts = |field: &str| {
-            let texts = shown[field].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let texts = answer[field].as_array().into_iter().flatten().filter_map(Value::as_str);
             texts.map(str::to_owned).collect::<BTreeSet<_>>()
         };
         let primary = texts("primary_tags");
@@ -149,25 +157,34 @@ impl<'a> TagCase<'a> {
     }
 }
 
-/// Compares a result with the recorded one. Returns `None` if it is as recorded or as listed.
-fn compare_with_record(list: &[ListedDifference], case: &str, recorded: &str, is_as_recorded: bool, out: &str) -> Option<String> {
+/// Returns a description of a wrong result. Returns `None` for a listed case with its listed result, and for any other
+/// case with the recorded result.
+fn compare_with_record(
+    list: &[ListedDifference],
+    case: &str,
+    recorded: &str,
+    is_as_recorded: bool,
+    result: &str,
+) -> Option<String> {
     match (list.iter().find(|(listed, ..)| *listed == case), is_as_recorded) {
         (None, true) => None,
-        (None, false) => Some(format!("{case}: recorded {recorded}, here {out}")),
-        (Some(_), true) => Some(format!("{case}: is listed, and comes out as recorded")),
-        (Some((_, listed, _)), false) if *listed == out => None,
-        (Some((_, listed, _)), false) => Some(format!("{case}: listed as {listed}, here {out}")),
+        (None, false) => Some(format!("{case}: recorded {recorded}, here {result}")),
+        (Some(_), true) => Some(format!("{case}: is listed, and has the recorded result")),
+        (Some((_, listed, _)), false) if *listed == result => None,
+        (Some((_, listed, _)), false) => Some(format!("{case}: listed as {listed}, here {result}")),
     }
 }
 
+/// Returns the recorded cases, or `None` if the shared directory is absent.
 fn read_vectors() -> Result<Option<Value>> {
     let Some(path) = shared::path("vectors/tasks/tag_lifecycle.json") else { return Ok(None) };
     Ok(Some(serde_json::from_str(&std::fs::read_to_string(path)?)?))
 }
 
-fn check_all_listed_seen(list: &[ListedDifference], seen: &BTreeSet<String>) {
-    let unseen: Vec<&str> = list.iter().map(|row| row.0).filter(|case| !seen.contains(*case)).collect();
-    assert!(unseen.is_empty(), "listed, and in no vector: {unseen:?}");
+/// Checks that every listed case is among the cases that ran.
+fn check_listed_cases_ran(list: &[ListedDifference], case_names: &BTreeSet<String>) {
+    let absent_cases: Vec<&str> = list.iter().map(|difference| difference.0).filter(|case| !case_names.contains(*case)).collect();
+    assert!(absent_cases.is_empty(), "listed, and in no vector: {absent_cases:?}");
 }
 
 #[test]
@@ -175,34 +192,38 @@ fn node_tags_follow_recorded_lifecycle() -> Result<()> {
     let Some(vectors) = read_vectors()? else { return Ok(()) };
     let fleet = TempFleet::start()?;
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
-    let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
+    let (mut mismatches, mut case_names) = (Vec::new(), BTreeSet::new());
     for (number, sequence) in vectors["state_sequences"].as_array().context("sequences")?.iter().enumerate() {
         let id = sequence["id"].as_str().context("id")?;
-        let elects = id == "life-05-primary";
-        let primary: &[&str] = if elects { &["controller", "database", "keystone", "neutron", "rabbitmq"] } else { &[] };
-        let mut case = TagCase::new(&mut operator, number, &sequence["roles_metadata"], primary)?;
+        let has_primaries = id == "life-05-primary";
+        let primary_tags: &[&str] =
+            if has_primaries { &["controller", "database", "keystone", "neutron", "rabbitmq"] } else { &[] };
+        let mut case = TagCase::new(&mut operator, number, &sequence["roles_metadata"], primary_tags)?;
+        // This sequence assigns the tag `my`, which its steps do not create.
         if id == "life-04-reset" {
             let path = case.cluster_path("/tags");
             case.expect("POST", &path, json!({"name": "my"}))?;
         }
-        // Only the title of this sequence says with which roles it begins.
-        let controllers = if elects { 2 } else { 0 };
-        for node in 1..=controllers {
+        // The recorded steps of `life-05-primary` omit its first roles. According to its title, two nodes are
+        // controllers.
+        let controller_count = if has_primaries { 2 } else { 0 };
+        for node in 1..=controller_count {
             let path = case.node_path(&json!(node), "/roles");
             case.expect("PUT", &path, json!({"roles": ["controller"]}))?;
         }
-        for (at, step) in sequence["steps"].as_array().context("steps")?.iter().enumerate() {
-            let name = format!("{id}/{at}");
-            wrong.extend(run_step(&mut case, &name, step).with_context(|| name.clone())?);
-            seen.insert(name);
+        for (step_number, step) in sequence["steps"].as_array().context("steps")?.iter().enumerate() {
+            let name = format!("{id}/{step_number}");
+            mismatches.extend(run_step(&mut case, &name, step).with_context(|| name.clone())?);
+            case_names.insert(name);
         }
     }
-    check_all_listed_seen(LIFECYCLE, &seen);
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    check_listed_cases_ran(LIFECYCLE, &case_names);
+    assert!(mismatches.is_empty(), "{mismatches:#?}");
     Ok(())
 }
 
-/// Runs one step, and compares its status and the tags that nodes have after it.
+/// Runs one recorded step, and compares its status and the tags that nodes have after the step. Returns a description
+/// of a wrong result, or `None`.
 fn run_step(case: &mut TagCase<'_>, name: &str, step: &Value) -> Result<Option<String>> {
     let node = &step["node"];
     let (method, path, body) = match step["op"].as_str().context("op")? {
@@ -212,7 +233,8 @@ fn run_step(case: &mut TagCase<'_>, name: &str, step: &Value) -> Result<Option<S
         "create_tag" => ("POST", case.cluster_path("/tags"), json!({"name": step["tag"]})),
         "remove_from_cluster" => ("PATCH", case.node_path(node, ""), json!({"nodegroup": null})),
         "set_pending_deletion" => ("PATCH", case.node_path(node, ""), json!({"description": "on its way out"})),
-        // The controller chooses a primary by itself, and a state comes from the host.
+        // Stemma has no such request: the controller chooses primaries by itself, and a state comes from the host. A
+        // read is sent instead, so that the tags are compared.
         "elect" | "set_status" => ("GET", case.node_path(&json!(1), ""), Value::Null),
         "reset_to_discover" => return Ok(compare_with_record(LIFECYCLE, name, "no tags", false, "no counterpart")),
         other => anyhow::bail!("the step {other} is not known"),
@@ -221,33 +243,34 @@ fn run_step(case: &mut TagCase<'_>, name: &str, step: &Value) -> Result<Option<S
     let recorded = step["expect_status"].as_u64();
     ensure!(status < 400 || recorded.is_some(), "{method} {path}: {status} {answer}");
     if let Some(recorded) = recorded.filter(|recorded| *recorded != u64::from(status)) {
-        let wrong = compare_with_record(LIFECYCLE, name, &recorded.to_string(), false, &status.to_string());
-        if wrong.is_some() {
-            return Ok(wrong);
+        let mismatch = compare_with_record(LIFECYCLE, name, &recorded.to_string(), false, &status.to_string());
+        if mismatch.is_some() {
+            return Ok(mismatch);
         }
     }
-    let has_tags = |case: &mut TagCase<'_>| -> Result<(Value, bool)> {
+    let compare_tags = |case: &mut TagCase<'_>| -> Result<(Value, bool)> {
         match &step["expect_tags"] {
             Value::Object(nodes) => {
-                let mut found = serde_json::Map::new();
+                let mut actual = serde_json::Map::new();
                 for node in nodes.keys() {
-                    found.insert(node.clone(), json!(case.tag_names(&node.parse::<u64>()?.into())?));
+                    actual.insert(node.clone(), json!(case.tag_names(&node.parse::<u64>()?.into())?));
                 }
-                Ok((json!(found), found == *nodes))
+                Ok((json!(actual), actual == *nodes))
             }
             Value::Null => Ok((Value::Null, true)),
             tags => {
-                let found = json!(case.tag_names(node)?);
-                Ok((found.clone(), found == *tags))
+                let actual = json!(case.tag_names(node)?);
+                Ok((actual.clone(), actual == *tags))
             }
         }
     };
     let is_listed_status = recorded.is_some_and(|recorded| recorded != u64::from(status));
-    let (found, is) = has_tags(case)?;
+    let (actual, is_as_recorded) = compare_tags(case)?;
+    // If the status differs as listed, the tags must be as recorded nevertheless.
     if is_listed_status {
-        return Ok((!is).then(|| format!("{name}: {found}")));
+        return Ok((!is_as_recorded).then(|| format!("{name}: {actual}")));
     }
-    Ok(compare_with_record(LIFECYCLE, name, &step["expect_tags"].to_string(), is, &found.to_string()))
+    Ok(compare_with_record(LIFECYCLE, name, &step["expect_tags"].to_string(), is_as_recorded, &actual.to_string()))
 }
 
 #[test]
@@ -257,46 +280,47 @@ fn tag_calls_match_recorded_answers() -> Result<()> {
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
     let roles = &vectors["state_sequences"][0]["roles_metadata"];
     let mut number = 0;
-    for (set, list) in [("api_node_tags_2016_10", NODE_TAG_CALLS), ("api_role_tags_final", ROLE_TAG_CALLS)] {
-        let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
-        for recorded in vectors[set]["cases"].as_array().context("cases")? {
+    for (api, list) in [("api_node_tags_2016_10", NODE_TAG_CALLS), ("api_role_tags_final", ROLE_TAG_CALLS)] {
+        let (mut mismatches, mut case_names) = (Vec::new(), BTreeSet::new());
+        for recorded in vectors[api]["cases"].as_array().context("cases")? {
             number += 1;
             let mut case = TagCase::new(&mut operator, number, roles, &[])?;
             let name = recorded["case"].as_str().context("case")?;
             let (method, path, body) = convert_call(&mut case, name, recorded).with_context(|| name.to_owned())?;
             let (status, answer) = case.send(method, &path, body)?;
-            // A recorded 500 is a defect. The status should have been one of these.
-            let wanted: Vec<u64> = match recorded["status"].as_u64().context("status")? {
+            // A recorded status 500 is a defect of Fuel. Stemma must answer with 400 or 409 instead.
+            let expected_statuses: Vec<u64> = match recorded["status"].as_u64().context("status")? {
                 500 => vec![400, 409],
                 status => vec![status],
             };
-            let is = wanted.contains(&status.into());
-            let said = compare_with_record(list, name, &format!("{wanted:?}"), is, &status.to_string());
-            wrong.extend(said.map(|said| format!("{said}: {method} {path} {answer}")));
-            seen.insert(name.to_owned());
+            let is_as_recorded = expected_statuses.contains(&status.into());
+            let mismatch =
+                compare_with_record(list, name, &format!("{expected_statuses:?}"), is_as_recorded, &status.to_string());
+            mismatches.extend(mismatch.map(|mismatch| format!("{mismatch}: {method} {path} {answer}")));
+            case_names.insert(name.to_owned());
         }
-        check_all_listed_seen(list, &seen);
-        assert!(wrong.is_empty(), "{set}: {wrong:#?}");
+        check_listed_cases_ran(list, &case_names);
+        assert!(mismatches.is_empty(), "{api}: {mismatches:#?}");
     }
     Ok(())
 }
 
-/// Returns a recorded call in the form in which it is sent here, after creating the objects that it needs.
+/// Creates the objects that a recorded call needs. Returns the call as a request to Stemma: method, path and body.
 fn convert_call(case: &mut TagCase<'_>, name: &str, recorded: &Value) -> Result<(&'static str, String, Value)> {
-    let (own, node) = (case.cluster_path("/tags"), case.node_path(&json!(1), ""));
-    let of_node = format!("{node}/tags");
-    let has_own = !name.starts_with("create") || name.contains("dup_") || name.starts_with("create_same");
-    let own_name = if recorded["path"].as_str().is_some_and(|path| path.contains("my_tag")) { "my_tag" } else { "my" };
-    if has_own && !name.ends_with("404") {
+    let (cluster_tags, first_node) = (case.cluster_path("/tags"), case.node_path(&json!(1), ""));
+    let node_tags = format!("{first_node}/tags");
+    let needs_cluster_tags = !name.starts_with("create") || name.contains("dup_") || name.starts_with("create_same");
+    let tag_name = if recorded["path"].as_str().is_some_and(|path| path.contains("my_tag")) { "my_tag" } else { "my" };
+    if needs_cluster_tags && !name.ends_with("404") {
         for tag in ["my", "my_tag", "ro", "new"] {
-            case.expect("POST", &own, json!({"name": tag}))?;
+            case.expect("POST", &cluster_tags, json!({"name": tag}))?;
         }
     }
     if name.starts_with("assign_mixed") || name == "delete_assigned" || name == "unassign_ok" {
-        case.expect("POST", &of_node, json!({"assign": ["my"]}))?;
+        case.expect("POST", &node_tags, json!({"assign": ["my"]}))?;
     }
     if name == "assign_node_without_cluster" {
-        case.expect("PATCH", &node, json!({"nodegroup": null}))?;
+        case.expect("PATCH", &first_node, json!({"nodegroup": null}))?;
     }
     let method = match recorded["method"].as_str() {
         Some("POST") => "POST",
@@ -309,38 +333,39 @@ fn convert_call(case: &mut TagCase<'_>, name: &str, recorded: &Value) -> Result<
         return convert_role_call(case, name, recorded);
     }
     if path.starts_with("/nodes/") {
-        let path = if path.contains("99999") { "/v1/nodes/absent/tags".to_owned() } else { of_node };
-        let named = |text: &str| match text {
+        let path = if path.contains("99999") { "/v1/nodes/absent/tags".to_owned() } else { node_tags };
+        let convert_tag = |text: &str| match text {
             "<new>" => "new",
             "<not assigned>" => "ro",
             "<tag of another cluster>" => "foreign",
             _ => "my",
         };
         let tags = recorded["body"].as_array().context("a list")?.iter();
-        let tags: Vec<&str> = tags.map(|tag| tag.as_str().map_or("nobody-has-it", named)).collect();
+        let tags: Vec<&str> = tags.map(|tag| tag.as_str().map_or("nobody-has-it", convert_tag)).collect();
         let field = if method == "POST" { "assign" } else { "tags" };
         return Ok((method, path, json!({field: tags})));
     }
-    let all = match path {
+    let tags_path = match path {
         _ if path.contains("9999/tags") => "/v1/clusters/absent/tags".to_owned(),
         _ if path.starts_with("/releases") => format!("/v1/releases/r{}/tags", case.number),
-        _ => own,
+        _ => cluster_tags,
     };
-    let one = path.split('/').rfind(|part| !part.is_empty()).unwrap_or_default();
-    let one = match one {
-        "tags" => return Ok((method, all, tag_body(&recorded["body"]))),
+    let tag_segment = path.split('/').rfind(|part| !part.is_empty()).unwrap_or_default();
+    let tag_segment = match tag_segment {
+        "tags" => return Ok((method, tags_path, tag_body(&recorded["body"]))),
         "{predefined}" => "rabbitmq",
-        "{tag_id}" | "my_tag" => own_name,
+        "{tag_id}" | "my_tag" => tag_name,
         "99999" | "{deleted}" => "absent",
         other => other,
     };
-    Ok((method, format!("{all}/{one}"), tag_body(&recorded["body"])))
+    Ok((method, format!("{tags_path}/{tag_segment}"), tag_body(&recorded["body"])))
 }
 
-/// Returns the body of a tag. A recorded body has the name under one of two keys, and the other fields flat or in
-/// `meta`.
+/// Converts the recorded body of a tag to Stemma's form. A recorded body has the name in `tag` or `name`. Its other
+/// fields are next to the name or in `meta`.
 fn tag_body(recorded: &Value) -> Value {
     let Some(fields) = recorded.as_object() else {
+        // A text such as `same` abbreviates a body that other cases contain.
         return if recorded.is_string() { json!({"name": "my_tag", "has_primary": true}) } else { Value::Null };
     };
     let mut body = fields.clone();
@@ -351,16 +376,18 @@ fn tag_body(recorded: &Value) -> Value {
         body.extend(meta);
     }
     // The vectors abbreviate a long text as `x*LENGTH`.
-    let long = body.get("name").and_then(Value::as_str).and_then(|name| name.strip_prefix("x*")?.parse().ok());
-    if let Some(length) = long {
+    let abbreviated_length = body.get("name").and_then(Value::as_str).and_then(|name| name.strip_prefix("x*")?.parse().ok());
+    if let Some(length) = abbreviated_length {
         body.insert("name".into(), "x".repeat(length).into());
     }
     Value::Object(body)
 }
 
-/// Returns a change of a role's tags. Here, a cluster's changes of roles are one map, which is written as a whole.
+/// Returns a recorded change of a role's tags as a request to Stemma: method, path and body. In Stemma, a cluster has
+/// one map with its changes of all roles, and the request replaces that map.
 fn convert_role_call(case: &mut TagCase<'_>, name: &str, recorded: &Value) -> Result<(&'static str, String, Value)> {
     let path = case.cluster_path("/roles");
+    // The recorded call deletes a role that a node has. Here, the request removes the role from the map.
     if name == "delete_assigned_role" {
         case.expect("PUT", &path, json!({"roles": {"my_role": {"add_tags": ["my_tag"]}}}))?;
         let roles = case.node_path(&json!(1), "/roles");
@@ -368,6 +395,7 @@ fn convert_role_call(case: &mut TagCase<'_>, name: &str, recorded: &Value) -> Re
         return Ok(("PUT", path, json!({"roles": {}})));
     }
     let role = recorded["body"]["name"].as_str().unwrap_or("my_role");
+    // The recorded unknown tag exists in this test, so the request has another name.
     let unknown = json!(["nobody-has-it"]);
     let tags = match recorded["body"]["meta"].get("tags") {
         Some(_) if name == "role_unknown_tag" => Some(&unknown),
@@ -394,7 +422,8 @@ tasks:
 {kind: Node, name: n2, nodegroup: prod/all, roles: [db]}
 ";
 
-/// The answer to an edit of roles and tags reports the effects of the edit.
+/// The answer to an edit of roles and tags contains the findings that the edit causes: a tag or task without a node, a
+/// leftover of a task, roles in conflict, and an unknown role.
 #[test]
 fn edit_warns_of_tags_without_nodes() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -402,7 +431,7 @@ fn edit_warns_of_tags_without_nodes() -> Result<()> {
     std::fs::write(&file, SITE)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?.without_versions();
-    let mut codes = |method, path: &str, body: Value| -> Result<Vec<(String, String)>> {
+    let mut write_findings = |method, path: &str, body: Value| -> Result<Vec<(String, String)>> {
         let write = OperatorWrite { method, path: path.into(), body, key: Uuid::now_v7() };
         let (status, answer) = operator.write_with(&write, &[("prefer", "return=representation")])?;
         ensure!(status < 300, "{path}: {status} {answer}");
@@ -410,27 +439,33 @@ fn edit_warns_of_tags_without_nodes() -> Result<()> {
         let findings = answer["findings"].as_array().into_iter().flatten();
         Ok(findings.map(|finding| (text(finding, "code"), text(finding, "object"))).collect())
     };
-    let row = |code: &str, object: &str| (code.to_owned(), object.to_owned());
-    let unheld = [
-        row("tag.unheld", "cluster/prod tag/nginx"),
-        row("task.unplaced", "cluster/prod task/conf"),
-        row("task.orphaned", "node/n1"),
+    let expected_finding = |code: &str, object: &str| (code.to_owned(), object.to_owned());
+    let unheld_findings = [
+        expected_finding("tag.unheld", "cluster/prod tag/nginx"),
+        expected_finding("task.unplaced", "cluster/prod task/conf"),
+        expected_finding("task.orphaned", "node/n1"),
     ];
-    assert_eq!(codes("DELETE", "/v1/nodes/n1/tags", json!({"tags": ["nginx"]}))?, unheld);
-    assert_eq!(codes("PUT", "/v1/nodes/n1/tags/nginx", Value::Null)?, []);
-    assert_eq!(codes("POST", "/v1/nodes/n1/roles", json!({"roles": ["db"]}))?, [row("role.conflict", "node/n1")]);
-    assert_eq!(codes("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?, []);
-    assert_eq!(codes("PUT", "/v1/clusters/prod/roles", json!({"roles": {"web": {"remove_tags": ["nginx"]}}}))?, unheld);
-    let unknown = codes("POST", "/v1/clusters/prod/tags", json!({"name": "own", "role": "wbe"}))?;
-    assert_eq!(unknown, [row("role.unknown", "cluster/prod")]);
+    assert_eq!(write_findings("DELETE", "/v1/nodes/n1/tags", json!({"tags": ["nginx"]}))?, unheld_findings);
+    assert_eq!(write_findings("PUT", "/v1/nodes/n1/tags/nginx", Value::Null)?, []);
+    assert_eq!(
+        write_findings("POST", "/v1/nodes/n1/roles", json!({"roles": ["db"]}))?,
+        [expected_finding("role.conflict", "node/n1")]
+    );
+    assert_eq!(write_findings("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?, []);
+    assert_eq!(
+        write_findings("PUT", "/v1/clusters/prod/roles", json!({"roles": {"web": {"remove_tags": ["nginx"]}}}))?,
+        unheld_findings
+    );
+    let create_findings = write_findings("POST", "/v1/clusters/prod/tags", json!({"name": "own", "role": "wbe"}))?;
+    assert_eq!(create_findings, [expected_finding("role.unknown", "cluster/prod")]);
     let output = fleet.cli(&["tag", "create", "spare", "--cluster", "prod", "--role", "bd"])?;
-    let said = String::from_utf8(output.stderr)?;
-    assert!(output.status.success() && said.contains("role bd"), "{said}");
+    let stderr = String::from_utf8(output.stderr)?;
+    assert!(output.status.success() && stderr.contains("role bd"), "{stderr}");
     Ok(())
 }
 
-/// A role produces the tags that name it, in the cluster that has the tag, or in all clusters of the release that has
-/// it.
+/// A tag can name the role that produces the tag. A tag of a cluster has this effect in its cluster, and a tag of a
+/// release in all clusters of the release.
 #[test]
 fn role_produces_tag() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -445,15 +480,15 @@ fn role_produces_tag() -> Result<()> {
     fleet.stemma(&["tag", "create", "beside", "--release", "site", "--role", "web"])?;
     assert_eq!((tags("n1")?, tags("n2")?), (json!(["beside", "canary", "nginx"]), json!(["mysql"])));
     fleet.stemma(&["tag", "update", "canary", "--cluster", "prod", "--title", "First"])?;
-    assert_eq!(tags("n1")?, json!(["beside", "canary", "nginx"]), "what is not said stays");
+    assert_eq!(tags("n1")?, json!(["beside", "canary", "nginx"]), "an omitted field is unchanged");
     fleet.stemma(&["tag", "update", "canary", "--cluster", "prod", "--role", "db"])?;
     assert_eq!((tags("n1")?, tags("n2")?), (json!(["beside", "nginx"]), json!(["canary", "mysql"])));
 
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
-    let (_, of_role) = operator.get("/v1/releases/site/roles/web/tags")?;
-    let rows = json!([{"name": "beside", "role": "web", "has_primary": false, "predefined": false},
+    let (_, role_tags) = operator.get("/v1/releases/site/roles/web/tags")?;
+    let expected_tags = json!([{"name": "beside", "role": "web", "has_primary": false, "predefined": false},
                       {"name": "nginx", "has_primary": false, "predefined": true}]);
-    assert_eq!(of_role["tags"], rows);
+    assert_eq!(role_tags["tags"], expected_tags);
     let (_, roles) = operator.get("/v1/releases/site/roles")?;
     assert_eq!(roles, json!({"roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["nginx", "beside"]}}}));
     let (status, refusal) = operator.get("/v1/releases/site/roles/wbe/tags")?;

@@ -39,13 +39,14 @@ fn task_waits_for_dependency_on_other_host() -> Result<()> {
         ensure!(status["progress"] == "waiting", "{status}");
         Ok(())
     })?;
-    assert!(!second.path("b").exists(), "what it depends on has not run");
+    assert!(!second.path("b").exists(), "task b ran before task a");
     let first = fleet.join("n1", "c/firsts")?;
-    let (a, b) = eventually("both tasks", || Ok((read_time(&first, "a")?, read_time(&second, "b")?)))?;
-    assert!(a <= b, "a ended at {a}, b ran at {b}");
+    let (first_end_ns, second_start_ns) = eventually("both tasks", || Ok((read_time(&first, "a")?, read_time(&second, "b")?)))?;
+    assert!(first_end_ns <= second_start_ns, "a ended at {first_end_ns}, b ran at {second_start_ns}");
     Ok(())
 }
 
+/// Returns the time that a task wrote to a file on its host, in nanoseconds since 1970.
 fn read_time(agent: &TestAgent, file: &str) -> Result<u128> {
     let text = std::fs::read_to_string(agent.path(file)).with_context(|| agent.log())?;
     text.trim().parse().context("the time that the task wrote")

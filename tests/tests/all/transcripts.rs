@@ -3,14 +3,16 @@
 use anyhow::Result;
 use stemma_tests::transcript;
 
+/// Each file in `tests/scripts` contains commands and their expected output. Runs the commands, and compares their
+/// output with the file.
 #[test]
 fn transcripts_match_output() -> Result<()> {
     let mut scripts: Vec<_> =
         std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts"))?.collect::<std::io::Result<_>>()?;
     scripts.sort_by_key(std::fs::DirEntry::file_name);
     assert!(!scripts.is_empty());
-    let failed: Vec<String> =
+    let failures: Vec<String> =
         scripts.iter().filter_map(|script| transcript::check(&script.path()).err()).map(|error| format!("{error:#}")).collect();
-    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     Ok(())
 }

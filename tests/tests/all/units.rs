@@ -1,4 +1,4 @@
-//! How restricted the systemd units are, as systemd scores them without running them.
+//! The restrictions of the systemd units, as `systemd-analyze security` rates them without running them.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,8 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use stemma_tests::tool::is_available;
 
-/// Maximum exposure of each unit, in tenths. The agent has no limit, because it is root and runs what tasks contain.
+/// Maximum exposure of each unit, in tenths of the score of `systemd-analyze security`. The agent's unit has no limit,
+/// because the agent runs tasks as root.
 const MAX_EXPOSURE: [(&str, u32); 3] =
     [("stemma-controller.service", 10), ("stemma-labels.service", 45), ("stemma-extension@.service", 20)];
 
@@ -16,9 +17,9 @@ fn unit_exposure_is_within_documented_limit() -> Result<()> {
         return Ok(());
     }
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
-    for (unit, most) in MAX_EXPOSURE {
+    for (unit, max_exposure) in MAX_EXPOSURE {
         let mut command = Command::new("systemd-analyze");
-        command.args(["security", "--no-pager", "--offline=true", &format!("--threshold={most}")]).arg(units.join(unit));
+        command.args(["security", "--no-pager", "--offline=true", &format!("--threshold={max_exposure}")]).arg(units.join(unit));
         let output = command.output()?;
         ensure!(output.status.success(), "{unit}: {}", String::from_utf8_lossy(&output.stdout));
     }

@@ -1,5 +1,5 @@
-//! Tests that the commit of each write of the endpoint table leaves an object, its after-image, an audit event and a
-//! request record in the store. The writes go through the real listener.
+//! Tests that the commit of each write of the endpoint table stores an object, its after-image (a copy of the object's
+//! new value for the history), an audit event and a request record. A real listener receives the writes.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use stemma_tests::fleet::TempFleet;
 use stemma_tests::operator::{OperatorClient, OperatorWrite};
-use stemma_wire::endpoint::{Endpoint, Method, RouteMatch, SocketKind, find};
+use stemma_wire::endpoint::{Endpoint, Method, RouteMatch, SocketKind, find_route};
 use uuid::Uuid;
 
 use crate::store_copy::StoreCopy;
 
-/// Returns every write once, in an order in which each finds what it needs. A write that is added to the endpoint table
-/// must be added here too.
+/// Returns writes that cover the endpoint table, each with its method, path and body. Each write needs only objects
+/// that earlier writes have created. A write that is added to the endpoint table must be added here too.
 fn all_writes() -> Vec<(&'static str, String, Value)> {
-    let mut all = vec![
+    let mut writes = vec![
         ("POST", "/v1/releases".into(), release_body()),
         ("PATCH", "/v1/releases/site@1".into(), json!({"labels": {"stage": "one"}})),
         ("POST", "/v1/releases/site@1/tags".into(), json!({"name": "second"})),
@@ -47,11 +47,11 @@ fn all_writes() -> Vec<(&'static str, String, Value)> {
         ("PUT", "/v1/nodes/web-1/tags/other".into(), Value::Null),
         ("DELETE", "/v1/nodes/web-1/tags/other".into(), Value::Null),
     ];
-    all.extend(allocation_writes());
-    all.extend(primary_writes());
-    all.extend(catalogue_writes());
-    all.extend(inspection_writes());
-    all.extend(principal_writes());
+    writes.extend(allocation_writes());
+    writes.extend(primary_writes());
+    writes.extend(catalogue_writes());
+    writes.extend(inspection_writes());
+    writes.extend(principal_writes());
     let levels = [
         ("/v1/releases/site@1", false),
         ("/v1/clustertemplates/base", true),
@@ -59,8 +59,8 @@ fn all_writes() -> Vec<(&'static str, String, Value)> {
         ("/v1/clusters/prod/nodegroups/web", true),
         ("/v1/nodes/web-1", true),
     ];
-    all.extend(levels.into_iter().flat_map(|(object, has_owners)| label_writes(object, has_owners)));
-    all.extend([
+    writes.extend(levels.into_iter().flat_map(|(object, has_owners)| label_writes(object, has_owners)));
+    writes.extend([
         ("POST", "/v1/apply".into(), json!({"objects": [{"kind": "Node", "name": "web-2"}, {"kind": "Node", "name": "web-1"}]})),
         ("POST", "/v1/join-tokens".into(), json!({})),
         ("DELETE", "/v1/nodes/web-2".into(), Value::Null),
@@ -71,7 +71,7 @@ fn all_writes() -> Vec<(&'static str, String, Value)> {
         ("DELETE", "/v1/clustertemplates/next".into(), Value::Null),
         ("DELETE", "/v1/releases/site@1".into(), Value::Null),
     ]);
-    all
+    writes
 }
 
 /// The names in `all_writes`: objects, their roles and their resource class.
@@ -83,13 +83,16 @@ const OBJECT_NAMES: [&str; 19] = [
 /// The path of inspection rules.
 pub(crate) const RULES_PATH: &str = "/v1/inspection_rules";
 
-/// Returns the same writes on other objects: a hyphen and `suffix` are appended to each name. One request deletes all
-/// rules, whoever created them. So only one of several writers may write rules.
+/// Returns the writes of [`all_writes`] for other objects: a hyphen and `suffix` are appended to each name. If tests
+/// run several writers at once, only one of them may write inspection rules, because one of the writes deletes all
+/// rules.
 pub(crate) fn writes_with_suffix(suffix: &str, may_write_rules: bool) -> Vec<(&'static str, String, Value)> {
-    let all = all_writes().into_iter().filter(|(_, path, _)| may_write_rules || !path.starts_with(RULES_PATH));
-    all.map(|(method, path, body)| (method, add_suffix(&path, suffix), add_suffix_to_body(body, suffix))).collect()
+    let writes = all_writes().into_iter().filter(|(_, path, _)| may_write_rules || !path.starts_with(RULES_PATH));
+    writes.map(|(method, path, body)| (method, add_suffix(&path, suffix), add_suffix_to_body(body, suffix))).collect()
 }
 
+/// Appends a hyphen and `suffix` to each part of a path that is one of [`OBJECT_NAMES`]. The parts are separated by `/`
+/// or `@`.
 fn add_suffix(text: &str, suffix: &str) -> String {
     let parts = text.split_inclusive(['/', '@']).map(|part| {
         let name = part.trim_end_matches(['/', '@']);
@@ -98,6 +101,7 @@ fn add_suffix(text: &str, suffix: &str) -> String {
     parts.collect()
 }
 
+/// Appends a hyphen and `suffix` to the object names in a JSON value, also to those in keys.
 fn add_suffix_to_body(body: Value, suffix: &str) -> Value {
     match body {
         Value::String(text) => add_suffix(&text, suffix).into(),
@@ -143,7 +147,7 @@ fn primary_writes() -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-/// Returns the writes of inspection rules.
+/// Returns the writes of inspection rules (Ironic's rules that change a node when its host reports).
 fn inspection_writes() -> Vec<(&'static str, String, Value)> {
     let actions = json!([{"op": "add-trait", "args": {"name": "CUSTOM_A"}}]);
     vec![
@@ -155,7 +159,8 @@ fn inspection_writes() -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-/// Returns the writes of principals, one of which gets a certificate and a token, and the record of a backup.
+/// Returns the writes of principals: two are created, and one of them gets a certificate and a token. The last write
+/// records a backup.
 fn principal_writes() -> Vec<(&'static str, String, Value)> {
     vec![
         ("POST", "/v1/principals".into(), json!({"name": "ada", "role": "viewer"})),
@@ -178,7 +183,8 @@ B6QGCxCS7Vk/z0QCH1b6m4tRot1J48RC+IDycO4H2FIgm8C4MySAWiBOUys=
 -----END CERTIFICATE REQUEST-----
 ";
 
-/// Returns the writes of a namespace of the catalogue, with everything that it can contain.
+/// Returns the writes of a namespace of the catalogue (Glance's metadata definitions), with everything that a namespace
+/// can contain.
 fn catalogue_writes() -> Vec<(&'static str, String, Value)> {
     let path = |suffix: &str| format!("/v2/metadefs/namespaces/N{suffix}");
     let property = |title: &str| json!({"name": "p", "title": title, "type": "string"});
@@ -210,61 +216,66 @@ fn release_body() -> Value {
     json!({"name": "site", "version": "1", "roles": {"web": {"tags": ["first"]}}, "tags": {"first": {}, "other": {}}, "tasks": []})
 }
 
+/// Returns the writes of an object's labels. If `has_owners` is true, each label has owners, and the writes of owners
+/// and tombstones are included.
 fn label_writes(object: &str, has_owners: bool) -> Vec<(&'static str, String, Value)> {
-    let mut all = vec![
+    let mut writes = vec![
         ("PUT", format!("{object}/labels"), json!({"labels": {"a": "b"}})),
         ("PATCH", format!("{object}/labels"), json!({"c": "d"})),
     ];
     if has_owners {
         let owners = json!({"from": "admin", "to": "other", "keys": ["c"]});
-        all.push(("POST", format!("{object}/labels/owners"), owners));
-        all.push(("POST", format!("{object}/labels/tombstones"), json!({"keys": ["z"]})));
+        writes.push(("POST", format!("{object}/labels/owners"), owners));
+        writes.push(("POST", format!("{object}/labels/tombstones"), json!({"keys": ["z"]})));
     }
-    all
+    writes
 }
 
-/// Writes that create something whose path only the answer contains. A prepared list of writes cannot contain the
-/// deletion.
+/// Writes that create an object whose path only the answer contains. [`all_writes`] cannot contain the deletion of such
+/// an object, because it lists paths that are known in advance.
 pub(crate) const UNLISTED_CREATIONS: [Endpoint; 3] =
     [Endpoint::CreateToken, Endpoint::IssueCertificate, Endpoint::CreateBearerToken];
 
-/// Rows of the endpoint table that these tests leave out, each with the reason.
+/// Writes of the endpoint table that these tests omit, each with the reason.
 const EXCLUDED_ROWS: [(Endpoint, &str); 5] = [
     (Endpoint::PutBlob, "a blob is a file next to the store, under its own name"),
     (Endpoint::OwnersRelease, "the maps of a release have one owner together, so this is always refused"),
     (
         Endpoint::ResumeFleet,
-        "without a host that is ahead it leaves its request's record alone, and one that is would be led on by the first of them: \
-         `restored.rs` and `backup.rs` look for what it leaves, without kills",
+        "if no host is ahead of the store, this write stores only its request record, and otherwise the first one would resume all: \
+         `restored.rs` and `backup.rs` check what this write stores, without kills",
     ),
     (Endpoint::ResizeCluster, "a cluster is never resized, so this is always refused"),
     (
         Endpoint::RefreshNodeRoles,
-        "no extension decides here what a role adds: `extensions.rs` checks what this write leaves, without kills",
+        "these tests have no extension that adds tags to a role: `extensions.rs` checks what this write stores, without kills",
     ),
 ];
 
-/// Returns the names of all rows of the endpoint table that write into the store, except `EXCLUDED_ROWS`.
+/// Returns the names of all endpoints that write into the store, except [`EXCLUDED_ROWS`].
 pub(crate) fn write_rows() -> BTreeSet<&'static str> {
-    let is_write = |one: &&Endpoint| one.route().listener == SocketKind::Admin && one.route().method != Method::Get;
-    let all = Endpoint::ALL.iter().filter(is_write).filter(|one| !EXCLUDED_ROWS.iter().any(|(row, _)| row == *one));
-    all.map(|one| one.name()).collect()
+    let is_write =
+        |endpoint: &&Endpoint| endpoint.route().listener == SocketKind::Admin && endpoint.route().method != Method::Get;
+    let writes =
+        Endpoint::ALL.iter().filter(is_write).filter(|endpoint| !EXCLUDED_ROWS.iter().any(|(excluded, _)| excluded == *endpoint));
+    writes.map(|endpoint| endpoint.name()).collect()
 }
 
+/// Returns the operators' endpoint with this method and path.
 pub(crate) fn find_endpoint(method: &str, path: &str) -> Result<Endpoint> {
-    match find(SocketKind::Admin, method, path) {
+    match find_route(SocketKind::Admin, method, path) {
         RouteMatch::Route(endpoint, _) => Ok(endpoint),
-        RouteMatch::MethodNotAllowed(_) | RouteMatch::NotFound => anyhow::bail!("{method} {path} is no endpoint"),
+        RouteMatch::MethodNotAllowed(_) | RouteMatch::NotFound => anyhow::bail!("{method} {path} is not an endpoint"),
     }
 }
 
-/// Checks that the commit of a request is complete: it has a request record, and an audit event that names the
-/// principal and the created objects.
+/// Checks that the commit of a write is complete: the request record has this status and this revision, and an audit
+/// event names the principal and the written objects.
 pub(crate) fn check_commit(stored: &StoreCopy, write: &OperatorWrite, status: u16, revision: u64) -> Result<()> {
-    let (record, actual) = stored.request_record("admin", write.key).context("no record of the request")?;
+    let (record, actual_revision) = stored.request_record("admin", write.key).context("no record of the request")?;
     ensure!(
-        (record.answer.status, *actual) == (status, revision),
-        "{} at {actual}, not {status} at {revision}",
+        (record.answer.status, *actual_revision) == (status, revision),
+        "{} at {actual_revision}, not {status} at {revision}",
         record.answer.status
     );
     let event = stored.audit_event(revision).context("no audit event")?;
@@ -275,26 +286,36 @@ pub(crate) fn check_commit(stored: &StoreCopy, write: &OperatorWrite, status: u1
     Ok(())
 }
 
+/// Makes each write of the endpoint table, and sends each twice. Checks that each write has one commit, with its audit
+/// event and its request record.
 #[test]
 fn w15_01_w15_02_write_leaves_object_image_event_and_request_record() -> Result<()> {
     let mut fleet = TempFleet::start()?;
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
-    let (mut writes, mut seen) = (Vec::new(), BTreeSet::new());
+    let (mut writes, mut tried_endpoints) = (Vec::new(), BTreeSet::new());
     for (number, (method, path, body)) in (1..).zip(all_writes()) {
-        seen.insert(find_endpoint(method, &path)?.name());
+        tried_endpoints.insert(find_endpoint(method, &path)?.name());
         let write = OperatorWrite { method, path, body, key: Uuid::from_u128(number) };
         writes.push(write_twice(&mut operator, write)?);
     }
+    // Deletes the objects whose path only the answer contains. Numbers from 1000 on are idempotency keys that no write
+    // has yet.
     for (number, endpoint) in (1000..).zip(UNLISTED_CREATIONS) {
-        let is_match = |write: &OperatorWrite| find_endpoint(write.method, &write.path).is_ok_and(|one| one == endpoint);
+        let is_match = |write: &OperatorWrite| {
+            find_endpoint(write.method, &write.path).is_ok_and(|found_endpoint| found_endpoint == endpoint)
+        };
         let key = writes.iter().find_map(|(write, ..)| is_match(write).then_some(write.key));
         let path = created_location(&mut operator, key.with_context(|| endpoint.name())?)?;
-        seen.insert(find_endpoint("DELETE", &path)?.name());
+        tried_endpoints.insert(find_endpoint("DELETE", &path)?.name());
         let write = OperatorWrite { method: "DELETE", path, body: Value::Null, key: Uuid::from_u128(number) };
         writes.push(write_twice(&mut operator, write)?);
     }
-    let all = write_rows();
-    ensure!(seen == all, "not tried here: {:?}", all.difference(&seen).collect::<Vec<_>>());
+    let expected_endpoints = write_rows();
+    ensure!(
+        tried_endpoints == expected_endpoints,
+        "not tried here: {:?}",
+        expected_endpoints.difference(&tried_endpoints).collect::<Vec<_>>()
+    );
     fleet.stop_controller()?;
     let stored = StoreCopy::copy_from(&fleet.data())?;
     for (write, status, revision) in &writes {
@@ -304,13 +325,14 @@ fn w15_01_w15_02_write_leaves_object_image_event_and_request_record() -> Result<
     stored.check()
 }
 
-/// Returns the path of what a write created, from the record of its request.
+/// Returns the path of the object that a write created, from the request record with this key.
 pub(crate) fn created_location(operator: &mut OperatorClient, key: Uuid) -> Result<String> {
     let (_, record) = operator.get(&format!("/v1/requests/{key}"))?;
     Ok(record["location"].as_str().with_context(|| record.to_string())?.to_owned())
 }
 
-/// Sends a write, reads its request record, and sends the write again. The write must take effect only once.
+/// Sends a write, reads its request record, and sends the write again. The write must take effect only once. Returns
+/// the write, its status and its store revision.
 pub(crate) fn write_twice(operator: &mut OperatorClient, write: OperatorWrite) -> Result<(OperatorWrite, u16, u64)> {
     let request = format!("{} {}", write.method, write.path);
     let (status, body) = operator.write(&write)?;
@@ -320,12 +342,15 @@ pub(crate) fn write_twice(operator: &mut OperatorClient, write: OperatorWrite) -
     let revision = record["revision"].as_u64().with_context(|| format!("{request}: {record}"))?;
     let (second_status, _) = operator.write(&write)?;
     let (_, second_record) = operator.get(&path)?;
-    ensure!(second_status == status && second_record == record, "{request}: sent again it is {second_status}, {second_record}");
+    ensure!(
+        second_status == status && second_record == record,
+        "{request}: the second time, {second_status} and {second_record}"
+    );
     Ok((write, status, revision))
 }
 
-/// The changes of each write. Writes of labels are not included. Neither are writes that create something, because
-/// their answer is the new object.
+/// The changes that the answer to each write must list. Writes of labels are not included. Writes that create an object
+/// are not included either, because their answer is the new object.
 const EXPECTED_CHANGES: &[(&str, &str)] = &[
     ("PATCH /v1/releases/site@1", r#"[{"field": "labels.stage", "new": "one"}]"#),
     ("POST /v1/releases/site@1/tags", r#"[{"field": "tags.second", "new": {}}]"#),
@@ -460,21 +485,22 @@ fn expected_changes(method: &str, path: &str, body: &Value) -> Result<Option<Val
             None => json!([{"field": "cluster", "old": "prod"}]),
         }));
     }
-    // A `PUT` of labels is the first write of labels for the node. On the other objects it removes the label `stage`.
-    let replaced = if path.starts_with("/v1/nodes") {
+    // For a node, the `PUT` of labels is the first write of labels. For the other objects, the `PUT` removes the label
+    // `stage`.
+    let second_change = if path.starts_with("/v1/nodes") {
         json!({"field": "merge_labels", "new": true})
     } else {
         json!({"field": "labels.stage", "old": "one"})
     };
     Ok(Some(match (method, path.split_once("/labels").map(|(_, rest)| rest)) {
-        ("PUT", Some("")) => json!([{"field": "labels.a", "new": "b"}, replaced]),
+        ("PUT", Some("")) => json!([{"field": "labels.a", "new": "b"}, second_change]),
         ("PATCH", Some("")) => json!([{"field": "labels.c", "new": "d"}]),
         ("POST", Some("/owners")) => json!([{"field": "owners", "old": ["admin:update"], "new": ["other:update"]}]),
         ("POST", Some("/tombstones")) => json!([{"field": "labels.z", "new": null}]),
         _ => {
             let name = format!("{method} {path}");
             let row = EXPECTED_CHANGES.iter().find(|(write, _)| *write == name);
-            serde_json::from_str(row.with_context(|| format!("what does {name} change?"))?.1)?
+            serde_json::from_str(row.with_context(|| format!("{name} has no expected changes"))?.1)?
         }
     }))
 }
@@ -486,6 +512,7 @@ fn w06_write_shows_old_and_new_values_also_in_dry_run() -> Result<()> {
     let prefer = [("prefer", "return=representation")];
     for (number, (method, path, body)) in (1..).zip(all_writes()) {
         let request = format!("{method} {path}");
+        // The dry run has another idempotency key than the write after it.
         let dry_run = OperatorWrite {
             method,
             path: format!("{path}?dry_run=true"),
@@ -493,13 +520,13 @@ fn w06_write_shows_old_and_new_values_also_in_dry_run() -> Result<()> {
             key: Uuid::from_u128(1000 + number),
         };
         let (status, dry_run) = operator.write_with(&dry_run, &prefer)?;
-        ensure!((200..300).contains(&status), "{request}, tried: {status} {dry_run}");
+        ensure!((200..300).contains(&status), "{request}, dry run: {status} {dry_run}");
         let write = OperatorWrite { method, path, body, key: Uuid::from_u128(number) };
         let (status, answer) = operator.write_with(&write, &prefer)?;
         ensure!((200..300).contains(&status), "{request}: {status} {answer}");
         let expected = expected_changes(method, &write.path, &write.body)?;
         ensure!(answer.get("changes") == expected.as_ref(), "{request}: {} is not {expected:?}", answer["changes"]);
-        ensure!(dry_run.get("changes") == expected.as_ref(), "{request}, tried: {} is not {expected:?}", dry_run["changes"]);
+        ensure!(dry_run.get("changes") == expected.as_ref(), "{request}, dry run: {} is not {expected:?}", dry_run["changes"]);
     }
     Ok(())
 }

@@ -7,10 +7,10 @@ use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 use stemma_tests::python::environment;
 
-/// The packages to install.
+/// The Python packages with the YAML readers, at fixed versions.
 const READER_PACKAGES: [&str; 2] = ["PyYAML==6.0.3", "ruamel.yaml==0.18.16"];
-/// Reads a list of pairs, each of a value and the YAML that was written for it. Prints each pair that a reader reads as
-/// another value.
+/// The Python program that reads a list of pairs, each of a value and the YAML that was written for the value. It
+/// prints each pair whose YAML a reader reads as another value.
 const READER_SCRIPT: &str = include_str!("../../data/yaml_readers.py");
 
 /// Texts that some version of YAML reads as another type, or that have a special meaning there.
@@ -103,25 +103,30 @@ const AMBIGUOUS_TEXTS: &[&str] = &[
     "\u{10ffff}",
 ];
 
-/// Parts that are put between line breaks, so that each is at the start and at the end of a line.
+/// Texts that are put between line breaks, so that each text is a line of its own.
 const LINE_PARTS: [&str; 8] = ["---", "...", "- a", "# a", "%a", " a", "\ta", "a: b"];
 
+/// Returns the ambiguous texts, and texts with special characters, with line breaks, and with special lengths.
 fn all_texts() -> Vec<String> {
     let mut texts: Vec<String> = AMBIGUOUS_TEXTS.iter().copied().map(str::to_owned).collect();
+    // Control characters, ASCII, spaces and format characters, and code points that are special in Unicode.
     let code_points = (0..0xA1).chain(0x2000..0x2070).chain([0xD7FF, 0xFDD0, 0xFEFF, 0xFFFD, 0xFFFE, 0xFFFF, 0x1_FFFE]);
-    for letter in code_points.filter_map(char::from_u32) {
-        texts.extend([letter.to_string(), format!("a{letter}b"), format!(" {letter} ")]);
+    for character in code_points.filter_map(char::from_u32) {
+        texts.extend([character.to_string(), format!("a{character}b"), format!(" {character} ")]);
     }
     for part in LINE_PARTS {
-        texts.extend(["\n", "\r\n", "\r", "\u{85}", "\u{2028}"].map(|end| format!("a{end}{part}{end}b{end}")));
+        texts.extend(
+            ["\n", "\r\n", "\r", "\u{85}", "\u{2028}"].map(|line_break| format!("a{line_break}{part}{line_break}b{line_break}")),
+        );
     }
-    let long = [100, 1_021, 1_022, 1_023, 1_024, 1_025, 5_000].into_iter();
-    texts.extend(long.flat_map(|length| ["x", "1", "a ", "\u{1}", "\u{1f600}"].map(|part| part.repeat(length))));
+    // YAML limits the length of some keys to 1024 characters.
+    let lengths = [100, 1_021, 1_022, 1_023, 1_024, 1_025, 5_000].into_iter();
+    texts.extend(lengths.flat_map(|length| ["x", "1", "a ", "\u{1}", "\u{1f600}"].map(|part| part.repeat(length))));
     texts
 }
 
-/// Returns each text as a value, as an item, as a key and as a key of a map within a list. Also returns numbers and
-/// empty values.
+/// Returns values that contain each text as a value, as an item, as a key, and as a key of a map within a list. Also
+/// returns numbers, empty values, nested values, and one map with all texts as keys.
 fn test_values() -> Vec<Value> {
     let mut values: Vec<Value> = Vec::new();
     for text in all_texts() {
@@ -132,12 +137,13 @@ fn test_values() -> Vec<Value> {
         json!([0, -1, u64::MAX, i64::MIN, 1.0, -0.5, 1.1, 0.1]),
         json!([1e15, 1e16, 1e20, 1e21, -1e21, 1.5e300, 1e-5, 1e-7, 2.5e-7, f64::MAX, f64::MIN_POSITIVE, 5e-324]),
     ];
-    let empty = [json!({"a": {}, "b": [], "c": null, "d": ""}), json!([[], {}, null, [[]], [{}], {"a": [[], [null]]}])];
-    values.extend(numbers.into_iter().chain(empty));
-    let nested = (0..20).fold(json!(null), |value, at| if at % 2 == 0 { json!([value, at]) } else { json!({"k": value}) });
-    values.push(nested);
-    let all = all_texts().into_iter().enumerate().map(|(at, text)| (text, json!(at)));
-    values.push(Value::Object(all.collect::<Map<_, _>>()));
+    let empty_values = [json!({"a": {}, "b": [], "c": null, "d": ""}), json!([[], {}, null, [[]], [{}], {"a": [[], [null]]}])];
+    values.extend(numbers.into_iter().chain(empty_values));
+    let nested_value =
+        (0..20).fold(json!(null), |value, number| if number % 2 == 0 { json!([value, number]) } else { json!({"k": value}) });
+    values.push(nested_value);
+    let entries = all_texts().into_iter().enumerate().map(|(number, text)| (text, json!(number)));
+    values.push(Value::Object(entries.collect::<Map<_, _>>()));
     values
 }
 
@@ -149,7 +155,7 @@ fn y07_to_block_is_read_back_equal_by_yaml_readers() -> Result<()> {
     let file = dir.path().join("corpus.json");
     std::fs::write(&file, Value::from(pairs).to_string())?;
     let output = Command::new(venv.join("bin/python")).args(["-c", READER_SCRIPT]).arg(&file).output()?;
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "{text}{errors}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{stdout}{stderr}");
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! Containers that boot their own systemd: one Debian tree, an overlay for each machine, and a bridge between them.
-//! Tests control them from outside, with commands that enter a machine and with files below its root.
+//! The tests control the machines from outside, with commands that enter a machine and with files below its root.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,19 +14,20 @@ use stemma_tests::program::eventually_within;
 /// Maximum time of a boot on a busy machine.
 const MAX_BOOT_TIME: Duration = Duration::from_mins(2);
 
-/// The network prefix of all machines.
+/// The first three bytes of the IPv4 addresses of all machines.
 const NETWORK_PREFIX: &str = "10.213.77";
 
 /// The packages that are added to a minimal Debian.
 const PACKAGES: &str = "systemd,systemd-sysv,rpm,passwd,hostname,iproute2";
 
-/// Returns a Debian tree of the host's own release. It is created once and stays below the target directory.
+/// Returns the directory of a minimal Debian of the same release as this host. The first call creates the tree below
+/// the target directory, and later runs use the same tree.
 pub(crate) fn prepare_tree(target: &Path) -> Result<PathBuf> {
     let release = fs::read_to_string("/etc/os-release")?;
-    let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).context("this is no Debian")?;
+    let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).context("this host is not a Debian")?;
     let tree = target.join("boot").join(format!("tree-{suite}"));
     fs::create_dir_all(tree.parent().context("a directory")?)?;
-    // A lock, so that two runs at the same time create it once.
+    // The lock ensures that of two concurrent runs only one creates the tree.
     let lock = File::create(tree.with_added_extension("lock"))?;
     lock.lock()?;
     if tree.exists() {
@@ -34,21 +35,22 @@ pub(crate) fn prepare_tree(target: &Path) -> Result<PathBuf> {
     }
     let sources = ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"];
     let sources = sources.into_iter().find(|path| Path::new(path).exists()).context("apt's sources")?;
-    let new = tree.with_added_extension("new");
-    // An interrupted run may have left it.
-    let _ = fs::remove_dir_all(&new);
+    let new_tree = tree.with_added_extension("new");
+    // An interrupted run may have left an incomplete tree.
+    let _ = fs::remove_dir_all(&new_tree);
     let include = format!("--include={PACKAGES}");
     let mut command = Command::new("mmdebstrap");
-    command.args(["--quiet", "--variant=minbase", "--mode=root", &include, suite]).arg(&new).arg(sources);
+    command.args(["--quiet", "--variant=minbase", "--mode=root", &include, suite]).arg(&new_tree).arg(sources);
     run_command(command)?;
-    fs::rename(&new, &tree)?;
+    fs::rename(&new_tree, &tree)?;
     Ok(tree)
 }
 
-/// The bridge that connects all machines of a run.
+/// The network bridge that connects all machines of a run.
 pub(crate) struct Bridge(String);
 
 impl Bridge {
+    /// Creates the bridge, and sets it up.
     pub(crate) fn new() -> Result<Self> {
         let name = format!("stbr{}", std::process::id() % 100_000);
         run_ip(&["link", "add", &name, "type", "bridge"])?;
@@ -64,13 +66,14 @@ impl Drop for Bridge {
     }
 }
 
-/// A machine. It is off until it is booted.
+/// A container that boots its own systemd. It is off until [`Machine::boot`].
 pub(crate) struct Machine {
     /// The host name.
     pub(crate) name: &'static str,
     bridge: String,
     directory: PathBuf,
-    running: Option<Child>,
+    /// The process of systemd-nspawn, if the machine is on.
+    nspawn: Option<Child>,
 }
 
 impl Machine {
@@ -84,7 +87,7 @@ impl Machine {
         machines: &[(&'static str, u8)],
     ) -> Result<Self> {
         let directory = parent.join(name);
-        let machine = Self { name, bridge: bridge.0.clone(), directory, running: None };
+        let machine = Self { name, bridge: bridge.0.clone(), directory, nspawn: None };
         for part in ["upper", "work", "root"] {
             fs::create_dir_all(machine.directory.join(part))?;
         }
@@ -93,10 +96,11 @@ impl Machine {
         let mut mount = Command::new("mount");
         mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(machine.outside_path("/"));
         run_command(mount)?;
-        let number = machines.iter().find(|(other, _)| *other == name).context("a machine has an address")?.1;
-        let network = format!("[Match]\nName=host0\n[Network]\nAddress={NETWORK_PREFIX}.{number}/24\nLinkLocalAddressing=no\n");
+        let address_byte = machines.iter().find(|(other, _)| *other == name).context("a machine has an address")?.1;
+        let network =
+            format!("[Match]\nName=host0\n[Network]\nAddress={NETWORK_PREFIX}.{address_byte}/24\nLinkLocalAddressing=no\n");
         let hosts: String =
-            machines.iter().map(|(name, at)| format!("{NETWORK_PREFIX}.{at} {name}.boot.test {name}\n")).collect();
+            machines.iter().map(|(name, byte)| format!("{NETWORK_PREFIX}.{byte} {name}.boot.test {name}\n")).collect();
         machine.write("/etc/systemd/network/80-container-host0.network", &network)?;
         machine.write("/etc/hosts", &format!("127.0.0.1 localhost\n{hosts}"))?;
         machine.write("/etc/hostname", &format!("{name}\n"))?;
@@ -125,10 +129,11 @@ impl Machine {
         Ok(fs::write(path, text)?)
     }
 
-    fn symlink(&self, to: &str, path: &str) -> Result<()> {
+    /// Creates a symbolic link at `path` on the machine, and its parent directories.
+    fn symlink(&self, target: &str, path: &str) -> Result<()> {
         let path = self.outside_path(path);
         fs::create_dir_all(path.parent().context("a directory")?)?;
-        Ok(std::os::unix::fs::symlink(to, path)?)
+        Ok(std::os::unix::fs::symlink(target, path)?)
     }
 
     /// Boots the machine, and waits until all units are up.
@@ -142,7 +147,7 @@ impl Machine {
             .arg(format!("--hostname={}", self.name))
             .arg("--directory")
             .arg(self.outside_path("/"));
-        self.running = Some(nspawn.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?);
+        self.nspawn = Some(nspawn.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?);
         eventually_within(MAX_BOOT_TIME, "the machine is up", || {
             let state = self.run(&["systemctl", "is-system-running"])?;
             let state = String::from_utf8_lossy(&state.stdout).trim().to_owned();
@@ -154,8 +159,8 @@ impl Machine {
     /// Kills the machine, as a power cut does.
     pub(crate) fn cut_power(&mut self) -> Result<()> {
         let leader = self.leader_pid()?;
-        let mut child = self.running.take().context("it is on")?;
-        // When its first process is killed, all others end with it, and nspawn exits.
+        let mut child = self.nspawn.take().context("the machine is on")?;
+        // When the first process of the machine is killed, all its processes end, and nspawn exits.
         let leader = Pid::from_raw(i32::try_from(leader)?).context("a process")?;
         kill_process(leader, Signal::KILL)?;
         child.wait()?;
@@ -165,9 +170,9 @@ impl Machine {
     /// Shuts the machine down cleanly, as for a reboot, and boots it again.
     pub(crate) fn reboot(&mut self) -> Result<()> {
         self.run_ok(&["systemctl", "reboot", "--no-block"])?;
-        let mut child = self.running.take().context("it is on")?;
-        eventually_within(MAX_BOOT_TIME, "it has shut down", || {
-            child.try_wait()?.context("it is on")?;
+        let mut child = self.nspawn.take().context("the machine is on")?;
+        eventually_within(MAX_BOOT_TIME, "the machine has shut down", || {
+            child.try_wait()?.context("the machine is still on")?;
             Ok(())
         })?;
         self.boot()
@@ -184,13 +189,13 @@ impl Machine {
         format!("{}{}", std::process::id() % 100_000, self.name.replace('-', "")).chars().take(11).collect()
     }
 
-    /// Returns the id of the machine's first process. Fails before systemd has started, while nspawn's own processes
-    /// prepare.
+    /// Returns the id of the machine's systemd process, in the process ids of this host. Fails if systemd has not
+    /// started yet, because nspawn then still prepares the container.
     fn leader_pid(&self) -> Result<u32> {
-        let id = self.running.as_ref().with_context(|| format!("{} is off", self.name))?.id();
+        let id = self.nspawn.as_ref().with_context(|| format!("{} is off", self.name))?.id();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
-        let is_first = |id: &&str| fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name == "systemd\n");
-        Ok(children.split_whitespace().find(is_first).context("no process yet")?.parse()?)
+        let is_systemd = |id: &&str| fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name == "systemd\n");
+        Ok(children.split_whitespace().find(is_systemd).context("no process yet")?.parse()?)
     }
 
     /// Runs a command on the machine.
@@ -212,7 +217,7 @@ impl Machine {
         Ok(out)
     }
 
-    /// Runs a shell command line that must succeed. Returns both outputs.
+    /// Runs a shell command line that must succeed. Returns its standard output and standard error as one text.
     pub(crate) fn run_shell(&self, line: &str) -> Result<String> {
         self.run_ok(&["sh", "-c", &format!("exec 2>&1; {line}")])
     }
@@ -239,19 +244,19 @@ impl Machine {
         self.run_ok(&["systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager"])
     }
 
-    /// Stores the console output and the journal, to investigate a failure.
-    pub(crate) fn save_logs(&self, to: &Path) -> Result<()> {
-        fs::create_dir_all(to)?;
-        fs::copy(self.directory.join("console.log"), to.join(format!("{}.console", self.name)))?;
+    /// Stores the console output and the journal in a directory, to investigate a failure.
+    pub(crate) fn save_logs(&self, log_dir: &Path) -> Result<()> {
+        fs::create_dir_all(log_dir)?;
+        fs::copy(self.directory.join("console.log"), log_dir.join(format!("{}.console", self.name)))?;
         let mut journal = Command::new("journalctl");
         journal.args(["--no-pager", "--output", "verbose", "--directory"]).arg(self.outside_path("/var/log/journal"));
-        Ok(fs::write(to.join(format!("{}.journal", self.name)), journal.output()?.stdout)?)
+        Ok(fs::write(log_dir.join(format!("{}.journal", self.name)), journal.output()?.stdout)?)
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if self.running.is_some() {
+        if self.nspawn.is_some() {
             let _ = self.cut_power();
         }
         let mut umount = Command::new("umount");
@@ -260,12 +265,14 @@ impl Drop for Machine {
     }
 }
 
+/// Runs `ip` with these arguments.
 fn run_ip(words: &[&str]) -> Result<()> {
     let mut command = Command::new("ip");
     command.args(words);
     run_command(command)
 }
 
+/// Runs a command that must succeed.
 fn run_command(mut command: Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));

@@ -1,10 +1,10 @@
 //! A fleet of three machines that boot: a controller, a host with the .deb and a host with the .rpm, from installation
-//! to removal. It needs root, mmdebstrap, systemd-nspawn, and both revisions of the packages; `cargo xtask test`
-//! provides them.
+//! to removal. The program needs root, mmdebstrap, systemd-nspawn, and both revisions of the packages, which `cargo
+//! xtask test` provides.
 //!
-//! The steps run one after another on the same machines, so this program has no test harness. It runs them in order and
-//! ends at the first failure. It checks the results from outside: files, units, journals and exit statuses.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it says what it does, as the harness of other tests would")]
+//! The steps run one after another on the same machines, so this program has no test harness. It runs the steps in
+//! order and ends at the first failure. It checks the results from outside: files, units, journals and exit statuses.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the program prints its steps, as a test harness does")]
 
 mod lifecycle;
 mod machine;
@@ -68,11 +68,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs the steps in order, until a step fails. Runs nothing if the arguments select other tests, or if root rights, a
+/// needed program or the packages are missing.
 fn run_steps() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_set = |option: &str| arguments.iter().any(|word| word == option);
     // cargo-nextest lists the tests of each program, also of one without a harness.
     if is_set("--list") {
+        // No test is ignored, so the list of ignored tests is empty.
         if !is_set("--ignored") {
             println!("{TEST_NAME}: test");
         }
@@ -85,17 +88,17 @@ fn run_steps() -> Result<()> {
     if !is_selected {
         return Ok(());
     }
-    let needed = [("mmdebstrap", "--version"), ("systemd-nspawn", "--version"), ("nsenter", "--version")];
+    let needed_programs = [("mmdebstrap", "--version"), ("systemd-nspawn", "--version"), ("nsenter", "--version")];
     let packages = target_dir().join("packages");
     // This command changes nothing for root, and fails for any other user.
     let is_root = tool::is_available("chown", &["0", "/root"]);
-    let are_packed = tool::is_available("test", &["-d", &packages.join("revision-2").to_string_lossy()]);
-    if !is_root || !are_packed || !needed.iter().all(|(program, shows)| tool::is_available(program, &[shows])) {
+    let has_packages = tool::is_available("test", &["-d", &packages.join("revision-2").to_string_lossy()]);
+    if !is_root || !has_packages || !needed_programs.iter().all(|(program, option)| tool::is_available(program, &[option])) {
         return Ok(());
     }
     let mut fleet = create_fleet(packages)?;
     for (name, step) in STEPS {
-        let begun = Instant::now();
+        let start = Instant::now();
         if let Err(error) = step(&mut fleet) {
             println!("test {name} ... FAILED");
             let logs = target_dir().join("boot/logs");
@@ -104,12 +107,12 @@ fn run_steps() -> Result<()> {
             }
             return Err(error.context(format!("{name}; the machines' logs are in {}", logs.display())));
         }
-        println!("test {name} ... ok, {:.1} s", begun.elapsed().as_secs_f64());
+        println!("test {name} ... ok, {:.1} s", start.elapsed().as_secs_f64());
     }
     Ok(())
 }
 
-/// Returns the target directory.
+/// Returns cargo's target directory, two levels above the program `stemma`.
 fn target_dir() -> PathBuf {
     let program = program::path("stemma");
     program.ancestors().nth(2).unwrap_or(Path::new(".")).to_owned()
@@ -117,13 +120,13 @@ fn target_dir() -> PathBuf {
 
 /// Creates three machines that are off.
 fn create_fleet(packages: PathBuf) -> Result<MachineFleet> {
-    let begun = Instant::now();
+    let start = Instant::now();
     let tree = machine::prepare_tree(&target_dir()).context("a tree of Debian")?;
     let directory = tempfile::tempdir_in(target_dir().join("boot"))?;
     let bridge = Bridge::new()?;
-    let all = [("controller", 1), ("deb-1", 2), ("rpm-1", 3)];
-    let [controller, deb, rpm] = [all[0].0, all[1].0, all[2].0]
-        .map(|name| Machine::new(&tree, directory.path(), &bridge, name, &all).expect("a machine's root"));
-    println!("the tree is there after {:.1} s", begun.elapsed().as_secs_f64());
+    let machines = [("controller", 1), ("deb-1", 2), ("rpm-1", 3)];
+    let [controller, deb, rpm] = [machines[0].0, machines[1].0, machines[2].0]
+        .map(|name| Machine::new(&tree, directory.path(), &bridge, name, &machines).expect("a machine's root"));
+    println!("the tree is ready after {:.1} s", start.elapsed().as_secs_f64());
     Ok(MachineFleet { controller, deb_host: deb, rpm_host: rpm, packages, _bridge: bridge, _directory: directory })
 }

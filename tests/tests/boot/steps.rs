@@ -21,9 +21,9 @@ const WATCHDOG_STALL_S: u32 = 10;
 /// The manifests of the fleet.
 const SITE_MANIFEST: &str = include_str!("site.yaml");
 
-/// Waits until a condition holds.
-pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> Result<()>) -> Result<()> {
-    eventually_within(MAX_WAIT, what, condition)
+/// Waits until `condition` succeeds, at most for [`MAX_WAIT`]. `description` names the condition in the error.
+pub(crate) fn wait_until(description: &str, condition: impl FnMut() -> Result<()>) -> Result<()> {
+    eventually_within(MAX_WAIT, description, condition)
 }
 
 impl MachineFleet {
@@ -37,21 +37,23 @@ impl MachineFleet {
         self.controller.run_shell(&format!("stemma {line}"))
     }
 
-    /// Copies the packages of a revision to a machine. Returns their directory on it.
+    /// Copies the packages of a revision to a machine. Returns their directory on it. The packages of revision 1 are in
+    /// the packages' directory itself, and those of revision 2 in a directory below it.
     pub(crate) fn copy_packages(&self, machine: &Machine, revision: u32) -> Result<String> {
-        let from = if revision == 1 { self.packages.clone() } else { self.packages.join(format!("revision-{revision}")) };
-        let place = format!("/root/packages-{revision}");
-        fs::create_dir_all(machine.outside_path(&place))?;
-        for entry in fs::read_dir(from)? {
+        let source = if revision == 1 { self.packages.clone() } else { self.packages.join(format!("revision-{revision}")) };
+        let target = format!("/root/packages-{revision}");
+        fs::create_dir_all(machine.outside_path(&target))?;
+        for entry in fs::read_dir(source)? {
             let path = entry?.path();
             if path.is_file() {
-                fs::copy(&path, machine.outside_path(&place).join(path.file_name().context("a name")?))?;
+                fs::copy(&path, machine.outside_path(&target).join(path.file_name().context("a name")?))?;
             }
         }
-        Ok(place)
+        Ok(target)
     }
 
-    /// Copies a token to a host, and runs the command there that `stemma token create` prints.
+    /// Creates a token, copies it to a host, and runs there the command that `stemma token create` printed. Returns the
+    /// output of the command.
     pub(crate) fn join_host(&self, host: &Machine) -> Result<String> {
         let output = self.stemma("token create --nodegroup prod/web >/root/token")?;
         let command = output.lines().last().context("a command")?.trim().replace("FILE", "/root/token");
@@ -69,9 +71,9 @@ impl MachineFleet {
         Ok(())
     }
 
-    /// Waits until a host has converged.
+    /// Waits until the node of a host has converged, and its agent is connected.
     pub(crate) fn wait_until_converged(&self, host: &Machine) -> Result<()> {
-        wait_until("the host has done what it was told", || {
+        wait_until("the node has converged", || {
             let node: Value = serde_json::from_str(&self.stemma(&format!("get node {} -o json", host.name))?)?;
             let log = || host.journal("stemma-agent").unwrap_or_default();
             ensure!(node["state"] == "converged" && node["connected"] == true, "{} is {}:\n{}", host.name, node["state"], log());
@@ -79,7 +81,8 @@ impl MachineFleet {
         })
     }
 
-    /// Changes the cluster's label, and waits until these hosts have it in their file.
+    /// Sets the label `tier` of the cluster, and waits until a task has written the value to `/etc/note` on these
+    /// hosts.
     pub(crate) fn edit_tier(&self, tier: &str, hosts: &[&Machine]) -> Result<()> {
         self.stemma(&format!("label cluster prod tier={tier} --yes"))?;
         for host in hosts {
@@ -110,48 +113,49 @@ pub(crate) fn boot_machines(fleet: &mut MachineFleet) -> Result<()> {
     Ok(())
 }
 
-/// Installs both package formats. Their scripts run too.
+/// Installs the packages of both formats, and checks which units their scripts have started.
 pub(crate) fn install_packages(fleet: &mut MachineFleet) -> Result<()> {
     let (controller, deb, rpm) = (&fleet.controller, &fleet.deb_host, &fleet.rpm_host);
-    let at = fleet.copy_packages(controller, 1)?;
-    let said = controller.run_shell(&format!("dpkg -i {at}/stemma_*.deb {at}/stemma-controller_*.deb"))?;
+    let package_dir = fleet.copy_packages(controller, 1)?;
+    let output = controller.run_shell(&format!("dpkg -i {package_dir}/stemma_*.deb {package_dir}/stemma-controller_*.deb"))?;
     ensure!(
-        said.contains("created a fleet in /var/lib/stemma-controller; this machine is its controller, controller.boot.test"),
-        "{said}"
+        output.contains("created a fleet in /var/lib/stemma-controller; this machine is its controller, controller.boot.test"),
+        "{output}"
     );
     for unit in ["stemma-controller.service", "stemma-controller-admin.socket", "stemma-controller-agents.socket"] {
         controller.check_unit_state(unit, "active")?;
         ensure!(controller.run_ok(&["systemctl", "is-enabled", unit])?.trim() == "enabled", "{unit}");
     }
     fleet.stemma("get nodes")?;
-    let open = controller.run_shell("ss -ltn")?;
-    ensure!(open.contains(":9443") && open.contains(":9444"), "{open}");
+    let sockets = controller.run_shell("ss -ltn")?;
+    ensure!(sockets.contains(":9443") && sockets.contains(":9444"), "{sockets}");
 
-    let at = fleet.copy_packages(deb, 1)?;
-    deb.run_shell(&format!("dpkg -i {at}/stemma-agent_*.deb"))?;
-    let at = fleet.copy_packages(rpm, 1)?;
+    let package_dir = fleet.copy_packages(deb, 1)?;
+    deb.run_shell(&format!("dpkg -i {package_dir}/stemma-agent_*.deb"))?;
+    let package_dir = fleet.copy_packages(rpm, 1)?;
     // The RPM database does not contain the Debian packages, so the requirements are checked separately.
-    rpm.run_shell(&format!("rpm -i --nodeps {at}/stemma-agent-*.rpm"))?;
-    let required = rpm.run_shell(&format!("rpm -qpR {at}/stemma-agent-*.rpm"))?;
-    for needed in ["systemd", "util-linux", "libc.so.6"] {
-        ensure!(required.lines().any(|line| line.starts_with(needed)), "{needed}: {required}");
+    rpm.run_shell(&format!("rpm -i --nodeps {package_dir}/stemma-agent-*.rpm"))?;
+    let requirements = rpm.run_shell(&format!("rpm -qpR {package_dir}/stemma-agent-*.rpm"))?;
+    for package in ["systemd", "util-linux", "libc.so.6"] {
+        ensure!(requirements.lines().any(|line| line.starts_with(package)), "{package}: {requirements}");
     }
     for host in fleet.hosts() {
         // The unit waits for `stemma-agent join`, which is not a failure.
         host.check_unit_state("stemma-agent.service", "inactive")?;
         ensure!(host.run_ok(&["systemctl", "is-enabled", "stemma-labels.service"])?.trim() == "enabled");
-        ensure!(host.run(&["stemma-agent", "run"])?.status.code() == Some(1), "it has not joined");
+        ensure!(host.run(&["stemma-agent", "run"])?.status.code() == Some(1), "the host has not joined");
         ensure!(host.outside_path("/usr/share/man/man8/stemma-agent-join.8.gz").exists());
     }
     Ok(())
 }
 
+/// Both hosts join with a token and converge.
 pub(crate) fn join_hosts(fleet: &mut MachineFleet) -> Result<()> {
     fleet.apply_release(1)?;
     fleet.stemma("label cluster prod tier=silver --yes")?;
     for host in fleet.hosts() {
-        let said = fleet.join_host(host)?;
-        ensure!(said.contains("stemma-agent.service is enabled and runs"), "{said}");
+        let output = fleet.join_host(host)?;
+        ensure!(output.contains("stemma-agent.service is enabled and runs"), "{output}");
         host.check_unit_state("stemma-agent.service", "active")?;
     }
     for host in fleet.hosts() {
@@ -159,27 +163,29 @@ pub(crate) fn join_hosts(fleet: &mut MachineFleet) -> Result<()> {
         wait_for_file(host, "/etc/note", &format!("{} is silver\n", host.name))?;
         wait_for_file(host, "/var/log/once", "ran\n")?;
         wait_until("stemma-applied.target is reached", || host.check_unit_state("stemma-applied.target", "active"))?;
-        let explained =
+        let explanation =
             host.run_shell("journalctl --no-pager -x -u stemma-agent TASK=note + MESSAGE_ID=bfa67355d503462a9ec0028bd401af3a")?;
-        ensure!(explained.contains("All tasks of this host have ended well"), "{explained}");
+        ensure!(explanation.contains("All tasks of this host have succeeded"), "{explanation}");
         ensure!(host.failed_units()?.is_empty(), "{}", host.failed_units()?);
     }
     Ok(())
 }
 
+/// The admin socket refuses a local user other than root.
 pub(crate) fn s61_refuse_local_user(fleet: &mut MachineFleet) -> Result<()> {
     let controller = &fleet.controller;
-    let ask = "setpriv --reuid=nobody --regid=nogroup --clear-groups stemma --server unix:/var/lib/stemma-controller/admin.sock get nodes";
-    ensure!(!controller.run(&["sh", "-c", ask])?.status.success(), "the directory is closed to them");
+    let command = "setpriv --reuid=nobody --regid=nogroup --clear-groups stemma --server unix:/var/lib/stemma-controller/admin.sock get nodes";
+    ensure!(!controller.run(&["sh", "-c", command])?.status.success(), "the directory is open to the user");
     // The access is refused also if the permissions are open, because the controller checks the user.
     controller.run_shell("chmod 0711 /var/lib/stemma-controller && chmod 0666 /var/lib/stemma-controller/admin.sock")?;
-    ensure!(!controller.run(&["sh", "-c", ask])?.status.success(), "they are not root");
+    ensure!(!controller.run(&["sh", "-c", command])?.status.success(), "the socket accepts a user other than root");
     let metrics = fleet.stemma("get --raw /metrics")?;
     ensure!(metrics.contains(r#"stemma_rejected_total{reason="socket_not_root"} 1"#), "{metrics}");
     controller.run_shell("chmod 0700 /var/lib/stemma-controller && chmod 0600 /var/lib/stemma-controller/admin.sock")?;
     Ok(())
 }
 
+/// The hosts apply an edit of a label, and correct a file that was changed by hand.
 pub(crate) fn edit_label(fleet: &mut MachineFleet) -> Result<()> {
     fleet.edit_tier("gold", &fleet.hosts())?;
     for host in fleet.hosts() {
@@ -191,6 +197,7 @@ pub(crate) fn edit_label(fleet: &mut MachineFleet) -> Result<()> {
     Ok(())
 }
 
+/// A host that reboots or loses power while a task runs completes the task set after the boot.
 pub(crate) fn reboot_host(fleet: &mut MachineFleet) -> Result<()> {
     fleet.apply_release(2)?;
     for host in fleet.hosts() {
@@ -216,6 +223,7 @@ pub(crate) fn reboot_host(fleet: &mut MachineFleet) -> Result<()> {
     Ok(())
 }
 
+/// A host without network corrects drift to its last desired state, and gets the edits when it is connected again.
 pub(crate) fn f14_partition_network(fleet: &mut MachineFleet) -> Result<()> {
     let deb = &fleet.deb_host;
     deb.set_connected(false)?;
@@ -229,6 +237,7 @@ pub(crate) fn f14_partition_network(fleet: &mut MachineFleet) -> Result<()> {
     fleet.wait_until_converged(deb)
 }
 
+/// While the controller is stopped, the hosts correct drift, and no connection of an agent starts the controller.
 pub(crate) fn stop_controller(fleet: &mut MachineFleet) -> Result<()> {
     let controller = &fleet.controller;
     controller.run_ok(&["systemctl", "stop", "stemma-controller.service"])?;
@@ -246,31 +255,39 @@ pub(crate) fn stop_controller(fleet: &mut MachineFleet) -> Result<()> {
     fleet.edit_tier("iron", &fleet.hosts())
 }
 
+/// The watchdog of systemd restarts a controller that stalls, and does not restart a controller that runs.
 pub(crate) fn trigger_watchdog(fleet: &mut MachineFleet) -> Result<()> {
     let controller = &fleet.controller;
     let drop_in = "/run/systemd/system/stemma-controller.service.d/quick.conf";
     controller.run_shell(&format!(
         "mkdir -p $(dirname {drop_in}) && printf '[Service]\\nWatchdogSec={WATCHDOG_STALL_S}s\\n' > {drop_in} && systemctl daemon-reload && systemctl restart stemma-controller"
     ))?;
-    let id = controller.unit_property("stemma-controller.service", "MainPID")?;
+    let pid = controller.unit_property("stemma-controller.service", "MainPID")?;
     // The watchdog is notified four times per timeout. After more than six notifications, more than one timeout has
     // passed.
-    let mut fed = BTreeSet::new();
-    wait_until("it is fed", || {
-        fed.insert(controller.unit_property("stemma-controller.service", "WatchdogTimestampMonotonic")?);
-        ensure!(fed.len() > 6, "{fed:?}");
+    let mut notification_times = BTreeSet::new();
+    wait_until("the watchdog is notified", || {
+        notification_times.insert(controller.unit_property("stemma-controller.service", "WatchdogTimestampMonotonic")?);
+        ensure!(notification_times.len() > 6, "{notification_times:?}");
         Ok(())
     })?;
-    ensure!(controller.unit_property("stemma-controller.service", "MainPID")? == id, "it is fed while it runs");
+    ensure!(
+        controller.unit_property("stemma-controller.service", "MainPID")? == pid,
+        "the controller was restarted while it ran"
+    );
     controller.run_ok(&["systemctl", "kill", "--signal=STOP", "--kill-who=main", "stemma-controller"])?;
-    wait_until("it is started again", || {
-        ensure!(controller.unit_property("stemma-controller.service", "MainPID")? != id, "it stands still");
+    wait_until("the controller is restarted", || {
+        ensure!(
+            controller.unit_property("stemma-controller.service", "MainPID")? != pid,
+            "the stalled controller was not restarted"
+        );
         controller.check_unit_state("stemma-controller.service", "active")
     })?;
     controller.run_shell(&format!("rm {drop_in} && systemctl daemon-reload && systemctl restart stemma-controller"))?;
     fleet.edit_tier("tin", &fleet.hosts())
 }
 
+/// The agent renames a stored record that is incomplete, and continues with the others.
 pub(crate) fn f13_tear_state(fleet: &mut MachineFleet) -> Result<()> {
     let rpm = &fleet.rpm_host;
     rpm.run_ok(&["systemctl", "stop", "stemma-agent"])?;
@@ -280,8 +297,8 @@ pub(crate) fn f13_tear_state(fleet: &mut MachineFleet) -> Result<()> {
     fleet.wait_until_converged(rpm)?;
     ensure!(rpm.unit_property("stemma-agent.service", "NRestarts")? == "0", "{}", rpm.journal("stemma-agent")?);
     let status = rpm.run(&["stemma-agent", "status"])?;
-    let said = String::from_utf8_lossy(&status.stdout).into_owned();
-    ensure!(said.contains("told.set-aside"), "{said}");
+    let output = String::from_utf8_lossy(&status.stdout).into_owned();
+    ensure!(output.contains("told.set-aside"), "{output}");
     rpm.run_shell("rm /var/lib/stemma-agent/apply/*.set-aside")?;
     Ok(())
 }

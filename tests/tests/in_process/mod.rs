@@ -35,30 +35,35 @@ pub(crate) fn serve(data: &Path, options: Options) -> Result<InProcessController
     let config = Config::load_with_sockets(&run, &ActivatedSockets::default())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let controller = runtime.block_on(start(config, options))?;
-    let bound = ListenerAddresses {
+    let listener_addresses = ListenerAddresses {
         admin: format!("https://{}", controller.admin_address()),
         agents: format!("https://{}", controller.agents_address()),
         ca: Layout::new(data).root(),
     };
-    let parts = Arc::clone(controller.components());
-    let (stop, stopped) = oneshot::channel();
+    let controller_components = Arc::clone(controller.components());
+    let (stop_sender, stop_receiver) = oneshot::channel();
     let thread = std::thread::spawn(move || {
         runtime.block_on(async {
-            let _dropped = stopped.await;
+            let _stop_result = stop_receiver.await;
             controller.stop().await;
         });
     });
-    Ok(InProcessController { addresses: bound, components: parts, stop_sender: Some(stop), thread: Some(thread) })
+    Ok(InProcessController {
+        addresses: listener_addresses,
+        components: controller_components,
+        stop_sender: Some(stop_sender),
+        thread: Some(thread),
+    })
 }
 
 impl InProcessController {
-    /// Returns whether the controller has resolved all stored changes, this node has exactly the state `held`, and its
-    /// check-in waits.
+    /// Returns whether the controller has resolved all stored changes, the desired state of this node has the digests
+    /// `held_digests` (known part, task set), and the controller holds a check-in of the node open.
     #[allow(dead_code, reason = "each test file uses its own part")]
-    pub(crate) fn is_waiting_unchanged(&self, node: Uuid, held: Option<(PartDigest, PartDigest)>) -> bool {
+    pub(crate) fn is_waiting_unchanged(&self, node: Uuid, held_digests: Option<(PartDigest, PartDigest)>) -> bool {
         let desired = &self.components.desired;
         let is_resolved = desired.resolved_revision().0 >= self.metric("stemma_store_revision");
-        is_resolved && desired.digests(node) == held && desired.is_waiting(node)
+        is_resolved && desired.digests(node) == held_digests && desired.is_waiting(node)
     }
 
     /// Returns the text of the controller's metrics.
@@ -66,7 +71,8 @@ impl InProcessController {
         self.components.metrics.text_for_cluster(None)
     }
 
-    /// Returns the number of nodes that earlier passes have missed: those that a full resolve changes now.
+    /// Runs a full resolve of all nodes. Returns the number of nodes whose desired state changes by it, because the
+    /// controller missed their change before.
     #[allow(dead_code, reason = "each test file uses its own part")]
     pub(crate) fn missed_count(&self) -> Result<usize> {
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -77,7 +83,7 @@ impl InProcessController {
     pub(crate) fn metric(&self, metric: &str) -> u64 {
         let text = self.metrics_text();
         let value = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
-        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{metric} is no metric:\n{text}"))
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{metric} is not a metric:\n{text}"))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Reads a controller's store and checks its consistency: each object has its after-image, each after-image has the
-//! audit event of its commit, and each request record has the commit that it made.
+//! Reads a controller's store and checks its consistency: each object has its after-image (a copy of its value
+//! in the history), each after-image has the audit event of its commit, and each request record has its commit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,10 @@ pub(crate) struct StoreCopy {
     objects: Vec<Entry>,
     /// After-images by the key of the object below `history/`, then by revision.
     images: BTreeMap<String, BTreeMap<u64, Entry>>,
+    /// Audit events by the revision of their commit.
     events: BTreeMap<u64, AuditEvent>,
+    /// Request records by their key, each with the revision at which it was written. A request record stores the answer
+    /// to a request, so that the controller can repeat the answer.
     requests: BTreeMap<String, (RequestRecord, u64)>,
 }
 
@@ -35,6 +38,7 @@ impl StoreCopy {
         runtime.block_on(Self::read(&store))
     }
 
+    /// Reads all objects, after-images, audit events and request records of a store.
     async fn read(store: &RedbStore) -> Result<Self> {
         let snapshot = store.snapshot().await?;
         let list = async |prefix: &str| anyhow::Ok(snapshot.list(&ListQuery::prefix(prefix.to_owned())).await?.entries);
@@ -57,14 +61,15 @@ impl StoreCopy {
         Ok(Self { objects: list(key::OBJECTS).await?, images, events, requests })
     }
 
-    /// Returns the record of a request and the revision at which it was made, if it is stored.
+    /// Returns the record of a request and the revision at which the record was written, if it is stored.
     pub(crate) fn request_record(&self, principal: &str, id: Uuid) -> Option<&(RequestRecord, u64)> {
         let by_uuid = self.principal_uuid(principal).and_then(|uuid| self.requests.get(&key::request(&uuid, id)));
-        // The key has the principal's name if the record is older than the stored principal, or if an earlier version
-        // wrote it.
+        // The key contains the principal's name instead of its uuid in two cases: the record is older than the stored
+        // principal, or an earlier version of the controller wrote the record.
         by_uuid.or_else(|| self.requests.get(&key::request(principal, id)))
     }
 
+    /// Returns the uuid of the stored principal with this name.
     fn principal_uuid(&self, principal: &str) -> Option<String> {
         self.objects.iter().find_map(|entry| {
             let (kind, uuid) = key::read_object(&entry.key)?;
@@ -83,14 +88,18 @@ impl StoreCopy {
         self.events.values().filter(|event| event.principal == principal).count()
     }
 
-    /// Checks that each commit is complete.
+    /// Checks that each commit is complete: the newest after-image of an object equals the object, and after-images,
+    /// audit events and request records agree.
     pub(crate) fn check(&self) -> Result<()> {
         for object in &self.objects {
             let name = std::str::from_utf8(&object.key)?.trim_start_matches(key::OBJECTS);
             let newest = self.images.get(name).and_then(BTreeMap::last_key_value);
             let (revision, image) = newest.with_context(|| format!("{name} has no after-image"))?;
             let actual = (*revision, &image.value);
-            ensure!(actual == (object.mod_revision.get(), &object.value), "{name}: the newest after-image is another");
+            ensure!(
+                actual == (object.mod_revision.get(), &object.value),
+                "{name}: the newest after-image differs from the object"
+            );
         }
         for (name, images) in &self.images {
             self.check_images(name, images).with_context(|| name.clone())?;
@@ -107,28 +116,32 @@ impl StoreCopy {
                 };
                 name.starts_with(&format!("{}{owner}/", key::REQUESTS))
             });
+            // Only a request that changed nothing has no audit event.
             ensure!(record.answer.unchanged != is_audited, "{name} at {revision}: the audit has {event:?}");
         }
         Ok(())
     }
 
+    /// Checks the after-images of one object: each agrees with its audit event, and the last with the stored object.
     fn check_images(&self, name: &str, images: &BTreeMap<u64, Entry>) -> Result<()> {
         let object = format!("{}{name}", key::OBJECTS);
         let exists = self.objects.iter().any(|entry| entry.key == object);
         for (revision, image) in images {
             let event = self.audit_event(*revision).with_context(|| format!("revision {revision} has no audit event"))?;
-            let change = event.objects.iter().find(|object| format!("{}/{}", object.kind.word(), object.uuid) == name);
-            let audited = change.with_context(|| format!("the audit event of {revision} does not name it"))?;
+            let found_change = event.objects.iter().find(|object| format!("{}/{}", object.kind.word(), object.uuid) == name);
+            let object_change =
+                found_change.with_context(|| format!("the audit event of {revision} does not name the object"))?;
             let is_deleted = codec::decode::<Value>(&image.value)?.is_null();
-            ensure!(is_deleted == (audited.action == Action::Deleted), "revision {revision}: {audited:?}");
-            let earlier = images.range(..revision).next_back().filter(|_| audited.action != Action::Created);
-            ensure!(audited.before == earlier.map(|(revision, _)| *revision), "revision {revision}: {audited:?}");
+            ensure!(is_deleted == (object_change.action == Action::Deleted), "revision {revision}: {object_change:?}");
+            let earlier = images.range(..revision).next_back().filter(|_| object_change.action != Action::Created);
+            ensure!(object_change.before == earlier.map(|(revision, _)| *revision), "revision {revision}: {object_change:?}");
             let is_last = images.range(revision + 1..).next().is_none();
-            ensure!(!is_last || is_deleted != exists, "revision {revision}: the object is there: {exists}");
+            ensure!(!is_last || is_deleted != exists, "revision {revision}: the object exists: {exists}");
         }
         Ok(())
     }
 
+    /// Checks that an audit event has a principal and a time, and that each changed object has an after-image.
     fn check_event(&self, revision: u64, event: &AuditEvent) -> Result<()> {
         ensure!(!event.principal.is_empty() && event.at.0 > 0, "{event:?}");
         for object in event.objects.iter().filter(|object| object.action != Action::Unchanged) {

@@ -1,12 +1,13 @@
-//! Finds the names that a source file defines. The language check reads them.
+//! Finds the names that a source file defines, for the language check.
 
 use anyhow::Result;
 use syn::visit::{self, Visit};
 use syn::{Ident, ImplItemFn, Item, ItemFn, ItemImpl, TraitItemFn};
 
-/// Kind of the item that the name stands for.
+/// The kind of item that has the name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SourceNameKind {
+    /// A struct, enum, trait, type alias or union.
     Type,
     /// A function with `#[test]` or an attribute like it.
     Test,
@@ -14,7 +15,7 @@ pub(super) enum SourceNameKind {
     Other,
 }
 
-/// A name that the file introduces.
+/// A name that a source file defines, with its line, counted from 1.
 #[derive(Debug)]
 pub(super) struct SourceName {
     pub(super) name: String,
@@ -23,7 +24,7 @@ pub(super) struct SourceName {
 }
 
 /// Returns the names that a source text defines, in the order of the text. Methods in the implementation of a trait are
-/// left out, because the trait names them.
+/// left out, because the trait defines their names.
 ///
 /// # Errors
 /// Fails if the text is not Rust.
@@ -50,6 +51,7 @@ impl SourceNameVisitor {
 }
 
 impl<'ast> Visit<'ast> for SourceNameVisitor {
+    /// Adds the name of a type, constant or module. Functions have methods of their own below.
     fn visit_item(&mut self, item: &'ast Item) {
         match item {
             Item::Struct(item) => self.add(&item.ident, SourceNameKind::Type),
@@ -65,6 +67,7 @@ impl<'ast> Visit<'ast> for SourceNameVisitor {
         visit::visit_item(self, item);
     }
 
+    /// Adds the name of a function. An attribute such as `#[test]` or `#[tokio::test]` makes the function a test.
     fn visit_item_fn(&mut self, function: &'ast ItemFn) {
         let is_test = function
             .attrs
@@ -74,6 +77,7 @@ impl<'ast> Visit<'ast> for SourceNameVisitor {
         visit::visit_item_fn(self, function);
     }
 
+    /// Skips the implementation of a trait, because the trait defines the names of its methods.
     fn visit_item_impl(&mut self, item: &'ast ItemImpl) {
         if item.trait_.is_none() {
             visit::visit_item_impl(self, item);

@@ -1,8 +1,8 @@
-//! `cargo xtask language`: the part of the language rule that a machine can check.
+//! `cargo xtask language`: checks the part of the language rule that a machine can check.
 //!
-//! `docs/contributing.md` states the rule. The check finds a type name that stands for two things, a banned name, a banned
-//! phrase in a comment or a page, and a test name without a verb. The lists are text files next to this module, so a
-//! change of the rule is a change of a list. Whether a sentence is clear remains the judgement of a reviewer.
+//! `docs/contributing.md` contains the rule. The check finds type names that are defined twice, banned names, banned
+//! phrases in comments and pages, and test names without a verb. The lists of these are text files next to this module,
+//! so a change of the rule is a change of a list. A reviewer still has to judge whether a sentence is clear.
 
 mod definitions;
 mod prose;
@@ -20,36 +20,37 @@ use regex_lite::Regex;
 use crate::source;
 use definitions::{SourceName, SourceNameKind};
 
-/// Names that no type, function, constant or module may have. One a line; text after a tab is the replacement. `*word` bans
-/// all names with that word as a part, in snake case or camel case.
+/// Names that no type, function, constant or module may have, one per line. The text after a tab is the replacement.
+/// `*word` bans all names that contain this word as a part, in snake case or camel case.
 const BANNED_NAMES: &str = include_str!("banned_names.txt");
 
-/// Phrases that no comment and no page may contain, as regular expressions. One a line; text after a tab is the replacement.
+/// Phrases that no comment and no page may contain, as regular expressions, one per line. The text after a tab is the
+/// replacement.
 const BANNED_PHRASES: &str = include_str!("banned_phrases.txt");
 
-/// Type names that may be defined more than once. One a line; text after a tab is the reason.
+/// Type names that may be defined more than once, one per line. The text after a tab is the reason.
 const SHARED_TYPE_NAMES: &str = include_str!("shared_type_names.txt");
 
-/// Verbs in the third person, of which a test name needs one. One a line.
+/// Verbs in the third person, one per line. A test name must contain such a verb.
 const VERBS: &str = include_str!("verbs.txt");
 
-/// Maximum number of words of a test name, without the numbers of the design at its start.
+/// The maximum number of words of a test name. Number prefixes such as `s21` are not counted.
 const MAX_TEST_WORDS: usize = 10;
 
-/// Words that a test name does not contain, because they stand for a thing that the name should name.
+/// Pronouns that a test name must not contain, because the name should contain the noun instead.
 const TEST_PRONOUNS: [&str; 10] = ["it", "its", "that", "their", "them", "they", "what", "whatever", "who", "whose"];
 
-/// Checks the workspace in `root`.
+/// Checks names, comments and pages of the workspace in `root` against the language rule.
 ///
 /// # Errors
-/// Lists every violation, one a line.
+/// Fails with a list of all violations, one per line.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let files = files(root)?;
     let mut violations = Vec::new();
     for file in &files {
         let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
-        let shown = file.strip_prefix(root).unwrap_or(file).display().to_string();
-        violations.extend(check_file(&shown, &text)?);
+        let relative_path = file.strip_prefix(root).unwrap_or(file).display().to_string();
+        violations.extend(check_file(&relative_path, &text)?);
     }
     violations.extend(repeated_types(&types(root)?));
     if violations.is_empty() {
@@ -58,7 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     bail!("{} names or phrases break the rule of docs/contributing.md:\n{}", violations.len(), violations.join("\n"))
 }
 
-/// Returns the violations of one source file or page.
+/// Returns the violations in one source file or page. `path` is the path that messages show.
 fn check_file(path: &str, text: &str) -> Result<Vec<String>> {
     let is_rust = Path::new(path).extension().is_some_and(|extension| extension == "rs");
     let mut violations: Vec<_> = prose::blocks(text, is_rust)
@@ -76,28 +77,30 @@ fn check_file(path: &str, text: &str) -> Result<Vec<String>> {
 
 /// Returns a message for each banned phrase in a block of text.
 fn banned_phrases(block: &str) -> Vec<String> {
-    let found = phrases().iter().filter_map(|(pattern, replacement)| {
-        let found = pattern.find(block)?;
-        Some(format!("`{}` is banned: {replacement}", found.as_str().trim()))
+    let messages = phrases().iter().filter_map(|(pattern, replacement)| {
+        let phrase = pattern.find(block)?;
+        Some(format!("`{}` is banned: {replacement}", phrase.as_str().trim()))
     });
-    found.collect()
+    messages.collect()
 }
 
-/// Returns the message for a banned name, or for a test name that is not of the form `UNIT_DOES_WHEN`.
+/// Returns the message for a banned name, or for a test name that is not of the form `UNIT_DOES_WHEN`. `None` if the
+/// name is allowed.
 fn check_name(definition: &SourceName) -> Option<String> {
     let (name, words) = (&definition.name, words(&definition.name));
     let is_banned = |banned: &str| match banned.strip_prefix('*') {
         Some(word) => words.iter().any(|part| part == word),
         None => banned == name,
     };
-    if let Some((_, replacement)) = rows(BANNED_NAMES).find(|(banned, _)| is_banned(banned)) {
+    if let Some((_, replacement)) = list_entries(BANNED_NAMES).find(|(banned, _)| is_banned(banned)) {
         return Some(format!("the name `{name}` is banned: {replacement}"));
     }
-    let is_number = |word: &&String| word.chars().filter(char::is_ascii_alphabetic).count() <= 1;
-    let words: Vec<_> = words.iter().skip_while(is_number).map(String::as_str).collect();
+    // A prefix such as `s21` or `05` has at most one letter.
+    let is_number_prefix = |word: &&String| word.chars().filter(char::is_ascii_alphabetic).count() <= 1;
+    let words: Vec<_> = words.iter().skip_while(is_number_prefix).map(String::as_str).collect();
     let fault = if definition.kind != SourceNameKind::Test {
         return None;
-    } else if !words.iter().any(|word| rows(VERBS).any(|(verb, _)| verb == *word)) {
+    } else if !words.iter().any(|word| list_entries(VERBS).any(|(verb, _)| verb == *word)) {
         "has no verb: write UNIT_DOES_WHEN, or add the verb to verbs.txt".to_owned()
     } else if words.len() > MAX_TEST_WORDS {
         format!("has {} words, but at most {MAX_TEST_WORDS} are allowed", words.len())
@@ -124,10 +127,10 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Returns one message for each type name that is defined more than once and not on the allow list, and one for each name on
-/// the list that is not.
+/// Returns one message for each type name that is defined more than once and is not in `shared_type_names.txt`. Returns
+/// another message for each name in that file that is not defined more than once. `types` has the places of each name.
 fn repeated_types(types: &BTreeMap<String, Vec<String>>) -> Vec<String> {
-    let allowed: BTreeSet<&str> = rows(SHARED_TYPE_NAMES).map(|(name, _)| name).collect();
+    let allowed: BTreeSet<&str> = list_entries(SHARED_TYPE_NAMES).map(|(name, _)| name).collect();
     let repeated: BTreeMap<&str, &Vec<String>> =
         types.iter().filter(|(_, places)| places.len() > 1).map(|(name, places)| (name.as_str(), places)).collect();
     let unlisted = repeated
@@ -141,12 +144,12 @@ fn repeated_types(types: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     unlisted.chain(obsolete).collect()
 }
 
-/// Returns the places of each type of the production code, by name.
+/// Returns the places, as `FILE:LINE`, at which each type name is defined. Code that is only for tests is left out.
 fn types(root: &Path) -> Result<BTreeMap<String, Vec<String>>> {
     let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in source::read_packages(root)? {
-        for start in [Some(&package.root_file), package.program_file.as_ref()].into_iter().flatten() {
-            for module in source::read_modules(start)? {
+        for root_file in [Some(&package.root_file), package.program_file.as_ref()].into_iter().flatten() {
+            for module in source::read_modules(root_file)? {
                 let file = module.file.strip_prefix(root).unwrap_or(&module.file).display().to_string();
                 for definition in definitions::from_items(&module.items) {
                     if definition.kind == SourceNameKind::Type {
@@ -159,7 +162,7 @@ fn types(root: &Path) -> Result<BTreeMap<String, Vec<String>>> {
     Ok(types)
 }
 
-/// Returns the Rust files and pages of a checkout, sorted.
+/// Returns the Rust files and Markdown pages of a checkout, sorted. Hidden directories and `target` are skipped.
 fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut directories = vec![root.to_owned()];
@@ -178,17 +181,17 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the lines of a list: the entry, and the text after its tab.
-fn rows(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+/// Returns the entries of a list, each with the text after its tab. Empty lines and lines with `#` are skipped.
+fn list_entries(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split_once('\t').unwrap_or((line, "")))
 }
 
-/// Returns the banned phrases with their replacements.
+/// Returns the patterns of the banned phrases, each with its replacement.
 fn phrases() -> &'static [(Regex, &'static str)] {
     static PHRASES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         let pattern = |text| Regex::new(text).expect("each line of banned_phrases.txt is a regular expression");
-        rows(BANNED_PHRASES).map(|(text, replacement)| (pattern(text), replacement)).collect()
+        list_entries(BANNED_PHRASES).map(|(text, replacement)| (pattern(text), replacement)).collect()
     });
     &PHRASES
 }

@@ -1,35 +1,37 @@
-//! The text that a person reads: comments of a source file, paragraphs of a page.
+//! Finds the text that a person reads: the comments of a source file, or the paragraphs of a page.
 
-/// Returns each comment block of a source file, or each paragraph of a page, as one line, with the number of its first line.
-/// Fenced blocks hold commands and output, so they are left out. Text between two backquotes is quoted, so it is blank.
+/// Returns each comment block of a source file, or each paragraph of a page, as one line, with the number of its first
+/// line. Fenced blocks are left out, because they contain commands and output. Text between two backquotes is removed,
+/// because it is quoted.
 pub(super) fn blocks(text: &str, is_rust: bool) -> Vec<(usize, String)> {
     let mut blocks: Vec<(usize, String)> = Vec::new();
-    let (mut is_open, mut is_fenced) = (false, false);
+    let (mut is_block_open, mut is_fenced) = (false, false);
     for (line, number) in text.lines().zip(1..) {
         let line = line.trim();
         let prose = if is_rust { line.strip_prefix("//").map(|line| line.trim_start_matches(['/', '!'])) } else { Some(line) };
-        // A fence in a comment ends with the comment.
+        // A fenced block that is still open ends where the comment ends.
         is_fenced &= prose.is_some();
         let prose = prose.map(str::trim).filter(|prose| !prose.is_empty());
         let is_fence = prose.is_some_and(|prose| prose.starts_with("```"));
         is_fenced ^= is_fence;
         let Some(prose) = prose.filter(|_| !is_fence && !is_fenced) else {
-            is_open = false;
+            is_block_open = false;
             continue;
         };
-        match blocks.last_mut().filter(|_| is_open) {
+        match blocks.last_mut().filter(|_| is_block_open) {
             Some((_, block)) => {
                 block.push(' ');
                 block.push_str(prose);
             }
             None => blocks.push((number, prose.to_owned())),
         }
-        is_open = true;
+        is_block_open = true;
     }
     blocks.into_iter().map(|(number, block)| (number, without_quotes(&block))).collect()
 }
 
-/// Returns the block without its quotations. A backquote without a second one quotes nothing, so the text after it stays.
+/// Returns the block without the texts between two backquotes. The text after a backquote without a second one is not
+/// quoted, so it is included.
 fn without_quotes(block: &str) -> String {
     let pieces: Vec<_> = block.split('`').collect();
     let is_prose = |(index, _): &(usize, &&str)| index % 2 == 0 || index + 1 == pieces.len();

@@ -1,5 +1,6 @@
 use super::*;
 
+/// Returns the violations of the language rule in a file with this path and text.
 fn violations(path: &str, text: &str) -> Vec<String> {
     check_file(path, text).unwrap()
 }
@@ -28,9 +29,9 @@ fn check_file_skips_methods_of_trait_implementations() {
 #[test]
 fn check_file_reports_banned_phrase_across_lines_with_first_line() {
     let text = "fn f() {}\n\n/// Returns what becomes\n/// of it.\nfn g() {}\n";
-    let found = violations("a.rs", text);
-    assert_eq!(found.len(), 1);
-    assert!(found[0].starts_with("a.rs:3: `what becomes of` is banned"), "{found:?}");
+    let reports = violations("a.rs", text);
+    assert_eq!(reports.len(), 1);
+    assert!(reports[0].starts_with("a.rs:3: `what becomes of` is banned"), "{reports:?}");
 }
 
 #[test]
@@ -42,9 +43,9 @@ fn check_file_skips_fenced_blocks_quotes_and_strings() {
 
 #[test]
 fn check_file_reports_test_name_without_verb() {
-    let found = violations("a.rs", "#[test]\nfn the_best_label() {}\n#[tokio::test]\nasync fn label_keeps_value() {}\n");
-    assert_eq!(found.len(), 1);
-    assert!(found[0].contains("`the_best_label` has no verb"), "{found:?}");
+    let reports = violations("a.rs", "#[test]\nfn the_best_label() {}\n#[tokio::test]\nasync fn label_keeps_value() {}\n");
+    assert_eq!(reports.len(), 1);
+    assert!(reports[0].contains("`the_best_label` has no verb"), "{reports:?}");
 }
 
 #[test]
@@ -63,9 +64,9 @@ fn check_file_reads_text_after_single_backquote_and_open_fence() {
 
 #[test]
 fn repeated_types_reports_name_when_defined_twice_and_not_allowed() {
-    let places = |places: &[&str]| places.iter().map(|place| (*place).to_owned()).collect::<Vec<_>>();
-    let listed = rows(SHARED_TYPE_NAMES).map(|(name, _)| (name.to_owned(), places(&["a.rs:1", "b.rs:1"])));
-    let mut types: BTreeMap<_, _> = listed.collect();
+    let places = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let shared_types = list_entries(SHARED_TYPE_NAMES).map(|(name, _)| (name.to_owned(), places(&["a.rs:1", "b.rs:1"])));
+    let mut types: BTreeMap<_, _> = shared_types.collect();
     assert_eq!(repeated_types(&types), Vec::<String>::new());
     types.insert("Single".into(), places(&["a.rs:1"]));
     types.insert("Twofold".into(), places(&["a.rs:1", "b.rs:2"]));
@@ -74,7 +75,7 @@ fn repeated_types_reports_name_when_defined_twice_and_not_allowed() {
 
 #[test]
 fn repeated_types_reports_allowed_name_when_defined_once() {
-    let name = rows(SHARED_TYPE_NAMES).next().unwrap().0;
-    let found = repeated_types(&BTreeMap::new());
-    assert!(found.iter().any(|message| message.contains(&format!("`{name}` is not defined more than once"))), "{found:?}");
+    let name = list_entries(SHARED_TYPE_NAMES).next().unwrap().0;
+    let reports = repeated_types(&BTreeMap::new());
+    assert!(reports.iter().any(|message| message.contains(&format!("`{name}` is not defined more than once"))), "{reports:?}");
 }

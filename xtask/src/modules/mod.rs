@@ -1,10 +1,10 @@
-//! `cargo xtask modules`: checks in the sources which module uses which.
+//! `cargo xtask modules`: checks that the modules of each crate use each other only in an order, without cycles.
 //!
-//! Modules in a cycle can only be read, tested and changed as one, however many files they have. Each crate therefore
+//! Modules in a cycle can only be read, tested and changed together, however many files they have. Each crate therefore
 //! declares its top-level modules in an order, lowest first (`[package.metadata.stemma] modules` in its manifest). Each
-//! may use only those before it. Modules below the top level need no declaration, but siblings must not form a cycle. A
-//! module may always use what its ancestors define themselves. A name that an ancestor re-exports counts as the item it
-//! refers to.
+//! module may use only those before it in this order. Modules below the top level need no declaration, but siblings
+//! must not form a cycle. A module may always use the items that its ancestors define themselves. A name that an
+//! ancestor re-exports counts as the item to which the name refers.
 
 mod imports;
 #[cfg(test)]
@@ -18,13 +18,14 @@ use anyhow::{Result, bail};
 use crate::source::{self, CratePackage, Module};
 use imports::{ModuleImport, ModuleTree};
 
-/// The imports between the children of one module, by the names of both.
+/// The first import between each two child modules of one parent, by the names of the importing and the imported
+/// module.
 type ImportEdges<'a> = BTreeMap<(&'a str, &'a str), &'a ModuleImport<'a>>;
 
-/// Checks every crate of the workspace in `root`.
+/// Checks the imports of every crate of the workspace in `root`.
 ///
 /// # Errors
-/// If imports violate an order. The message lists them, one per line.
+/// Fails if imports violate an order or form a cycle. The message lists these imports, one per line.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut violations = Vec::new();
     for package in source::read_packages(root)? {
@@ -33,11 +34,11 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     if violations.is_empty() {
         return Ok(());
     }
-    let messages: Vec<_> = violations.iter().map(|breach| breach.replace(&format!("{}/", root.display()), "")).collect();
+    let messages: Vec<_> = violations.iter().map(|violation| violation.replace(&format!("{}/", root.display()), "")).collect();
     bail!("found {} violations of the module order:\n{}", messages.len(), messages.join("\n"))
 }
 
-/// Returns the violations in one crate.
+/// Returns the violations in one crate: of the declared order of its top-level modules, and cycles below the top level.
 fn check_package(package: &CratePackage) -> Result<Vec<String>> {
     let modules = source::read_modules(&package.root_file)?;
     let tree = ModuleTree::new(&modules);
@@ -45,8 +46,8 @@ fn check_package(package: &CratePackage) -> Result<Vec<String>> {
     for import in modules.iter().flat_map(|module| tree.imports(module)) {
         siblings.entry(import.parent).or_default().push(import);
     }
-    let none = Vec::new();
-    let mut violations = check_declared_order(package, &modules, siblings.get([].as_slice()).unwrap_or(&none));
+    let no_imports = Vec::new();
+    let mut violations = check_declared_order(package, &modules, siblings.get([].as_slice()).unwrap_or(&no_imports));
     for (parent, imports) in siblings.iter().filter(|(parent, _)| !parent.is_empty()) {
         let edges: ImportEdges<'_> =
             imports.iter().rev().map(|import| ((import.from.as_str(), import.to.as_str()), import)).collect();
@@ -55,18 +56,19 @@ fn check_package(package: &CratePackage) -> Result<Vec<String>> {
     Ok(violations)
 }
 
-/// Checks the top-level modules against the order in the manifest.
+/// Checks the top-level modules against the order in the manifest. Returns a message for each undeclared module, for
+/// each declared name that is not a module, and for each import of a module that is declared later.
 fn check_declared_order(package: &CratePackage, modules: &[Module], imports: &[ModuleImport]) -> Vec<String> {
     let order = package.module_order.as_deref().unwrap_or_default();
     let position = |name: &str| order.iter().position(|declared| declared == name);
-    let top: BTreeSet<&str> =
+    let top_level: BTreeSet<&str> =
         modules.iter().filter(|module| module.path.len() == 1).map(|module| module.path[0].as_str()).collect();
-    let mut violations: Vec<_> = top
+    let mut violations: Vec<_> = top_level
         .iter()
         .filter(|name| position(name).is_none())
         .map(|name| format!("{}: module {name} is missing in `modules` of [package.metadata.stemma] in Cargo.toml", package.name))
         .collect();
-    let unknown = order.iter().filter(|name| !top.contains(name.as_str()));
+    let unknown = order.iter().filter(|name| !top_level.contains(name.as_str()));
     violations
         .extend(unknown.map(|name| format!("{}: `modules` in Cargo.toml names {name}, which is not a module", package.name)));
     let is_upward = |import: &&ModuleImport| position(&import.from).zip(position(&import.to)).is_some_and(|(from, to)| from < to);
@@ -79,18 +81,19 @@ fn check_declared_order(package: &CratePackage, modules: &[Module], imports: &[M
     violations
 }
 
-/// Returns the imports of a cycle among sibling modules, if there is one.
+/// Returns the imports of a cycle among sibling modules, or `None` if there is no cycle.
 fn find_cycle<'a>(edges: &ImportEdges<'a>) -> Option<Vec<&'a ModuleImport<'a>>> {
     let starts: BTreeSet<&str> = edges.keys().map(|(from, _)| *from).collect();
     starts.into_iter().find_map(|start| shortest_cycle_from(edges, start))
 }
 
-/// Returns the imports of the shortest cycle through a module.
+/// Returns the imports of the shortest cycle through the module `start`, or `None` if there is none. Extends all paths
+/// from `start` by one import at a time.
 fn shortest_cycle_from<'a>(edges: &ImportEdges<'a>, start: &str) -> Option<Vec<&'a ModuleImport<'a>>> {
     let mut paths: Vec<Vec<&'a ModuleImport<'a>>> = vec![Vec::new()];
-    let mut seen = BTreeSet::new();
+    let mut visited = BTreeSet::new();
     while !paths.is_empty() {
-        let mut longer = Vec::new();
+        let mut longer_paths = Vec::new();
         for path in paths {
             let module = path.last().map_or(start, |import: &&ModuleImport<'_>| import.to.as_str());
             for ((_, to), import) in edges.iter().filter(|((from, _), _)| *from == module) {
@@ -98,12 +101,12 @@ fn shortest_cycle_from<'a>(edges: &ImportEdges<'a>, start: &str) -> Option<Vec<&
                 if *to == start {
                     return Some(next);
                 }
-                if seen.insert(*to) {
-                    longer.push(next);
+                if visited.insert(*to) {
+                    longer_paths.push(next);
                 }
             }
         }
-        paths = longer;
+        paths = longer_paths;
     }
     None
 }

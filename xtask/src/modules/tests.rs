@@ -15,11 +15,11 @@ fn temp_crate(files: &[(&str, &str)], order: &[&str]) -> (tempfile::TempDir, Cra
     (dir, CratePackage { name: "made-up".into(), root_file: root, program_file: None, module_order: order })
 }
 
-/// Returns the violations in a temporary crate, without the directory in their paths.
+/// Returns the violations of the module order in a temporary crate. Their paths are relative to the crate.
 fn check_crate(files: &[(&str, &str)], order: &[&str]) -> Vec<String> {
     let (dir, package) = temp_crate(files, order);
     let dir = format!("{}/", dir.path().display());
-    check_package(&package).unwrap().into_iter().map(|breach| breach.replace(&dir, "")).collect()
+    check_package(&package).unwrap().into_iter().map(|violation| violation.replace(&dir, "")).collect()
 }
 
 #[test]
@@ -66,11 +66,11 @@ fn check_package_reports_imports_of_nested_cycle() {
     );
 }
 
-/// Checks how each form of an import is read, in a crate whose `low` may not use `high`.
+/// Checks that each form of an import is found, in a crate whose module `low` must not use the module `high`.
 #[test]
 fn imports_finds_every_import_form() {
-    let high = "pub mod deep;\npub use deep::Deep;\npub struct High;\npub fn f() {}";
-    for (what, low) in [
+    let high_text = "pub mod deep;\npub use deep::Deep;\npub struct High;\npub fn f() {}";
+    for (import_form, low_text) in [
         ("a tree", "use crate::{high::{High, f as g}};"),
         ("a module", "use crate::high;"),
         ("a glob", "use crate::high::*;"),
@@ -85,12 +85,12 @@ fn imports_finds_every_import_form() {
     ] {
         let files = [
             ("lib.rs", "mod high;\nmod low;\npub use high::Deep;\nuse high as renamed;"),
-            ("high/mod.rs", high),
+            ("high/mod.rs", high_text),
             ("high/deep.rs", "pub struct Deep;"),
-            ("low.rs", low),
+            ("low.rs", low_text),
         ];
-        let found = check_crate(&files, &["low", "high"]);
-        assert!(!found.is_empty() && found[0].starts_with("low.rs:1: low -> high: "), "{what}: {found:?}");
+        let violations = check_crate(&files, &["low", "high"]);
+        assert!(!violations.is_empty() && violations[0].starts_with("low.rs:1: low -> high: "), "{import_form}: {violations:?}");
     }
 }
 

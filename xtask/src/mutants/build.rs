@@ -1,4 +1,4 @@
-//! A copy of the workspace with all mutants in one program, and the test programs built from it.
+//! Creates a copy of the workspace with many mutants in one program, and builds the test programs from the copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,12 +12,12 @@ use super::mutant::{Mutant, MutantKind};
 use super::switch::{SELECTOR_SOURCE, mutants_on_lines, with_switches};
 use crate::cargo::workspace_root;
 
-/// A copy of the workspace. Dropping it removes the copy.
+/// A copy of the workspace in a temporary directory. Dropping this value removes the directory.
 pub(super) struct WorkspaceCopy(tempfile::TempDir);
 
-/// The test programs of a package, and the mutants they contain.
+/// The test programs of a package, and the mutants that they contain.
 pub(super) struct BuiltTests {
-    /// The programs; that of the library comes first.
+    /// The programs. The first contains the unit tests of the library.
     pub(super) programs: Vec<PathBuf>,
     /// The working directory of the tests.
     pub(super) dir: PathBuf,
@@ -26,31 +26,31 @@ pub(super) struct BuiltTests {
 }
 
 impl WorkspaceCopy {
-    /// Copies all files that git tracks or does not ignore to a directory next to the checkout. There, tests find the
-    /// files that they expect next to the checkout.
+    /// Copies all files that git tracks or does not ignore to a directory next to the checkout. Tests find files that
+    /// they expect next to the checkout also next to the copy.
     ///
     /// # Errors
-    /// If a file cannot be read or written.
+    /// Fails if a file cannot be read or written.
     pub(super) fn create() -> Result<Self> {
         let dir = tempfile::Builder::new().prefix(".mutants-").tempdir_in(workspace_root().parent().unwrap_or(Path::new("/")))?;
-        let listed =
+        let output =
             Command::new("git").args(["ls-files", "-coz", "--exclude-standard"]).current_dir(workspace_root()).output()?;
-        ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
-        for file in String::from_utf8(listed.stdout)?.split_terminator('\0') {
+        ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
+        for file in String::from_utf8(output.stdout)?.split_terminator('\0') {
             let (from, to) = (workspace_root().join(file), dir.path().join(file));
             if from.is_file() {
-                fs::create_dir_all(to.parent().context("a file stands in a directory")?)?;
+                fs::create_dir_all(to.parent().context("a file is in a directory")?)?;
                 fs::copy(&from, &to).with_context(|| format!("cannot copy {file}"))?;
             }
         }
         Ok(Self(dir))
     }
 
-    /// Builds the tests of a package with as many of its remaining mutants as compile together. Returns `None` if no
-    /// mutant compiles.
+    /// Builds the tests of a package with as many of its remaining mutants as compile together. `remaining` has the
+    /// numbers of mutants, which are their indexes in `mutants`. Returns `None` if no mutant compiles.
     ///
     /// # Errors
-    /// If the copy does not compile without any mutant.
+    /// Fails if the copy does not compile without any mutant.
     pub(super) fn build(&self, package: &str, mutants: &[Mutant], remaining: &BTreeSet<usize>) -> Result<Option<BuiltTests>> {
         let candidates = remaining.iter().map(|number| (*number, &mutants[*number]));
         let mut chosen: BTreeMap<usize, &Mutant> = candidates.filter(|(_, mutant)| mutant.package == package).collect();
@@ -64,16 +64,17 @@ impl WorkspaceCopy {
             if failed.is_empty() {
                 let is_present = |number: &usize| self.is_in_file(*number, chosen[number]);
                 let mutants: BTreeSet<usize> = chosen.keys().copied().filter(is_present).collect();
-                let is_any = !mutants.is_empty();
+                let has_mutants = !mutants.is_empty();
                 let built = BuiltTests { programs: test_programs(&messages)?, dir: package_dir(&messages)?, mutants };
-                return Ok(is_any.then_some(built));
+                return Ok(has_mutants.then_some(built));
             }
             println!("   {} of {} mutants do not compile with the others", failed.len(), chosen.len());
             chosen.retain(|number, _| !failed.contains(number));
         }
     }
 
-    /// Adds the function that selects the mutant to the crate root of a file.
+    /// Adds the function that selects the mutant to the root file of the crate that contains `file`, unless it is
+    /// there.
     fn add_selector(&self, file: &str) -> Result<()> {
         let source = file.split_once("src/").context("a mutant is below src")?.0;
         let path = self.0.path().join(source).join("src/lib.rs");
@@ -84,37 +85,39 @@ impl WorkspaceCopy {
         Ok(fs::write(path, text + SELECTOR_SOURCE)?)
     }
 
-    /// Writes each file with the mutants that are chosen for it.
+    /// Writes each file to the copy, with the mutants of `chosen` that belong to the file.
     fn write_files(&self, files: &BTreeSet<&str>, chosen: &BTreeMap<usize, &Mutant>) -> Result<()> {
         for file in files {
-            let of_file = chosen.iter().filter(|(_, mutant)| mutant.file == *file);
-            let of_file: Vec<_> = of_file.map(|(number, mutant)| (*number, *mutant)).collect();
+            let file_mutants = chosen.iter().filter(|(_, mutant)| mutant.file == *file);
+            let file_mutants: Vec<_> = file_mutants.map(|(number, mutant)| (*number, *mutant)).collect();
             let text = fs::read_to_string(workspace_root().join(file))?;
-            fs::write(self.0.path().join(file), with_switches(&text, &of_file).with_context(|| (*file).to_owned())?)?;
+            fs::write(self.0.path().join(file), with_switches(&text, &file_mutants).with_context(|| (*file).to_owned())?)?;
         }
         Ok(())
     }
 
-    /// Returns whether a mutant is in its file. It is not if no switch can be written at its place.
+    /// Returns whether the file of a mutant contains it in the copy. The file does not contain a mutant that cannot be
+    /// put behind a switch.
     fn is_in_file(&self, number: usize, mutant: &Mutant) -> bool {
         let text = fs::read_to_string(self.0.path().join(&mutant.file)).unwrap_or_default();
         text.contains(&format!("/*mutant {number}*/"))
     }
 
-    /// Builds the tests of a package. Returns the messages of the compiler.
+    /// Builds the tests of a package in the copy. Returns the messages of the compiler, also if the build fails.
     fn build_tests(&self, package: &str) -> Result<Vec<Value>> {
         let arguments = ["test", "--no-run", "--lib", "--tests", "--message-format=json", "--package", package];
         let mut cargo = Command::new("cargo");
         cargo.args(arguments).current_dir(self.0.path()).stderr(Stdio::null());
         cargo.env("CARGO_TARGET_DIR", workspace_root().join("target/mutants/switched")).env("CARGO_PROFILE_DEV_DEBUG", "0");
-        // The tests run a thousand times, so the optimized build costs less than it saves.
+        // The tests run about a thousand times. The optimized build saves more time than it costs.
         cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
         let output = cargo.output().context("cannot start cargo")?;
         let lines = String::from_utf8(output.stdout)?;
         Ok(lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// Returns the mutants that compiler errors are about; empty if the build succeeded.
+    /// Returns the numbers of the mutants that cause the compiler errors. Empty if the build succeeded. Tries three
+    /// ways to find them, from the most to the least precise. Fails if none finds a mutant.
     fn failed_mutants(&self, messages: &[Value], chosen: &BTreeMap<usize, &Mutant>) -> Result<BTreeSet<usize>> {
         if messages.iter().any(|message| message["reason"] == "build-finished" && message["success"] == true) {
             return Ok(BTreeSet::new());
@@ -129,7 +132,8 @@ impl WorkspaceCopy {
         let mut failed: BTreeSet<usize> =
             spans(None).flat_map(|span| self.mutants_at(span, mutants_on_lines)).filter(is_chosen).collect();
         if failed.is_empty() {
-            // The error about a missing match arm is at the start of the `match`.
+            // The compiler reports a missing match arm at the start of the `match`, so the first removed arm after that
+            // is the cause.
             failed = spans(Some(NOT_EXHAUSTIVE))
                 .filter_map(|span| self.mutants_at(span, all_after).into_iter().find(is_arm))
                 .collect();
@@ -144,7 +148,8 @@ impl WorkspaceCopy {
         Ok(failed)
     }
 
-    /// Returns the mutants that `find` finds for the lines of a compiler span.
+    /// Returns the numbers of the mutants that `find` returns for a file, and for the first and last line of a compiler
+    /// span.
     fn mutants_at(&self, span: &Value, find: impl Fn(&str, usize, usize) -> Vec<usize>) -> Vec<usize> {
         let file = self.0.path().join(span["file_name"].as_str().unwrap_or_default());
         let Ok(text) = fs::read_to_string(file) else { return Vec::new() };
@@ -156,13 +161,13 @@ impl WorkspaceCopy {
 /// The compiler's error code of a `match` that does not cover all cases.
 const NOT_EXHAUSTIVE: &str = "E0004";
 
-/// Returns the nearest mutant before a line. The compiler sometimes reports the error that a mutant causes only on a
-/// later line.
+/// Returns the last mutant that begins on or before a line. The compiler sometimes reports an error on a later line
+/// than the mutant that causes the error.
 fn nearest_before(text: &str, line: usize, _: usize) -> Vec<usize> {
     mutants_on_lines(text, 1, line).pop().into_iter().collect()
 }
 
-/// Returns the mutants after a line.
+/// Returns the mutants on a line and after it, in the order of the text.
 fn all_after(text: &str, line: usize, _: usize) -> Vec<usize> {
     mutants_on_lines(text, line, usize::MAX)
 }
@@ -171,10 +176,10 @@ fn all_after(text: &str, line: usize, _: usize) -> Vec<usize> {
 fn package_dir(messages: &[Value]) -> Result<PathBuf> {
     let artifact = messages.iter().find(|message| message["profile"]["test"] == true);
     let manifest = artifact.and_then(|message| message["manifest_path"].as_str()).context("a test program was built")?;
-    Ok(Path::new(manifest).parent().context("a manifest stands in a directory")?.to_owned())
+    Ok(Path::new(manifest).parent().context("a manifest is in a directory")?.to_owned())
 }
 
-/// Returns the test programs that were built; that of the library comes first.
+/// Returns the test programs that were built. The program with the unit tests of the library is the first.
 fn test_programs(messages: &[Value]) -> Result<Vec<PathBuf>> {
     let artifacts = messages.iter().filter(|message| message["profile"]["test"] == true);
     let mut programs: Vec<(bool, PathBuf)> = artifacts

@@ -1,8 +1,9 @@
-//! `cargo xtask mutants`: makes deliberate mistakes (mutants) in the code that makes decisions. A test must catch each.
+//! `cargo xtask mutants`: puts deliberate mistakes (mutants) into the code that makes decisions. A test must catch each
+//! of them.
 //!
-//! cargo-mutants lists the mutants. Most of them are built together into one program, each behind a switch, because
-//! building takes far longer than testing. The others are built by cargo-mutants, one by one. This still takes an hour
-//! or two, so it is not part of CI, and can run in shards.
+//! The program cargo-mutants lists the mutants. Most mutants are built together into one program, each behind a switch,
+//! because a build takes far longer than the tests. cargo-mutants builds the others one by one. All of this takes an
+//! hour or two, so it is not part of CI, and can run in shards.
 
 mod build;
 mod mutant;
@@ -22,17 +23,17 @@ use stemma_tests::seed::SeededRng;
 
 use crate::cargo::{command, ensure_installed, workspace_root};
 
-/// The release of cargo-mutants that the arguments here are for.
+/// The release of cargo-mutants whose arguments are used here.
 const CARGO_MUTANTS_VERSION: &str = "27";
 
-/// The percentage of missed mutants at which the task fails.
+/// The percentage of missed mutants at which the task fails. Missed mutants are those that no test catches.
 const MAX_MISSED_PERCENT: usize = 5;
 
-/// The files in which every mutant is tried.
+/// The patterns of the files in which every mutant is tried.
 const FULLY_TESTED_FILES: &[&str] =
     &["shared/core/src/access.rs", "shared/core/src/labels/**", "shared/core/src/ownership/**", "shared/core/src/rollout/**"];
 
-/// The files in which `--sample` limits the mutants.
+/// The patterns of the files in which `--sample` limits the number of mutants.
 const SAMPLED_FILES: &[&str] = &[
     "shared/core/src/allocate/**",
     "shared/core/src/catalog/**",
@@ -46,35 +47,39 @@ const SAMPLED_FILES: &[&str] = &[
 
 #[derive(Args)]
 pub(crate) struct MutantsOptions {
-    /// The shard of the mutants to try, as `K/N`, from 0. Each shard has some of every file.
+    /// The shard of the mutants to try, as `K/N`, with K from 0. Each shard contains some mutants of every file.
     #[arg(long, default_value = "0/1")]
     shard: String,
-    /// Try only this number of mutants outside access, labels, ownership and rollout, drawn by `STEMMA_SEED`. Default: all.
+    /// Try only this number of mutants outside access, labels, ownership and rollout. `STEMMA_SEED` determines which.
+    /// Default: all.
     #[arg(long)]
     sample: Option<usize>,
-    /// Skip the mutants that must be built separately, which takes most of the time.
+    /// Skip the mutants that must be built separately, because these take most of the time.
     #[arg(long)]
     switched: bool,
 }
 
-/// The results of mutants, by name.
+/// The names of the mutants that were tried, by result.
 #[derive(Default)]
 struct MutationReport {
+    /// Mutants that a test caught, or that made a test time out.
     caught: BTreeSet<String>,
+    /// Mutants that no test caught.
     missed: BTreeSet<String>,
+    /// Mutants that do not compile.
     unviable: BTreeSet<String>,
-    /// The number of skipped mutants, which would have to be built separately.
+    /// The number of mutants that were skipped because they must be built separately.
     skipped: usize,
 }
 
-/// Tries the mutants of a shard, and prints the results.
+/// Tries the mutants of a shard, and prints the results. Fails if too many mutants were missed.
 pub(crate) fn run(options: &MutantsOptions) -> Result<()> {
     ensure_installed("mutants", "cargo-mutants", CARGO_MUTANTS_VERSION)?;
     let mut mutants = list_mutants(&options.shard, SAMPLED_FILES)?;
     if let Some(count) = options.sample {
-        let found = mutants.len();
+        let listed_count = mutants.len();
         mutants = draw_sample(mutants, count, &mut SeededRng::from_env()?);
-        println!("== mutants: a sample of {} of {found} mistakes", mutants.len());
+        println!("== mutants: a sample of {} of {listed_count} mistakes", mutants.len());
     }
     mutants.extend(list_mutants(&options.shard, FULLY_TESTED_FILES)?);
     println!("== mutants: {} mistakes", mutants.len());
@@ -88,16 +93,16 @@ pub(crate) fn run(options: &MutantsOptions) -> Result<()> {
     report.check()
 }
 
-/// Draws at most `count` mutants at random, and keeps their order.
-fn draw_sample(mutants: Vec<Mutant>, count: usize, chance: &mut SeededRng) -> Vec<Mutant> {
-    let mut drawn: Vec<_> = mutants.into_iter().enumerate().map(|(at, mutant)| (chance.next_u64(), at, mutant)).collect();
+/// Returns at most `count` mutants, chosen at random, in their original order.
+fn draw_sample(mutants: Vec<Mutant>, count: usize, rng: &mut SeededRng) -> Vec<Mutant> {
+    let mut drawn: Vec<_> = mutants.into_iter().enumerate().map(|(index, mutant)| (rng.next_u64(), index, mutant)).collect();
     drawn.sort_by_key(|(draw, ..)| *draw);
     drawn.truncate(count);
-    drawn.sort_by_key(|(_, at, _)| *at);
+    drawn.sort_by_key(|(_, index, _)| *index);
     drawn.into_iter().map(|(_, _, mutant)| mutant).collect()
 }
 
-/// Lists the mutants of a shard in some files.
+/// Lists the mutants of a shard in the files that match these patterns.
 fn list_mutants(shard: &str, files_to_list: &[&'static str]) -> Result<Vec<Mutant>> {
     let mut list = command("cargo", &["mutants", "--list", "--json", "--sharding", "round-robin", "--shard", shard]);
     let output = list.args(file_arguments(files_to_list)).output().context("cannot start cargo mutants")?;
@@ -106,7 +111,8 @@ fn list_mutants(shard: &str, files_to_list: &[&'static str]) -> Result<Vec<Mutan
     listed.iter().map(Mutant::from_json).collect()
 }
 
-/// Tries the mutants that can be put behind a switch. Returns the names of the others.
+/// Tries the mutants that can be put behind a switch, and adds the results to `report`. Returns the names of the other
+/// mutants.
 fn run_switched(mutants: &[Mutant], report: &mut MutationReport) -> Result<Vec<String>> {
     let packages: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.package.as_str()).collect();
     let mut remaining: BTreeSet<usize> = (0..mutants.len()).collect();
@@ -126,20 +132,21 @@ fn run_switched(mutants: &[Mutant], report: &mut MutationReport) -> Result<Vec<S
     Ok(remaining.into_iter().map(|number| mutants[number].name.clone()).collect())
 }
 
-/// Lets cargo-mutants build and test the named mutants, one by one.
+/// Lets cargo-mutants build and test the named mutants one by one, and adds the results to `report`.
 fn run_separately(names: &[String], report: &mut MutationReport) -> Result<()> {
     let chosen: Vec<_> = names.iter().map(|name| format!("--re=^{}$", regex_lite::escape(name))).collect();
     let output = workspace_root().join("target/mutants");
     fs::create_dir_all(&output)?;
     println!("== mutants: {} alone, in {}", names.len(), output.display());
     let status = cargo_mutants(&output, &chosen).status().context("cannot start cargo mutants")?;
-    // 2: some were missed. 3: some timed out, which counts as caught.
+    // Status 2 means that mutants were missed. Status 3 means that tests timed out, and these mutants count as caught.
     if !matches!(status.code(), Some(0 | 2 | 3)) {
         bail!("cargo mutants ended with {status}; its log is in {}", output.join("mutants.out/log").display());
     }
     report.add_output(&output.join("mutants.out"))
 }
 
+/// Returns the arguments `--file PATTERN` for each pattern.
 fn file_arguments(patterns: &[&'static str]) -> impl Iterator<Item = &'static str> {
     patterns.iter().flat_map(|files| ["--file", files])
 }
@@ -156,7 +163,7 @@ fn cargo_mutants(output: &Path, chosen: &[String]) -> Command {
 }
 
 impl MutationReport {
-    /// Adds the results that cargo-mutants wrote.
+    /// Adds the results that cargo-mutants wrote to the directory `output`.
     fn add_output(&mut self, output: &Path) -> Result<()> {
         let names = |file: &str| -> Result<Vec<String>> {
             let path: PathBuf = output.join(file);
@@ -171,14 +178,14 @@ impl MutationReport {
 
     /// Prints the results. Fails if too many mutants were missed.
     fn check(&self) -> Result<()> {
-        let (missed, noticed) = (self.missed.len(), self.caught.len());
+        let (missed, caught) = (self.missed.len(), self.caught.len());
         self.missed.iter().for_each(|name| println!("MISSED {name}"));
         println!(
-            "== mutants: {noticed} noticed, {missed} missed, {} do not build, {} were not tried, since each has to be built alone",
+            "== mutants: {caught} noticed, {missed} missed, {} do not build, {} were not tried, since each has to be built alone",
             self.unviable.len(),
             self.skipped
         );
-        if missed * 100 >= (missed + noticed) * MAX_MISSED_PERCENT && missed > 0 {
+        if missed * 100 >= (missed + caught) * MAX_MISSED_PERCENT && missed > 0 {
             bail!("{MAX_MISSED_PERCENT} % or more of these mutants were missed: write tests that catch them");
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! Writes many mutants into one source file, each behind a switch.
 //!
-//! Building a program with one mutant takes ten times longer than testing it. So all mutants are written into one
-//! program. It activates the one whose number is in [`MUTANT_VARIABLE`], or none if that is not set. The alternative
-//! code of a mutant contains no other mutant: its copy of the text is the original one.
+//! Building a program takes ten times longer than running its tests. So all mutants are written into one program. The
+//! program activates the mutant whose number is in the variable [`MUTANT_VARIABLE`]. Without the variable, no mutant is
+//! active. The code of one mutant is a copy of the original text, so it contains no other mutant.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use syn::visit::{self, Visit};
 
 use super::mutant::{Mutant, MutantKind};
 
-/// The environment variable that selects a mutant.
+/// The environment variable with the number of the active mutant.
 pub(super) const MUTANT_VARIABLE: &str = "STEMMA_MUTANT";
 
-/// The code that is added to the root of each crate. It returns the number of the selected mutant.
+/// The code that is added to the root file of each crate. It returns the number of the active mutant.
 pub(super) const SELECTOR_SOURCE: &str = "
 #[doc(hidden)]
 pub fn chosen_mutant() -> usize {
@@ -25,30 +25,32 @@ pub fn chosen_mutant() -> usize {
 }
 ";
 
-/// Marks around the text that one mutant adds, so that a compiler error can be assigned to it by line.
+/// The mark before the code of a mutant, followed by its number. By the marks, a compiler error on a line is assigned
+/// to a mutant.
 const OPEN_MARK: &str = "/*mutant ";
+/// The mark after the code of a mutant.
 const CLOSE_MARK: &str = "/*end*/";
 
-/// A place in a file, with the mutants that replace its text. Each alternative has the number of its mutant.
+/// A place in a file, with the mutants that replace its text. Each alternative is the number of a mutant and its code.
 struct EditSite {
     range: Range<usize>,
     form: EditForm,
     alternatives: Vec<(usize, String)>,
 }
 
-/// How the mutants of a place are written.
+/// The form in which the mutants of a place are written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EditForm {
-    /// A return before the statement at this place.
+    /// A `return` before the statement at this place.
     Return,
-    /// A guard for a match arm without one. It is false when the mutant is active.
+    /// A new guard for a match arm that has none. The guard is false when the mutant is active.
     Guard,
-    /// An alternative expression.
+    /// A `match` over the active mutant, with one alternative expression for each mutant.
     Expression,
 }
 
-/// Returns the text of a file with mutants behind the switch, each under its index in `mutants`. A mutant that cannot
-/// be written so is left out.
+/// Returns the text of a file with mutants behind switches. Each mutant has a number. A mutant that cannot be put
+/// behind a switch is left out.
 ///
 /// # Errors
 /// If the file is not valid Rust.
@@ -61,52 +63,55 @@ pub(super) fn with_switches(text: &str, mutants: &[(usize, &Mutant)]) -> Result<
     Ok(render(text, 0..text.len(), &edits))
 }
 
-/// Returns the mutants whose text is on the lines `from` to `to` (from 1) of a file with switches.
+/// Returns the numbers of the mutants whose code is on the lines `from` to `to`, counted from 1, of a file with
+/// switches.
 pub(super) fn mutants_on_lines(switched: &str, from: usize, to: usize) -> Vec<usize> {
     let mut found = Vec::new();
-    let mut inside: Option<usize> = None;
+    let mut current: Option<usize> = None;
     for (line, text) in (1..).zip(switched.lines()) {
         if let Some((_, rest)) = text.split_once(OPEN_MARK) {
-            inside = rest.split_once("*/").and_then(|(number, _)| number.parse().ok());
+            current = rest.split_once("*/").and_then(|(number, _)| number.parse().ok());
         }
-        found.extend(inside.filter(|_| (from..=to).contains(&line)));
+        found.extend(current.filter(|_| (from..=to).contains(&line)));
         if text.contains(CLOSE_MARK) {
-            inside = None;
+            current = None;
         }
     }
     found.dedup();
     found
 }
 
-/// Returns the text of a range with its mutants. An edit within the range of another one is rendered inside that one.
+/// Returns the text of a range with its mutants. An edit within the range of another edit is rendered first, inside the
+/// text of that other edit.
 fn render(text: &str, range: Range<usize>, edits: &[EditSite]) -> String {
-    let (mut out, mut at, mut rest) = (String::new(), range.start, edits);
-    while let Some((edit, after)) = rest.split_first() {
-        let nested_count = after.iter().take_while(|inner| inner.range.start < edit.range.end).count();
-        let (nested, next) = after.split_at(nested_count);
-        out += &text[at..edit.range.start];
-        out += &edit.render_own(&render(text, edit.range.clone(), nested));
-        (at, rest) = (edit.range.end, next);
+    let (mut out, mut position, mut rest) = (String::new(), range.start, edits);
+    while let Some((edit, later)) = rest.split_first() {
+        let nested_count = later.iter().take_while(|inner| inner.range.start < edit.range.end).count();
+        let (nested, next) = later.split_at(nested_count);
+        out += &text[position..edit.range.start];
+        out += &edit.render_site(&render(text, edit.range.clone(), nested));
+        (position, rest) = (edit.range.end, next);
     }
-    out + &text[at..range.end]
+    out + &text[position..range.end]
 }
 
 impl EditSite {
-    /// Renders the place. `own` is the text of its range, including the mutants inside.
-    fn render_own(&self, own: &str) -> String {
+    /// Renders the place: the code of its mutants and the text `original`. That is the text of the range, in which
+    /// nested mutants are already rendered.
+    fn render_site(&self, original: &str) -> String {
         let arms = self
             .alternatives
             .iter()
             .map(|(number, arm)| format!("\n{OPEN_MARK}{number}*/ {} {CLOSE_MARK}\n", self.render_arm(*number, arm)));
         let arms: String = arms.collect();
         match self.form {
-            EditForm::Return => format!("{arms}{own}"),
-            EditForm::Guard => format!(" {arms} {own}"),
-            EditForm::Expression => format!("(match crate::chosen_mutant() {{ {arms} _ => {own} }})"),
+            EditForm::Return => format!("{arms}{original}"),
+            EditForm::Guard => format!(" {arms} {original}"),
+            EditForm::Expression => format!("(match crate::chosen_mutant() {{ {arms} _ => {original} }})"),
         }
     }
 
-    /// Returns the code of one mutant.
+    /// Returns the code of one mutant, with the condition under which it is active.
     fn render_arm(&self, number: usize, arm: &str) -> String {
         match self.form {
             EditForm::Return => format!("if crate::chosen_mutant() == {number} {{ return {arm}; }}"),
@@ -116,7 +121,7 @@ impl EditSite {
     }
 }
 
-/// Finds the places of mutants in a file.
+/// Finds the places of mutants in the syntax tree of a file.
 struct EditCollector<'a> {
     text: &'a str,
     mutants: &'a [(usize, &'a Mutant)],
@@ -124,16 +129,17 @@ struct EditCollector<'a> {
 }
 
 impl EditCollector<'_> {
-    /// Adds the mutants of a kind that start at a position. `arm` renders the code of each from its replacement.
+    /// Adds the mutants of a kind that start at a position, as one place with this range and form. `arm` returns the
+    /// code of a mutant for its replacement.
     fn add_edits(
         &mut self,
         kind: MutantKind,
-        at: proc_macro2::Span,
+        span: proc_macro2::Span,
         range: Range<usize>,
         form: EditForm,
         arm: impl Fn(&str) -> String,
     ) {
-        let start = at.start();
+        let start = span.start();
         let position = (start.line, start.column + 1);
         let matching = self.mutants.iter().filter(|(_, mutant)| mutant.kind == kind && mutant.position == position);
         let alternatives: Vec<_> = matching.map(|(number, mutant)| (*number, arm(&mutant.replacement))).collect();
@@ -151,7 +157,7 @@ impl EditCollector<'_> {
     }
 }
 
-/// Skips code that may be evaluated at compile time, which cannot contain a switch: constants and `const` functions.
+/// Skips constants and `const` functions. They may be evaluated at compile time, so they cannot contain a switch.
 impl<'ast> Visit<'ast> for EditCollector<'_> {
     fn visit_item_const(&mut self, _: &'ast syn::ItemConst) {}
 
@@ -159,6 +165,7 @@ impl<'ast> Visit<'ast> for EditCollector<'_> {
 
     fn visit_item_static(&mut self, _: &'ast syn::ItemStatic) {}
 
+    /// Adds the mutants in a function, unless it is `const` and thus cannot contain a switch.
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
         if item.sig.constness.is_none() {
             self.add_body_edits(&item.block);
@@ -166,6 +173,7 @@ impl<'ast> Visit<'ast> for EditCollector<'_> {
         }
     }
 
+    /// Adds the mutants in a method, unless it is `const` and thus cannot contain a switch.
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
         if item.sig.constness.is_none() {
             self.add_body_edits(&item.block);
@@ -180,6 +188,8 @@ impl<'ast> Visit<'ast> for EditCollector<'_> {
         visit::visit_trait_item_fn(self, item);
     }
 
+    /// Adds the mutants that replace a binary operator. A chain with `let` is not an expression, so it cannot be put
+    /// behind a switch.
     fn visit_expr_binary(&mut self, binary: &'ast syn::ExprBinary) {
         let (whole, text) = (binary.span().byte_range(), self.text);
         let (left, right) = (binary.left.span().byte_range(), binary.right.span().byte_range());
@@ -190,6 +200,7 @@ impl<'ast> Visit<'ast> for EditCollector<'_> {
         visit::visit_expr_binary(self, binary);
     }
 
+    /// Adds the mutants that remove a unary operator. Only the operand remains.
     fn visit_expr_unary(&mut self, unary: &'ast syn::ExprUnary) {
         let (whole, text) = (unary.span().byte_range(), self.text);
         let operand = unary.expr.span().byte_range();
@@ -197,6 +208,8 @@ impl<'ast> Visit<'ast> for EditCollector<'_> {
         visit::visit_expr_unary(self, unary);
     }
 
+    /// Adds the mutants that replace the guard of a match arm, or remove the arm. A removed arm gets a guard that is
+    /// false.
     fn visit_arm(&mut self, arm: &'ast syn::Arm) {
         let text = self.text;
         if let Some((_, guard)) = &arm.guard {
@@ -211,7 +224,7 @@ impl<'ast> Visit<'ast> for EditCollector<'_> {
     }
 }
 
-/// Returns whether a chain of conditions contains a `let`. Such a chain is not an expression.
+/// Returns whether a chain of conditions, such as `a && let Some(b) = c`, contains a `let`.
 fn has_let(binary: &syn::ExprBinary) -> bool {
     [&binary.left, &binary.right].into_iter().any(|side| match &**side {
         syn::Expr::Let(_) => true,
@@ -246,11 +259,11 @@ mod tests {
         ];
         let numbered: Vec<_> = mutants.iter().enumerate().collect();
         let switched = with_switches(text, &numbered).expect("it is Rust");
-        syn::parse_file(&switched).expect("what was made of it is Rust");
-        for (number, written) in [(0, "return true;"), (1, "a <= 1"), (2, "a < 1 || !g(a)"), (3, "{ g(a) }")] {
+        syn::parse_file(&switched).expect("the file with switches is Rust");
+        for (number, expected) in [(0, "return true;"), (1, "a <= 1"), (2, "a < 1 || !g(a)"), (3, "{ g(a) }")] {
             let line = 1 + switched.lines().position(|line| line.contains(&format!("mutant {number}*/"))).expect("it is there");
             assert_eq!(mutants_on_lines(&switched, line, line), [number]);
-            assert!(switched.lines().nth(line - 1).is_some_and(|line| line.contains(written)), "{number}: {switched}");
+            assert!(switched.lines().nth(line - 1).is_some_and(|line| line.contains(expected)), "{number}: {switched}");
         }
     }
 
@@ -264,7 +277,7 @@ mod tests {
         ];
         let numbered: Vec<_> = mutants.iter().enumerate().collect();
         let switched = with_switches(text, &numbered).expect("it is Rust");
-        syn::parse_file(&switched).expect("what was made of it is Rust");
+        syn::parse_file(&switched).expect("the file with switches is Rust");
         assert!(switched.contains("chosen_mutant() != 0") && switched.contains("{ true }") && switched.contains("n >= 3"));
     }
 }

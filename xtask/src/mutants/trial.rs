@@ -1,4 +1,4 @@
-//! Checks whether a test catches a mutant.
+//! Runs the tests with each mutant, to find the mutants that no test catches.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -14,29 +14,30 @@ use super::mutant::Mutant;
 use super::switch::MUTANT_VARIABLE;
 
 /// The CPU time after which a mutant counts as caught: this multiple of the program's usual time, plus this extra time.
-/// Other load on the machine does not count.
+/// It is CPU time, so that other load on the machine has no effect.
 const CPU_TIME_LIMIT: (u32, Duration) = (5, Duration::from_secs(10));
 
-/// The limit in wall time, as a multiple of the limit in CPU time: a program that waits forever uses no CPU.
+/// The limit in wall time, as a multiple of the limit in CPU time. It ends a program that waits forever, because such a
+/// program uses no CPU time.
 const WALL_TIME_FACTOR: u32 = 20;
 
-/// Maximum CPU time of any run, in seconds. It is the only limit until a program's usual time is known.
+/// The maximum CPU time of any run, in seconds. It is the only limit until a program's usual time is known.
 const MAX_RUN_SECONDS: u64 = 3_600;
 
-/// Maximum memory of a run, in KiB, because a mutant may allocate without end.
+/// The maximum memory of a run, in KiB, because a mutant may allocate memory without end.
 const MAX_MEMORY_KIB: u32 = 4 * 1024 * 1024;
 
-/// A test program, and the time it takes without a mutant.
+/// A test program, and the duration of all its tests without a mutant.
 struct TestProgram<'a> {
     path: &'a Path,
     usual_time: Duration,
 }
 
-/// Returns the mutants that no test program catches. Each mutant is tried with the unit tests of its module first, then
-/// with all programs, the fastest first. Several run in parallel.
+/// Returns the numbers of the mutants that no test program catches. Each mutant is tried with the unit tests of its
+/// module first, and then with all programs, the fastest first. Several mutants are tried in parallel.
 ///
 /// # Errors
-/// If a program fails without any mutant.
+/// Fails if a test program fails without a mutant, or cannot be started.
 pub(super) fn find_missed(built: &BuiltTests, mutants: &[Mutant]) -> Result<Vec<usize>> {
     let mut programs = Vec::new();
     for path in &built.programs {
@@ -60,11 +61,11 @@ pub(super) fn find_missed(built: &BuiltTests, mutants: &[Mutant]) -> Result<Vec<
         let result = is_missed(mutant);
         let mut missed = missed.lock().unwrap_or_else(PoisonError::into_inner);
         match (result, &mut *missed) {
-            (Ok(true), Ok(unnoticed)) => {
+            (Ok(true), Ok(missed_numbers)) => {
                 println!("   missed: {}", mutants[mutant].name);
-                unnoticed.push(mutant);
+                missed_numbers.push(mutant);
             }
-            (Err(error), unnoticed) => *unnoticed = Err(error),
+            (Err(error), missed_numbers) => *missed_numbers = Err(error),
             _ => {}
         }
     };
@@ -77,10 +78,11 @@ pub(super) fn find_missed(built: &BuiltTests, mutants: &[Mutant]) -> Result<Vec<
 }
 
 impl TestProgram<'_> {
-    /// Returns whether the program's tests of a module pass in time with a mutant. An empty module means all tests.
+    /// Returns whether the program's tests of a module pass with a mutant within the limits of time and memory. An
+    /// empty module means all tests. The number `usize::MAX` means no mutant.
     fn passes_with(&self, built: &BuiltTests, module: &str, mutant: usize) -> Result<bool> {
-        let time = self.usual_time.saturating_mul(CPU_TIME_LIMIT.0).saturating_add(CPU_TIME_LIMIT.1);
-        let seconds = time.as_secs().min(MAX_RUN_SECONDS);
+        let time_limit = self.usual_time.saturating_mul(CPU_TIME_LIMIT.0).saturating_add(CPU_TIME_LIMIT.1);
+        let seconds = time_limit.as_secs().min(MAX_RUN_SECONDS);
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -v {MAX_MEMORY_KIB}; ulimit -t {seconds}; exec \"$0\" \"$@\"")]);
         command.arg(self.path).args(["--test-threads=1", module]);
@@ -91,7 +93,7 @@ impl TestProgram<'_> {
             if let Some(status) = child.try_wait()? {
                 return Ok(status.success());
             }
-            if start.elapsed() > time.saturating_mul(WALL_TIME_FACTOR) {
+            if start.elapsed() > time_limit.saturating_mul(WALL_TIME_FACTOR) {
                 child.kill()?;
                 child.wait()?;
                 return Ok(false);

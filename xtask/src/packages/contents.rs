@@ -1,12 +1,12 @@
-//! The contents of each package: one table for both formats.
+//! The contents of each package, in one table for .deb and .rpm.
 
 /// A part of a package's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PackageContent {
-    /// The package's program as cargo built it, with its manual pages (each in the directory of its section) and its
-    /// completions.
+    /// The package's program as cargo built it, with its manual pages and its completions. Each manual page is
+    /// installed in the directory of its section.
     Program,
-    /// A systemd unit, in the unit directory of the format.
+    /// A systemd unit, which is installed in the unit directory of the package format.
     Unit(&'static str),
     /// A file of the repository, and its installed path.
     File(&'static str, &'static str),
@@ -18,7 +18,7 @@ pub(super) enum PackageContent {
 
 use PackageContent::{Directory, Executable, File, Program, Unit};
 
-/// The contents of all packages. The first depends on none of the others.
+/// The name and the contents of each package. The first package depends on none of the others.
 pub(super) const PACKAGES: [(&str, &[PackageContent]); 3] = [
     (
         "stemma",
@@ -64,8 +64,8 @@ pub(super) const PACKAGES: [(&str, &[PackageContent]); 3] = [
 
 /// Returns the package that contains a manual page.
 pub(super) fn package_of_page(page: &str) -> &'static str {
-    let is_of = |program: &str| page.strip_prefix(program).is_some_and(|rest| rest.starts_with(['.', '-']));
-    ["stemma-agent", "stemma-controller"].into_iter().find(|program| is_of(program)).unwrap_or("stemma")
+    let is_page_of = |program: &str| page.strip_prefix(program).is_some_and(|rest| rest.starts_with(['.', '-']));
+    ["stemma-agent", "stemma-controller"].into_iter().find(|program| is_page_of(program)).unwrap_or("stemma")
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn packages_contain_every_unit_and_packaging_file() {
-        let named: Vec<String> = PACKAGES
+        let paths: Vec<String> = PACKAGES
             .iter()
             .flat_map(|(_, contents)| *contents)
             .filter_map(|content| match content {
@@ -87,10 +87,10 @@ mod tests {
         for directory in ["systemd", "packaging/files"] {
             for entry in std::fs::read_dir(workspace_root().join(directory)).unwrap() {
                 let path = format!("{directory}/{}", entry.unwrap().file_name().to_string_lossy());
-                assert!(named.contains(&path), "{path} is in no package");
+                assert!(paths.contains(&path), "{path} is in no package");
             }
         }
-        for path in named {
+        for path in paths {
             assert!(workspace_root().join(&path).is_file(), "{path}");
         }
     }

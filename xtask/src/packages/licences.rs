@@ -1,4 +1,4 @@
-//! The libraries in a program and their licences, for the `copyright` file of its package.
+//! Lists the libraries in a program with their licences, for the `copyright` file of its package.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,9 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 /// The packages of the workspace and the registry, and the dependencies that are linked into a program.
 pub(super) struct DependencyGraph {
+    /// The packages, by the id that cargo gives each.
     packages: BTreeMap<String, LicensedPackage>,
+    /// The ids of the packages that are linked into each package, by its id.
     dependencies: BTreeMap<String, Vec<String>>,
 }
 
@@ -28,7 +30,7 @@ impl DependencyGraph {
     /// Reads the dependency graph from cargo.
     ///
     /// # Errors
-    /// If `cargo metadata` fails.
+    /// Fails if `cargo metadata` fails.
     pub(super) fn load() -> Result<Self> {
         let arguments = ["metadata", "--format-version", "1", "--locked", "--filter-platform", PLATFORM];
         let output = command("cargo", &arguments).output().context("cargo metadata")?;
@@ -43,7 +45,7 @@ impl DependencyGraph {
         };
         let packages = metadata["packages"].as_array().context("packages")?;
         let nodes = metadata["resolve"]["nodes"].as_array().context("what uses what")?;
-        let is_linked = |dep: &&Value| dep["dep_kinds"].as_array().is_some_and(|all| all.iter().any(|one| one["kind"].is_null()));
+        let is_linked = |dep: &&Value| dep["dep_kinds"].as_array().into_iter().flatten().any(|kind| kind["kind"].is_null());
         let linked_ids =
             |node: &Value| node["deps"].as_array().into_iter().flatten().filter(is_linked).map(|dep| text(dep, "pkg")).collect();
         Ok(Self {
@@ -52,17 +54,17 @@ impl DependencyGraph {
         })
     }
 
-    /// Returns one line for each library in a program, by name.
+    /// Returns a line `NAME VERSION: LICENCE` for each library that is linked into a program, sorted.
     pub(super) fn licence_lines(&self, program: &str) -> Vec<String> {
         let root = self.packages.iter().find(|(_, package)| package.is_workspace_member && package.name == program);
         let mut queue: Vec<&String> = root.map(|(id, _)| id).into_iter().collect();
-        let mut seen = BTreeSet::new();
+        let mut visited = BTreeSet::new();
         while let Some(id) = queue.pop() {
-            if seen.insert(id) {
+            if visited.insert(id) {
                 queue.extend(self.dependencies.get(id).into_iter().flatten());
             }
         }
-        let linked = seen.into_iter().filter_map(|id| self.packages.get(id)).filter(|package| !package.is_workspace_member);
+        let linked = visited.into_iter().filter_map(|id| self.packages.get(id)).filter(|package| !package.is_workspace_member);
         let line = |package: &LicensedPackage| format!("{} {}: {}", package.name, package.version, package.licence);
         linked.map(line).collect::<BTreeSet<_>>().into_iter().collect()
     }

@@ -2,8 +2,8 @@
 //! `target/packages`.
 //!
 //! The programs are built first. Then [`stage`] lays out each package's files from one table, and debhelper and
-//! rpmbuild pack the same trees. Times in the packages are the time of the last commit (`SOURCE_DATE_EPOCH` overrides
-//! it), so that the same source gives the same bytes.
+//! rpmbuild pack these files. All times in the packages are the time of the last commit, or `SOURCE_DATE_EPOCH` if it
+//! is set. So the same source produces the same bytes.
 
 mod contents;
 mod licences;
@@ -23,15 +23,17 @@ pub(crate) struct PackagesOptions {
     /// Pack the debug programs that tests use, with fast compression, instead of a release build.
     #[arg(long)]
     pub(crate) dev: bool,
-    /// The packages' own revision, after the version. Revisions other than 1 get a directory of their own.
+    /// The revision of the packages, after the version. Packages of a revision other than 1 are put into a separate
+    /// directory.
     #[arg(long, default_value_t = 1)]
     pub(crate) revision: u32,
-    /// Also check with lintian and rpmlint, and build the packages a second time: each byte must be the same.
+    /// Also check with lintian and rpmlint, and build the packages twice to check that both builds have the same bytes.
     #[arg(long)]
     pub(crate) check: bool,
 }
 
-/// The programs that pack and check, each with arguments that show that it is installed, and its packages.
+/// The programs that build and check packages. Each has arguments with which it succeeds if it is installed, and the
+/// Debian packages that contain it.
 pub(crate) const TOOLS: [(&str, &[&str], &[&str]); 4] = [
     ("dh", &["--list"], &["debhelper", "dpkg-dev", "fakeroot"]),
     ("rpmbuild", &["--version"], &["rpm"]),
@@ -48,12 +50,12 @@ pub(crate) fn run(options: &PackagesOptions) -> Result<()> {
     run_step("pages of the packages and programs of the tests", command("cargo", &build))?;
     if !options.dev {
         build.push("--release");
-        // The generator of the manual pages links all three programs, and is in no package.
+        // The generator of the manual pages is not needed as a release build, because it is in no package.
         build.extend(["--exclude", "stemma-packaging", "--exclude", "xtask"]);
         run_step("programs, released", command("cargo", &build))?;
     }
-    let to = package_directory(options.revision)?;
-    let packed = build_packages(options, &to)?;
+    let output_dir = package_directory(options.revision)?;
+    let packed = build_packages(options, &output_dir)?;
     for package in &packed {
         println!("{}", package.display());
     }
@@ -66,8 +68,8 @@ pub(crate) fn run(options: &PackagesOptions) -> Result<()> {
 
 /// Returns the output directory for a revision.
 fn package_directory(revision: u32) -> Result<PathBuf> {
-    let to = target_directory()?.join("packages");
-    Ok(if revision == 1 { to } else { to.join(format!("revision-{revision}")) })
+    let packages_dir = target_directory()?.join("packages");
+    Ok(if revision == 1 { packages_dir } else { packages_dir.join(format!("revision-{revision}")) })
 }
 
 /// Returns cargo's target directory.
@@ -77,8 +79,8 @@ fn target_directory() -> Result<PathBuf> {
     Ok(metadata["target_directory"].as_str().context("a target directory")?.into())
 }
 
-/// Builds all three packages in both formats, and replaces those in the output directory.
-fn build_packages(options: &PackagesOptions, to: &Path) -> Result<Vec<PathBuf>> {
+/// Builds all three packages in both formats. They replace the packages in the output directory. Returns their paths.
+fn build_packages(options: &PackagesOptions, output_dir: &Path) -> Result<Vec<PathBuf>> {
     let version = stage::PackageVersion {
         number: env!("CARGO_PKG_VERSION"),
         revision: options.revision,
@@ -103,14 +105,14 @@ fn build_packages(options: &PackagesOptions, to: &Path) -> Result<Vec<PathBuf>> 
     build.args(["-bb", "--quiet", "--define", &top, "stemma.spec"]).current_dir(&rpm);
     build.env("SOURCE_DATE_EPOCH", stage.version.unix_seconds.to_string());
     run_quietly("rpmbuild", build)?;
-    fs::create_dir_all(to)?;
-    for old in list_packages(to)? {
-        fs::remove_file(old)?;
+    fs::create_dir_all(output_dir)?;
+    for old_package in list_packages(output_dir)? {
+        fs::remove_file(old_package)?;
     }
     for package in [list_packages(&work.path().join("deb"))?, find_packages(&rpm.join("RPMS"))?].concat() {
-        fs::copy(&package, to.join(package.file_name().context("a package has a name")?))?;
+        fs::copy(&package, output_dir.join(package.file_name().context("a package has a name")?))?;
     }
-    let packed = list_packages(to)?;
+    let packed = list_packages(output_dir)?;
     ensure!(
         packed.len() == 2 * contents::PACKAGES.len(),
         "{packed:?}: expected {} packages of each format",
@@ -119,7 +121,8 @@ fn build_packages(options: &PackagesOptions, to: &Path) -> Result<Vec<PathBuf>> 
     Ok(packed)
 }
 
-/// Returns the time that all files in the packages get, in seconds since 1970.
+/// Returns the time of all files in the packages, in seconds since 1970: `SOURCE_DATE_EPOCH`, or the time of the last
+/// commit.
 fn source_date_epoch() -> Result<u64> {
     if let Ok(seconds) = std::env::var("SOURCE_DATE_EPOCH") {
         return seconds.parse().context("SOURCE_DATE_EPOCH must be a number of seconds");
@@ -151,13 +154,14 @@ fn list_packages(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(packages)
 }
 
-/// Lists the packages in each subdirectory: rpmbuild creates one per architecture.
+/// Returns the packages in each subdirectory, because rpmbuild creates one subdirectory per architecture.
 fn find_packages(directory: &Path) -> Result<Vec<PathBuf>> {
     let below = fs::read_dir(directory)?.map(|entry| list_packages(&entry?.path())).collect::<Result<Vec<_>>>()?;
     Ok(below.concat())
 }
 
-/// Runs the distributions' own checks. They must report nothing except what `packaging` overrides with a reason.
+/// Runs lintian and rpmlint. Fails if they report anything except findings that files in `packaging` allow with a
+/// reason.
 fn lint_packages(packed: &[PathBuf]) -> Result<()> {
     let with_extension =
         |form: &str| packed.iter().filter(|path| path.extension().is_some_and(|ext| ext == form)).collect::<Vec<_>>();
@@ -167,10 +171,10 @@ fn lint_packages(packed: &[PathBuf]) -> Result<()> {
     let mut rpmlint = command("rpmlint", &["--config", "packaging/rpm/rpmlint.toml"]);
     rpmlint.args(with_extension("rpm"));
     let output = rpmlint.output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let output_text = String::from_utf8_lossy(&output.stdout);
     // The exit status reports only errors, not warnings.
-    let problems: Vec<&str> = said.lines().filter(|line| line.contains(": E: ") || line.contains(": W: ")).collect();
-    ensure!(output.status.success() && problems.is_empty(), "rpmlint:\n{said}{}", String::from_utf8_lossy(&output.stderr));
+    let problems: Vec<&str> = output_text.lines().filter(|line| line.contains(": E: ") || line.contains(": W: ")).collect();
+    ensure!(output.status.success() && problems.is_empty(), "rpmlint:\n{output_text}{}", String::from_utf8_lossy(&output.stderr));
     println!("== rpmlint: ok");
     Ok(())
 }

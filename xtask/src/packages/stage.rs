@@ -1,4 +1,5 @@
-//! Lays out the files of each package as they are installed, and the files that debhelper and rpmbuild need.
+//! Lays out the files of each package in directories as they are installed, and writes the files that debhelper and
+//! rpmbuild need.
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -12,7 +13,7 @@ use super::contents::{PACKAGES, PackageContent, package_of_page};
 use super::licences::DependencyGraph;
 use crate::cargo::workspace_root;
 
-/// The inputs of all packages.
+/// The inputs from which the files of all packages are laid out.
 pub(super) struct PackageStage {
     /// The directory of the built programs.
     pub(super) programs: PathBuf,
@@ -23,25 +24,29 @@ pub(super) struct PackageStage {
     pub(super) version: PackageVersion,
 }
 
-/// The version and time of the packages.
+/// The version of the packages, and the time of their files.
 pub(super) struct PackageVersion {
     pub(super) number: &'static str,
     pub(super) revision: u32,
+    /// The time of all files, in seconds since 1970.
     pub(super) unix_seconds: u64,
 }
 
-/// The paths in which the formats differ.
+/// The installation directories that differ between .deb and .rpm.
 struct FormatPaths {
+    /// The directory of systemd units.
     units: &'static str,
+    /// The directory of completions for zsh.
     zsh: &'static str,
 }
 
-/// Debhelper of Debian 12 finds units only in this directory.
+/// The directories in a .deb. Debhelper of Debian 12 finds units only in `lib/systemd/system`.
 const DEB: FormatPaths = FormatPaths { units: "lib/systemd/system", zsh: "usr/share/zsh/vendor-completions" };
+/// The directories in an .rpm.
 const RPM: FormatPaths = FormatPaths { units: "usr/lib/systemd/system", zsh: "usr/share/zsh/site-functions" };
 
 impl PackageStage {
-    /// Lays out the directory in which `dpkg-buildpackage` runs.
+    /// Lays out the directory `to`, in which `dpkg-buildpackage` runs.
     ///
     /// # Errors
     /// If a file is missing.
@@ -51,10 +56,10 @@ impl PackageStage {
         self.stage_trees(to, &DEB)?;
         fs::copy(workspace_root().join("CHANGELOG.md"), to.join("CHANGELOG.md"))?;
         let PackageVersion { number, revision, unix_seconds: seconds } = self.version;
-        let at = format_date(seconds, "+%a, %d %b %Y %H:%M:%S +0000")?;
+        let date = format_date(seconds, "+%a, %d %b %Y %H:%M:%S +0000")?;
         let entry = format!(
             "stemma ({number}-{revision}) unstable; urgency=medium\n\n  * What changed is in changelog.gz.\n\n -- Stemma \
-             <stemma@stemma.example>  {at}\n"
+             <stemma@stemma.example>  {date}\n"
         );
         fs::write(debian.join("changelog"), entry)?;
         let libraries = DependencyGraph::load()?;
@@ -64,7 +69,7 @@ impl PackageStage {
         Ok(())
     }
 
-    /// Lays out the directory in which `rpmbuild` runs.
+    /// Lays out the directory `to`, in which `rpmbuild` runs.
     ///
     /// # Errors
     /// If a file is missing.
@@ -83,7 +88,7 @@ impl PackageStage {
         Ok(())
     }
 
-    /// Copies the packaging files, and fills in their placeholders.
+    /// Copies the packaging files of a format, and replaces placeholders such as `@VERSION@` in them.
     fn copy_templates(&self, from: &Path, to: &Path) -> Result<()> {
         fs::create_dir_all(to)?;
         for entry in fs::read_dir(from)? {
@@ -101,27 +106,27 @@ impl PackageStage {
         Ok(())
     }
 
-    /// Lays out each package's files in `tree/PACKAGE`.
-    fn stage_trees(&self, to: &Path, places: &FormatPaths) -> Result<()> {
+    /// Lays out each package's files in the directory `tree/PACKAGE` below `to`.
+    fn stage_trees(&self, to: &Path, paths: &FormatPaths) -> Result<()> {
         let pages = to.join("pages");
         self.generate_pages(&pages)?;
         for (package, contents) in PACKAGES {
             let tree = to.join("tree").join(package);
             for content in contents {
                 match *content {
-                    PackageContent::Program => self.stage_program(package, &pages, &tree, places)?,
+                    PackageContent::Program => self.stage_program(package, &pages, &tree, paths)?,
                     PackageContent::Unit(name) => {
-                        copy_file(&workspace_root().join("systemd").join(name), &tree.join(places.units).join(name), 0o644)?;
+                        copy_file(&workspace_root().join("systemd").join(name), &tree.join(paths.units).join(name), 0o644)?;
                     }
-                    PackageContent::File(path, place) => {
-                        copy_file(&workspace_root().join(path), &tree.join(place), 0o644)?;
+                    PackageContent::File(path, target) => {
+                        copy_file(&workspace_root().join(path), &tree.join(target), 0o644)?;
                     }
-                    PackageContent::Executable(path, place) => {
-                        copy_file(&workspace_root().join(path), &tree.join(place), 0o755)?;
+                    PackageContent::Executable(path, target) => {
+                        copy_file(&workspace_root().join(path), &tree.join(target), 0o755)?;
                     }
-                    PackageContent::Directory(directory, place) => {
+                    PackageContent::Directory(directory, target) => {
                         for_each_file(&workspace_root().join(directory), |path, name| {
-                            copy_file(path, &tree.join(place).join(name), 0o644)
+                            copy_file(path, &tree.join(target).join(name), 0o644)
                         })?;
                     }
                 }
@@ -130,8 +135,8 @@ impl PackageStage {
         Ok(())
     }
 
-    /// Lays out a program, its manual pages and its completions.
-    fn stage_program(&self, package: &str, pages: &Path, tree: &Path, places: &FormatPaths) -> Result<()> {
+    /// Lays out a program, its manual pages and its completions in the directory `tree`.
+    fn stage_program(&self, package: &str, pages: &Path, tree: &Path, format_paths: &FormatPaths) -> Result<()> {
         copy_file(&self.programs.join(package), &tree.join("usr/bin").join(package), 0o755)?;
         for_each_file(&pages.join("man"), |path, name| {
             let section = name.rsplit('.').next().unwrap_or_default();
@@ -140,26 +145,26 @@ impl PackageStage {
             }
             copy_file(path, &tree.join("usr/share/man").join(format!("man{section}")).join(name), 0o644)
         })?;
-        for (shell, name, place) in [
+        for (shell, name, target) in [
             ("bash", package.to_owned(), "usr/share/bash-completion/completions"),
-            ("zsh", format!("_{package}"), places.zsh),
+            ("zsh", format!("_{package}"), format_paths.zsh),
             ("fish", format!("{package}.fish"), "usr/share/fish/vendor_completions.d"),
         ] {
-            copy_file(&pages.join("completions").join(shell).join(&name), &tree.join(place).join(&name), 0o644)?;
+            copy_file(&pages.join("completions").join(shell).join(&name), &tree.join(target).join(&name), 0o644)?;
         }
         Ok(())
     }
 
-    /// Generates the manual pages and completions, with the page generator and `stemma completion`.
+    /// Generates the manual pages and completions of all programs in the directory `to`.
     fn generate_pages(&self, to: &Path) -> Result<()> {
-        let written = Command::new(&self.page_generator).arg(to).status().context("stemma-pages cannot be started")?;
-        ensure!(written.success(), "stemma-pages: {written}");
+        let status = Command::new(&self.page_generator).arg(to).status().context("stemma-pages cannot be started")?;
+        ensure!(status.success(), "stemma-pages: {status}");
         for (shell, name) in [("bash", "stemma"), ("zsh", "_stemma"), ("fish", "stemma.fish")] {
             let output = Command::new(self.programs.join("stemma")).args(["completion", shell]).output()?;
             ensure!(output.status.success(), "stemma completion {shell}: {}", output.status);
             fs::write(to.join("completions").join(shell).join(name), output.stdout)?;
         }
-        // bash finds completions by the command's name alone.
+        // bash finds completions only in a file with the exact name of the command.
         for program in ["stemma-agent", "stemma-controller"] {
             let directory = to.join("completions/bash");
             fs::rename(directory.join(format!("{program}.bash")), directory.join(program))?;
@@ -168,31 +173,31 @@ impl PackageStage {
     }
 }
 
-/// Copies a file, with its directory created and its mode set.
+/// Copies a file. Creates the target directory, and sets the mode of the copy.
 fn copy_file(from: &Path, to: &Path, mode: u32) -> Result<()> {
     fs::create_dir_all(to.parent().context("a place has a directory")?)?;
     fs::copy(from, to).with_context(|| from.display().to_string())?;
     Ok(fs::set_permissions(to, Permissions::from_mode(mode))?)
 }
 
-/// Calls `act` with the path and name of each file in a directory. Subdirectories are skipped.
-fn for_each_file(directory: &Path, mut act: impl FnMut(&Path, &str) -> Result<()>) -> Result<()> {
+/// Calls `action` with the path and name of each file in a directory. Subdirectories are skipped.
+fn for_each_file(directory: &Path, mut action: impl FnMut(&Path, &str) -> Result<()>) -> Result<()> {
     for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
         let path = entry?.path();
         if path.is_file() {
-            act(&path, &path.file_name().context("a name")?.to_string_lossy())?;
+            action(&path, &path.file_name().context("a name")?.to_string_lossy())?;
         }
     }
     Ok(())
 }
 
-/// Formats a time with `date`.
+/// Formats a time, in seconds since 1970, with the program `date` in UTC.
 fn format_date(seconds: u64, format: &str) -> Result<String> {
     let output = Command::new("date").env("LC_ALL", "C").args(["-u", "-d", &format!("@{seconds}"), format]).output()?;
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Returns the `copyright` file in Debian's format.
+/// Returns the text of the `copyright` file in Debian's format. `libraries` has a line for each library.
 fn copyright_text(libraries: &[String]) -> String {
     let listed: String = libraries.iter().map(|line| format!("  {line}\n")).collect();
     format!(
@@ -203,29 +208,31 @@ fn copyright_text(libraries: &[String]) -> String {
     )
 }
 
-/// Returns the files of a tree in the format of `%files`, with the directories that belong to the package.
+/// Returns the lines of `%files` in an RPM spec for the files below `dir`. Their paths are relative to `tree`. A
+/// directory belongs to the package, and is listed too, if its path contains `/stemma`. rpmbuild compresses manual
+/// pages, so their lines end in `.gz`.
 fn file_list(tree: &Path, dir: &Path) -> Result<String> {
     let mut list = String::new();
     let mut entries = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     entries.sort();
     for path in entries {
-        let place = format!("/{}", path.strip_prefix(tree)?.display());
+        let installed_path = format!("/{}", path.strip_prefix(tree)?.display());
         if path.is_dir() {
-            if place.contains("/stemma") {
-                let _ = writeln!(list, "%dir %attr(0755,root,root) {place}");
+            if installed_path.contains("/stemma") {
+                let _ = writeln!(list, "%dir %attr(0755,root,root) {installed_path}");
             }
             list.push_str(&file_list(tree, &path)?);
             continue;
         }
-        let (kind, end) = match place.as_str() {
-            _ if place.starts_with("/etc/") => ("%config(noreplace) ", ""),
-            _ if place.starts_with("/usr/share/licenses/") => ("%license ", ""),
-            _ if place.starts_with("/usr/share/doc/") => ("%doc ", ""),
-            _ if place.starts_with("/usr/share/man/") => ("", ".gz"),
+        let (kind, suffix) = match installed_path.as_str() {
+            _ if installed_path.starts_with("/etc/") => ("%config(noreplace) ", ""),
+            _ if installed_path.starts_with("/usr/share/licenses/") => ("%license ", ""),
+            _ if installed_path.starts_with("/usr/share/doc/") => ("%doc ", ""),
+            _ if installed_path.starts_with("/usr/share/man/") => ("", ".gz"),
             _ => ("", ""),
         };
         let mode = fs::metadata(&path)?.permissions().mode() & 0o777;
-        let _ = writeln!(list, "{kind}%attr({mode:04o},root,root) {place}{end}");
+        let _ = writeln!(list, "{kind}%attr({mode:04o},root,root) {installed_path}{suffix}");
     }
     Ok(list)
 }

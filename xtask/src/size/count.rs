@@ -10,10 +10,11 @@ use syn::{Block, ImplItem, Item, ItemImpl, Signature, TraitItemFn, Visibility};
 
 use crate::source::{is_test_only, item_attributes};
 
-/// The figures of one or more files.
+/// The counts of one or more source files.
 #[derive(Default)]
 pub(super) struct SourceCounts {
     pub(super) files: usize,
+    /// The number of lines, without blank lines, comments and tests.
     pub(super) lines: usize,
     pub(super) public_items: usize,
     pub(super) functions: Vec<FunctionSize>,
@@ -23,7 +24,9 @@ pub(super) struct SourceCounts {
 pub(super) struct FunctionSize {
     pub(super) name: String,
     pub(super) file: PathBuf,
+    /// The line of `fn`, from 1.
     pub(super) line: usize,
+    /// The number of lines from `fn` to the last brace.
     pub(super) lines: usize,
 }
 
@@ -33,6 +36,7 @@ struct CountVisitor<'a> {
     file: &'a str,
     public_items: usize,
     functions: Vec<FunctionSize>,
+    /// The ranges of lines with code that is only for tests.
     test_lines: Vec<RangeInclusive<usize>>,
 }
 
@@ -45,44 +49,48 @@ impl SourceCounts {
     }
 }
 
-/// Counts one file.
+/// Counts the code in one file.
 ///
 /// # Errors
-/// If it cannot be read or is not valid Rust.
+/// Fails if the file cannot be read or is not valid Rust.
 pub(super) fn count_file(path: &Path) -> Result<SourceCounts> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     count_text(&text, path)
 }
 
+/// Counts the code in a source text. `path` is the path of the file, for messages and for the places of functions.
 fn count_text(text: &str, path: &Path) -> Result<SourceCounts> {
     let parsed = syn::parse_file(text).with_context(|| path.display().to_string())?;
     let file = path.to_string_lossy();
-    let mut reader = CountVisitor { file: &file, ..CountVisitor::default() };
-    reader.visit_file(&parsed);
+    let mut visitor = CountVisitor { file: &file, ..CountVisitor::default() };
+    visitor.visit_file(&parsed);
     let is_code = |line: &str| !line.is_empty() && !line.starts_with("//");
-    let is_for_tests = |number: usize| reader.test_lines.iter().any(|range| range.contains(&number));
+    let is_for_tests = |number: usize| visitor.test_lines.iter().any(|range| range.contains(&number));
     let lines = text.lines().map(str::trim).zip(1..).filter(|(line, number)| is_code(line) && !is_for_tests(*number));
-    Ok(SourceCounts { files: 1, lines: lines.count(), public_items: reader.public_items, functions: reader.functions })
+    Ok(SourceCounts { files: 1, lines: lines.count(), public_items: visitor.public_items, functions: visitor.functions })
 }
 
 impl CountVisitor<'_> {
+    /// Adds the name, place and length of a function.
     fn add_function(&mut self, signature: &Signature, block: &Block) {
         let (line, end) = (signature.fn_token.span.start().line, block.span().end().line);
         let name = signature.ident.to_string();
         self.functions.push(FunctionSize { name, file: self.file.into(), line, lines: end - line + 1 });
     }
 
-    /// Leaves out the lines of an item that is only for tests.
+    /// Excludes the lines of an item that is only for tests from the number of lines.
     fn exclude(&mut self, span: proc_macro2::Span) {
         self.test_lines.push(span.start().line..=span.end().line);
     }
 
+    /// Counts an item if it is `pub`.
     fn add_item(&mut self, visibility: Option<&Visibility>) {
         self.public_items += usize::from(matches!(visibility, Some(Visibility::Public(_))));
     }
 }
 
 impl<'ast> Visit<'ast> for CountVisitor<'_> {
+    /// Counts an item and what it contains. Excludes an item that is only for tests.
     fn visit_item(&mut self, item: &'ast Item) {
         if is_test_only(item_attributes(item)) {
             self.exclude(item.span());
@@ -95,6 +103,7 @@ impl<'ast> Visit<'ast> for CountVisitor<'_> {
         visit::visit_item(self, item);
     }
 
+    /// Counts the methods and constants of an `impl` block. Excludes methods that are only for tests.
     fn visit_item_impl(&mut self, item_impl: &'ast ItemImpl) {
         for item in &item_impl.items {
             match item {
@@ -110,6 +119,7 @@ impl<'ast> Visit<'ast> for CountVisitor<'_> {
         }
     }
 
+    /// Adds a method of a trait as a function if it has a default body.
     fn visit_trait_item_fn(&mut self, function: &'ast TraitItemFn) {
         if let Some(block) = &function.default {
             self.add_function(&function.sig, block);
@@ -118,7 +128,7 @@ impl<'ast> Visit<'ast> for CountVisitor<'_> {
     }
 }
 
-/// Returns the visibility of an item, or `None` for an item that is not counted.
+/// Returns the visibility of an item that may count as public. `None` for other items, such as `use` and `impl`.
 fn item_visibility(item: &Item) -> Option<&Visibility> {
     match item {
         Item::Const(item) => Some(&item.vis),

@@ -1,4 +1,5 @@
-//! The names that a module's `use` items import, so that a re-exported name can be followed to its origin.
+//! Collects the names that a module's `use` items import, so that a re-exported name can be followed to the item that
+//! it refers to.
 
 use std::collections::HashMap;
 
@@ -6,12 +7,12 @@ use syn::{Item, UseTree};
 
 use super::is_test_only;
 
-/// The paths of a module's imports, by the name that they have in the module.
+/// The paths that a module imports, by the name that each has in the module.
 #[derive(Default)]
 pub(crate) struct ImportNames(HashMap<String, Vec<String>>);
 
 impl ImportNames {
-    /// Collects the names that the `use` items among these items import.
+    /// Collects the names that the `use` items in a list of items import. Items only for tests are skipped.
     pub(crate) fn from_items(items: &[Item]) -> Self {
         let mut names = HashMap::new();
         for item in items {
@@ -26,6 +27,7 @@ impl ImportNames {
         Self(names)
     }
 
+    /// Returns the path that a name in the module refers to, as written in its `use` item.
     pub(crate) fn get(&self, name: &str) -> Option<&[String]> {
         self.0.get(name).map(Vec::as_slice)
     }
@@ -33,27 +35,28 @@ impl ImportNames {
 
 /// Returns each name that a `use` tree imports, with its path as written. A glob imports `*`.
 pub(crate) fn use_tree_leaves(tree: &UseTree) -> Vec<(String, Vec<String>)> {
-    let mut found = Vec::new();
-    walk_use_tree(tree, &mut Vec::new(), &mut found);
-    found
+    let mut leaves = Vec::new();
+    walk_use_tree(tree, &mut Vec::new(), &mut leaves);
+    leaves
 }
 
-/// Adds the names that a `use` tree imports. `prefix` is the path before the tree.
-fn walk_use_tree(tree: &UseTree, prefix: &mut Vec<String>, found: &mut Vec<(String, Vec<String>)>) {
-    let mut leaf = |last: Option<String>, name: String, before: &[String]| {
-        found.push((name, before.iter().cloned().chain(last).collect()));
+/// Adds the names that a `use` tree imports, each with its path. `prefix` is the path before the tree. A final `self`
+/// means the prefix itself.
+fn walk_use_tree(tree: &UseTree, prefix: &mut Vec<String>, leaves: &mut Vec<(String, Vec<String>)>) {
+    let mut add_leaf = |last_segment: Option<String>, name: String, parent_path: &[String]| {
+        leaves.push((name, parent_path.iter().cloned().chain(last_segment).collect()));
     };
     match tree {
         UseTree::Path(path) => {
             prefix.push(path.ident.to_string());
-            walk_use_tree(&path.tree, prefix, found);
+            walk_use_tree(&path.tree, prefix, leaves);
             prefix.pop();
         }
-        UseTree::Name(name) if name.ident == "self" => leaf(None, prefix.last().cloned().unwrap_or_default(), prefix),
-        UseTree::Name(name) => leaf(Some(name.ident.to_string()), name.ident.to_string(), prefix),
-        UseTree::Rename(renamed) if renamed.ident == "self" => leaf(None, renamed.rename.to_string(), prefix),
-        UseTree::Rename(renamed) => leaf(Some(renamed.ident.to_string()), renamed.rename.to_string(), prefix),
-        UseTree::Glob(_) => leaf(None, "*".to_owned(), prefix),
-        UseTree::Group(group) => group.items.iter().for_each(|item| walk_use_tree(item, prefix, found)),
+        UseTree::Name(name) if name.ident == "self" => add_leaf(None, prefix.last().cloned().unwrap_or_default(), prefix),
+        UseTree::Name(name) => add_leaf(Some(name.ident.to_string()), name.ident.to_string(), prefix),
+        UseTree::Rename(renamed) if renamed.ident == "self" => add_leaf(None, renamed.rename.to_string(), prefix),
+        UseTree::Rename(renamed) => add_leaf(Some(renamed.ident.to_string()), renamed.rename.to_string(), prefix),
+        UseTree::Glob(_) => add_leaf(None, "*".to_owned(), prefix),
+        UseTree::Group(group) => group.items.iter().for_each(|item| walk_use_tree(item, prefix, leaves)),
     }
 }

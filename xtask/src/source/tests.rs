@@ -13,17 +13,17 @@ use crate::cargo;
 struct UsedRules(BTreeSet<String>);
 
 impl UsedRules {
-    /// Collects the rules in the arguments of a macro.
+    /// Adds the rules in the arguments of a macro. A rule is the identifier after `rule`, as in `rule::NAME`.
     fn walk_tokens(&mut self, tokens: TokenStream) {
-        let mut before = String::new();
+        let mut previous = String::new();
         for token in tokens {
             match token {
                 TokenTree::Ident(ident) => {
                     let name = ident.to_string();
-                    if before == "rule" {
+                    if previous == "rule" {
                         self.0.insert(name.clone());
                     }
-                    before = name;
+                    previous = name;
                 }
                 TokenTree::Group(group) => self.walk_tokens(group.stream()),
                 TokenTree::Punct(_) | TokenTree::Literal(_) => {}
@@ -45,9 +45,9 @@ impl<'ast> Visit<'ast> for UsedRules {
         }
     }
 
-    fn visit_expr_binary(&mut self, compared: &'ast ExprBinary) {
-        let is_equality = matches!(compared.op, BinOp::Eq(_) | BinOp::Ne(_));
-        for side in [&*compared.left, &*compared.right] {
+    fn visit_expr_binary(&mut self, binary: &'ast ExprBinary) {
+        let is_equality = matches!(binary.op, BinOp::Eq(_) | BinOp::Ne(_));
+        for side in [&*binary.left, &*binary.right] {
             if !(is_equality && is_code_field(side)) {
                 self.visit_expr(side);
             }
@@ -64,8 +64,8 @@ impl<'ast> Visit<'ast> for UsedRules {
         visit::visit_path(self, path);
     }
 
-    fn visit_macro(&mut self, called: &'ast Macro) {
-        self.walk_tokens(called.tokens.clone());
+    fn visit_macro(&mut self, call: &'ast Macro) {
+        self.walk_tokens(call.tokens.clone());
     }
 }
 
@@ -74,27 +74,27 @@ fn is_code_field(expression: &Expr) -> bool {
     matches!(expression, Expr::Field(field) if matches!(&field.member, Member::Named(name) if name == "code"))
 }
 
-/// Returns the rules that the programs use.
+/// Returns the rules that the programs use, outside their tests.
 fn used_rules() -> UsedRules {
-    let mut used = UsedRules::default();
+    let mut rules = UsedRules::default();
     for package in read_packages(&cargo::workspace_root()).unwrap() {
         if ["stemma-tests", "xtask"].contains(&package.name.as_str()) {
             continue;
         }
         for root in [Some(package.root_file), package.program_file].into_iter().flatten() {
             let modules = read_modules(&root).unwrap();
-            modules.iter().flat_map(|module| &module.items).for_each(|item| used.visit_item(item));
+            modules.iter().flat_map(|module| &module.items).for_each(|item| rules.visit_item(item));
         }
     }
-    used
+    rules
 }
 
 #[test]
 fn used_rules_ignores_rule_when_only_compared() {
-    let mut used = UsedRules::default();
+    let mut rules = UsedRules::default();
     let code = "fn f() -> bool { Finding::of(rule::MADE, a.code == b.code); one.code == rule::ASKED.code || rule::TOLD.code != other.code }";
-    used.visit_item(&syn::parse_str(code).unwrap());
-    assert_eq!(used.0, ["MADE".to_owned()].into());
+    rules.visit_item(&syn::parse_str(code).unwrap());
+    assert_eq!(rules.0, ["MADE".to_owned()].into());
 }
 
 #[test]

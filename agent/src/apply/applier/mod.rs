@@ -1,4 +1,4 @@
-//! Appliers: one module per task type, with how it is checked and applied.
+//! Appliers: one module for each task type. A module checks and applies the tasks of its type.
 //!
 //! Core registers all types. This module lists those that this agent supports. Tasks of other types end as
 //! `unsupported`, and tasks that require them are not started.
@@ -12,46 +12,50 @@ use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostPath, Pending};
 
-/// Checks and applies tasks of one type.
+/// An object that checks and applies the tasks of one type.
 pub trait Applier {
-    /// Checks whether the host is as the task wants it. Changes nothing.
+    /// Checks whether the host is in the state that the task describes. Changes nothing on the host.
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>>;
 
-    /// Makes the host match the task. Called after a check that found a difference.
+    /// Brings the host into the state that the task describes. The caller has checked the task before, and the check
+    /// found a difference.
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>>;
 
-    /// Returns the file that the task manages, if any. A change of that file is drift.
+    /// Returns the file that the task manages, or `None` if it manages no file. Later changes of that file by others
+    /// are drift.
     fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let _ = (site, task);
         None
     }
 
-    /// Returns why no task can manage a file at this path on this host, or `None` if one can.
+    /// Returns the reason why no task can manage a file at this path on this host, or `None` if a task can.
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
         let _ = (site, path);
         None
     }
 
-    /// Returns the uid that the task sets as owner of the file that it manages, or `None` if it sets none.
+    /// Returns the uid to which the task sets the owner of the file that it manages, or `None` if it does not set the
+    /// owner.
     fn file_owner(&self, site: &Site, task: &HostTask) -> Option<u32> {
         let _ = (site, task);
         None
     }
 
-    /// Returns whether the ledger's journal is the only evidence that the task ran, because its effect on the host
-    /// cannot be checked. Such a task runs again when a task that it subscribes to changes something.
+    /// Returns whether only the journal in the ledger (the agent's stored state) shows that the task ran, because its
+    /// effect on the host cannot be checked. Such a task runs again when a task that it subscribes to changes
+    /// something.
     fn is_journalled(&self, task: &HostTask) -> bool {
         let _ = task;
         false
     }
 
-    /// Returns the number of retries after a failure, and the seconds between them.
+    /// Returns the number of retries after a failure, and the time between two attempts in seconds.
     fn retry_policy(&self, task: &HostTask) -> (u64, u64) {
         (task.task.retries.unwrap_or(0).into(), 1)
     }
 }
 
-/// Returns the applier of a type, or `None` if this agent has none.
+/// Returns the applier of a task type, or `None` if this agent does not support the type.
 #[must_use]
 pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
@@ -73,12 +77,12 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
 /// its path cannot be determined.
 #[must_use]
 pub fn written_path(site: &Site, task: &HostTask) -> Option<(HostPath, PathContent)> {
-    let known = task_type(&task.task.kind)?;
-    let (_, content) = known.written_path(&task.task.parameters)?;
-    Some((applier(known.kind)?.managed_path(site, task)?, content))
+    let definition = task_type(&task.task.kind)?;
+    let (_, content) = definition.written_path(&task.task.parameters)?;
+    Some((applier(definition.kind)?.managed_path(site, task)?, content))
 }
 
-/// Returns the parameters of a task as the struct of its type.
+/// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid.
 fn parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
     T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))
 }

@@ -26,44 +26,46 @@ pub enum TaskState {
     Running,
     /// Ended, with this outcome.
     Ended(Outcome),
-    /// Does not run on this host. Dependants need not wait for it.
+    /// Does not run on this host, so dependants need not wait for the task.
     Skipped,
-    /// Neither run nor checked, because of its mode. Dependants do not run either.
+    /// Neither run nor checked, because the mode of the task is `observe`. Dependants do not run either.
     Observed,
 }
 
-/// A task in the graph.
+/// A task in the graph of the tasks of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vertex {
     /// The task's state.
     pub state: TaskState,
-    /// Indexes of the tasks that must end well before this one starts.
+    /// Indexes of the tasks that this task requires. It starts only after all of them have ended, and not if one has
+    /// failed.
     pub requires: Vec<usize>,
-    /// Barriers that must be open before this task starts.
+    /// Barriers that must be open before this task starts: tasks of other hosts that must have succeeded.
     pub barriers: Vec<Barrier>,
     /// True if no other task may run at the same time.
-    pub exclusive: bool,
+    pub is_exclusive: bool,
     /// True if a failure of the task does not block its dependants (`fail_on_error: false`).
-    pub failure_allowed: bool,
+    pub is_failure_allowed: bool,
     /// True if the task only marks a place in the order. It does nothing and has no result.
     pub is_marker: bool,
 }
 
-/// What the executor must do next with one task. The numbers are indexes of tasks.
+/// The next action of the executor, for one task. All numbers are indexes of tasks in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextStep {
     /// Start this task.
     Start(usize),
-    /// End this task without running it, because a requirement did not end well.
+    /// End a task without running it, because a task that it requires did not succeed.
     Stop {
         /// The task to end.
         at: usize,
-        /// The task that did not end well at the root of the chain of requirements.
+        /// The first task in the chain of requirements that did not succeed. The tasks between were stopped because of
+        /// it.
         by: usize,
     },
 }
 
-/// The tasks of a host, in order.
+/// The tasks of a host, with the order in which they may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskGraph {
     vertices: Vec<Vertex>,
@@ -78,81 +80,84 @@ impl TaskGraph {
         Self { vertices, max_parallel }
     }
 
-    /// Orders a task after another, unless the reverse order exists already.
-    pub fn add_edge(&mut self, before: usize, at: usize) {
-        if !self.vertices[at].requires.contains(&before) && !self.is_after(before, at) {
-            self.vertices[at].requires.push(before);
+    /// Makes the task `later` require the task `earlier`. Does nothing if the graph already orders them the other way
+    /// round.
+    pub fn add_edge(&mut self, earlier: usize, later: usize) {
+        if !self.vertices[later].requires.contains(&earlier) && !self.is_after(earlier, later) {
+            self.vertices[later].requires.push(earlier);
         }
     }
 
-    /// Returns whether a task is the other one, or depends on it directly or indirectly.
-    fn is_after(&self, at: usize, ancestor: usize) -> bool {
-        let mut seen = BTreeSet::from([at]);
-        let mut next = vec![at];
-        while let Some(at) = next.pop() {
-            next.extend(self.vertices[at].requires.iter().copied().filter(|before| seen.insert(*before)));
+    /// Returns whether the task `index` is the task `ancestor`, or requires that task directly or indirectly.
+    fn is_after(&self, index: usize, ancestor: usize) -> bool {
+        let mut visited = BTreeSet::from([index]);
+        let mut queue = vec![index];
+        while let Some(index) = queue.pop() {
+            queue.extend(self.vertices[index].requires.iter().copied().filter(|requirement| visited.insert(*requirement)));
         }
-        seen.contains(&ancestor)
+        visited.contains(&ancestor)
     }
 
-    /// Returns the next step and records its task as running or ended. Returns `None` if no task can start or be
-    /// stopped until a running task ends, a barrier opens or a blob arrives. `held_back` are the tasks that wait for a
-    /// blob.
+    /// Returns the next step, and records its task as running or ended. Returns `None` if no task can start or be
+    /// stopped until a running task ends, a barrier opens or a blob arrives. Markers end here at once, and are not
+    /// returned. `open` are the open barriers, and `held_back` the tasks that wait for a blob (the content of a file).
     pub fn next_step(&mut self, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<NextStep> {
         loop {
-            let next = (0..self.vertices.len()).find_map(|at| self.step_for(at, open, held_back))?;
-            let (at, state) = match next {
-                NextStep::Start(at) if self.vertices[at].is_marker => (at, TaskState::Ended(Outcome::Unchanged)),
-                NextStep::Start(at) => (at, TaskState::Running),
-                NextStep::Stop { at, .. } => (at, TaskState::Ended(Outcome::DependencyFailed)),
+            let next = (0..self.vertices.len()).find_map(|index| self.step_for(index, open, held_back))?;
+            let (index, state) = match next {
+                NextStep::Start(index) if self.vertices[index].is_marker => (index, TaskState::Ended(Outcome::Unchanged)),
+                NextStep::Start(index) => (index, TaskState::Running),
+                NextStep::Stop { at: index, .. } => (index, TaskState::Ended(Outcome::DependencyFailed)),
             };
-            self.vertices[at].state = state;
-            if !self.vertices[at].is_marker {
+            self.vertices[index].state = state;
+            if !self.vertices[index].is_marker {
                 return Some(next);
             }
         }
     }
 
-    /// Returns the step for one task: stop it if a requirement failed, start it if nothing keeps it from running, or
-    /// `None` if it must wait or has started already.
-    fn step_for(&self, at: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<NextStep> {
-        let vertex = &self.vertices[at];
+    /// Returns the step for one task. The step is `Stop` if a required task did not succeed, and `Start` if nothing
+    /// prevents the task from running. Returns `None` if the task must wait or has started already.
+    fn step_for(&self, index: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<NextStep> {
+        let vertex = &self.vertices[index];
         if vertex.state != TaskState::Waiting {
             return None;
         }
-        if let Some(by) = self.root_failure(at) {
-            return Some(NextStep::Stop { at, by });
+        if let Some(cause) = self.root_failure(index) {
+            return Some(NextStep::Stop { at: index, by: cause });
         }
-        let is_ready = vertex.requires.iter().all(|&before| self.is_over(before))
+        let is_ready = vertex.requires.iter().all(|&requirement| self.is_over(requirement))
             && vertex.barriers.iter().all(|barrier| open.contains(barrier))
-            && !held_back.contains(&at)
-            && (vertex.is_marker || self.has_room(vertex.exclusive));
-        is_ready.then_some(NextStep::Start(at))
+            && !held_back.contains(&index)
+            && (vertex.is_marker || self.has_room(vertex.is_exclusive));
+        is_ready.then_some(NextStep::Start(index))
     }
 
-    /// Returns whether one more task may run now. A task that must run `alone` needs all others to have ended.
-    fn has_room(&self, alone: bool) -> bool {
+    /// Returns whether one more task may run now. `is_exclusive` is true if that task may only run while no other task
+    /// runs.
+    fn has_room(&self, is_exclusive: bool) -> bool {
         let mut running = self.vertices.iter().filter(|vertex| vertex.state == TaskState::Running).peekable();
-        if alone {
+        if is_exclusive {
             return running.peek().is_none();
         }
-        running.clone().count() < self.max_parallel && !running.any(|vertex| vertex.exclusive)
+        running.clone().count() < self.max_parallel && !running.any(|vertex| vertex.is_exclusive)
     }
 
-    /// Returns the task whose failure keeps the task `at` from running, if any. If a requirement was itself stopped,
-    /// this is the task whose failure stopped that requirement.
-    fn root_failure(&self, at: usize) -> Option<usize> {
-        let before = self.vertices[at].requires.iter().copied().find(|before| self.blocks_dependants(*before))?;
-        match self.vertices[before].state {
-            TaskState::Ended(Outcome::DependencyFailed) => self.root_failure(before).or(Some(before)),
-            _ => Some(before),
+    /// Returns the task whose failure prevents the task `index` from running, or `None` if nothing failed. If a
+    /// requirement was itself stopped, returns the task whose failure stopped that requirement.
+    fn root_failure(&self, index: usize) -> Option<usize> {
+        let blocker = self.vertices[index].requires.iter().copied().find(|blocker| self.blocks_dependants(*blocker))?;
+        match self.vertices[blocker].state {
+            // If the task that stopped the requirement cannot be found, the requirement itself is returned.
+            TaskState::Ended(Outcome::DependencyFailed) => self.root_failure(blocker).or(Some(blocker)),
+            _ => Some(blocker),
         }
     }
 
-    /// Returns whether dependants of this task must not run.
-    fn blocks_dependants(&self, at: usize) -> bool {
-        match self.vertices[at].state {
-            TaskState::Ended(Outcome::Failed) => !self.vertices[at].failure_allowed,
+    /// Returns whether tasks that require this task must not run, because it did not succeed or is observed.
+    fn blocks_dependants(&self, index: usize) -> bool {
+        match self.vertices[index].state {
+            TaskState::Ended(Outcome::Failed) => !self.vertices[index].is_failure_allowed,
             TaskState::Ended(Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown) | TaskState::Observed => true,
             TaskState::Ended(Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted)
             | TaskState::Waiting
@@ -161,32 +166,32 @@ impl TaskGraph {
         }
     }
 
-    /// Returns whether a task does not run on this host.
+    /// Returns whether a task is skipped, because it does not run on this host.
     #[must_use]
-    pub fn is_skipped(&self, at: usize) -> bool {
-        self.vertices[at].state == TaskState::Skipped
+    pub fn is_skipped(&self, index: usize) -> bool {
+        self.vertices[index].state == TaskState::Skipped
     }
 
     /// Returns whether a task is neither run nor checked, because of its mode.
     #[must_use]
-    pub fn is_observed(&self, at: usize) -> bool {
-        self.vertices[at].state == TaskState::Observed
+    pub fn is_observed(&self, index: usize) -> bool {
+        self.vertices[index].state == TaskState::Observed
     }
 
-    /// Returns whether dependants of a task need not wait for it any longer.
-    fn is_over(&self, at: usize) -> bool {
-        matches!(self.vertices[at].state, TaskState::Ended(_) | TaskState::Skipped | TaskState::Observed)
+    /// Returns whether tasks that require this task need not wait for it any longer: it has ended or will never run.
+    fn is_over(&self, index: usize) -> bool {
+        matches!(self.vertices[index].state, TaskState::Ended(_) | TaskState::Skipped | TaskState::Observed)
     }
 
     /// Records how a task ended.
-    pub fn end(&mut self, at: usize, outcome: Outcome) {
-        self.vertices[at].state = TaskState::Ended(outcome);
+    pub fn end(&mut self, index: usize, outcome: Outcome) {
+        self.vertices[index].state = TaskState::Ended(outcome);
     }
 
     /// Returns the outcome of a task as words that follow its name.
     #[must_use]
-    pub fn outcome_text(&self, at: usize) -> &'static str {
-        match self.vertices[at].state {
+    pub fn outcome_text(&self, index: usize) -> &'static str {
+        match self.vertices[index].state {
             TaskState::Ended(Outcome::Failed) => "failed",
             TaskState::Ended(Outcome::Unsupported) => "cannot run on this host",
             TaskState::Ended(Outcome::Unknown) => "began and is not known to have ended",
@@ -197,10 +202,10 @@ impl TaskGraph {
         }
     }
 
-    /// Returns whether a task was only checked and would be changed.
+    /// Returns whether a task was only checked, and applying it would change something.
     #[must_use]
-    pub fn would_task_change(&self, at: usize) -> bool {
-        self.vertices[at].state == TaskState::Ended(Outcome::WouldChange)
+    pub fn would_task_change(&self, index: usize) -> bool {
+        self.vertices[index].state == TaskState::Ended(Outcome::WouldChange)
     }
 
     /// Returns the number of tasks to run, without markers and skipped or observed tasks.
@@ -218,19 +223,20 @@ impl TaskGraph {
         })
     }
 
-    /// Returns whether a task has yet to start. Markers do not count, but the tasks after them do.
+    /// Returns whether any task has not started yet. Markers are ignored, but tasks that require markers are not.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.vertices.iter().any(|vertex| vertex.state == TaskState::Waiting && !vertex.is_marker)
     }
 
-    /// Returns whether any task was only checked and would be changed.
+    /// Returns whether any task was only checked, and applying it would change something.
     #[must_use]
     pub fn would_change(&self) -> bool {
-        (0..self.vertices.len()).any(|at| self.would_task_change(at))
+        (0..self.vertices.len()).any(|index| self.would_task_change(index))
     }
 
-    /// Returns whether any task failed. Markers do not count, but the tasks before and after them do.
+    /// Returns whether any task failed. Markers are ignored, because a stopped marker is only an effect of another
+    /// task.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.outcomes().any(Outcome::is_failure)
@@ -241,30 +247,33 @@ impl TaskGraph {
 mod tests {
     use super::*;
 
+    /// The text follows the name of the task that prevents its dependants from running.
     #[test]
     fn y09_outcome_text_explains_stopped_task() {
         let vertex = |outcome| Vertex { state: TaskState::Ended(outcome), ..vertex(&[]) };
-        for (outcome, words) in [
+        for (outcome, text) in [
             (Outcome::Failed, "failed"),
             (Outcome::Unsupported, "cannot run on this host"),
             (Outcome::Unknown, "began and is not known to have ended"),
             (Outcome::DependencyFailed, "did not run"),
         ] {
-            assert_eq!(TaskGraph::new(vec![vertex(outcome)], 1).outcome_text(0), words);
+            assert_eq!(TaskGraph::new(vec![vertex(outcome)], 1).outcome_text(0), text);
         }
     }
 
+    /// Returns a waiting task that requires the tasks with these indexes.
     fn vertex(requires: &[usize]) -> Vertex {
         Vertex {
             state: TaskState::Waiting,
             requires: requires.to_vec(),
             barriers: Vec::new(),
-            exclusive: false,
-            failure_allowed: false,
+            is_exclusive: false,
+            is_failure_allowed: false,
             is_marker: false,
         }
     }
 
+    /// Returns all steps that are possible now. No task waits for a blob.
     fn steps(graph: &mut TaskGraph, open: &BTreeSet<Barrier>) -> Vec<NextStep> {
         std::iter::from_fn(|| graph.next_step(open, &BTreeSet::new())).collect()
     }
@@ -273,16 +282,20 @@ mod tests {
     fn graph_stops_only_dependants_when_task_fails() {
         use NextStep::{Start, Stop};
         let mut graph = TaskGraph::new(vec![vertex(&[]), vertex(&[0]), vertex(&[1]), vertex(&[])], 4);
-        let none = BTreeSet::new();
-        assert_eq!(steps(&mut graph, &none), [Start(0), Start(3)]);
+        let no_barriers = BTreeSet::new();
+        assert_eq!(steps(&mut graph, &no_barriers), [Start(0), Start(3)]);
         graph.end(0, Outcome::Failed);
-        assert_eq!(steps(&mut graph, &none), [Stop { at: 1, by: 0 }, Stop { at: 2, by: 0 }], "each with what failed");
+        assert_eq!(
+            steps(&mut graph, &no_barriers),
+            [Stop { at: 1, by: 0 }, Stop { at: 2, by: 0 }],
+            "each step names the task that failed"
+        );
         assert!(graph.vertices[3].state == TaskState::Running && !graph.is_waiting() && graph.has_failed());
     }
 
     #[test]
     fn dependant_stops_when_requirement_failed_unless_allowed() {
-        for (outcome, forgiven, stopped) in [
+        for (outcome, may_fail, is_stopped) in [
             (Outcome::Unchanged, false, false),
             (Outcome::Changed, false, false),
             (Outcome::WouldChange, false, false),
@@ -293,69 +306,77 @@ mod tests {
             (Outcome::Unsupported, true, true),
             (Outcome::Unknown, false, true),
         ] {
-            let first = Vertex { state: TaskState::Ended(outcome), failure_allowed: forgiven, ..vertex(&[]) };
-            let mut graph = TaskGraph::new(vec![first, vertex(&[0])], 1);
-            let next = if stopped { NextStep::Stop { at: 1, by: 0 } } else { NextStep::Start(1) };
-            assert_eq!(graph.next_step(&BTreeSet::new(), &BTreeSet::new()), Some(next), "{outcome:?} {forgiven}");
+            let requirement = Vertex { state: TaskState::Ended(outcome), is_failure_allowed: may_fail, ..vertex(&[]) };
+            let mut graph = TaskGraph::new(vec![requirement, vertex(&[0])], 1);
+            let expected_step = if is_stopped { NextStep::Stop { at: 1, by: 0 } } else { NextStep::Start(1) };
+            assert_eq!(graph.next_step(&BTreeSet::new(), &BTreeSet::new()), Some(expected_step), "{outcome:?} {may_fail}");
         }
     }
 
     #[test]
     fn graph_waits_for_barrier_but_not_for_skipped_task() {
         let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
-        let gated = Vertex { barriers: vec![barrier.clone()], ..vertex(&[1]) };
-        let mut graph = TaskGraph::new(vec![gated, Vertex { state: TaskState::Skipped, ..vertex(&[]) }], 4);
+        let task_with_barrier = Vertex { barriers: vec![barrier.clone()], ..vertex(&[1]) };
+        let mut graph = TaskGraph::new(vec![task_with_barrier, Vertex { state: TaskState::Skipped, ..vertex(&[]) }], 4);
         graph.vertices[0].requires = vec![1];
         assert_eq!(steps(&mut graph, &BTreeSet::new()), []);
         assert_eq!(steps(&mut graph, &BTreeSet::from([barrier])), [NextStep::Start(0)]);
     }
 
-    /// A task that required a marker used to start at once, although the marker itself required another marker and a
-    /// barrier.
+    /// Regression test: a task that required a marker started at once, although the marker itself required another
+    /// marker and a barrier. The graph has a task, two markers and a last task. Each of these requires the one before
+    /// it, and the second marker also has a barrier.
     #[test]
     fn y06_marker_orders_tasks_before_and_after() {
         let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
-        let marker = |after: &[usize]| Vertex { is_marker: true, ..vertex(after) };
-        let gated = Vertex { barriers: vec![barrier.clone()], ..marker(&[1]) };
+        let marker = |requires: &[usize]| Vertex { is_marker: true, ..vertex(requires) };
+        let marker_with_barrier = Vertex { barriers: vec![barrier.clone()], ..marker(&[1]) };
         let open = BTreeSet::from([barrier]);
-        let last = NextStep::Start(3);
-        for (outcome, forgiven, open, next) in [
+        let start_last_task = NextStep::Start(3);
+        // The outcome of the first task (`None` while it runs), whether its failure is allowed, the open barriers, and
+        // the next step.
+        for (outcome, may_fail, open, next) in [
             (None, false, &open, None),
-            (Some(Outcome::Unchanged), false, &open, Some(last)),
+            (Some(Outcome::Unchanged), false, &open, Some(start_last_task)),
             (Some(Outcome::Changed), false, &BTreeSet::new(), None),
-            (Some(Outcome::Failed), true, &open, Some(last)),
+            (Some(Outcome::Failed), true, &open, Some(start_last_task)),
             (Some(Outcome::Failed), false, &BTreeSet::new(), Some(NextStep::Stop { at: 3, by: 0 })),
             (Some(Outcome::Unknown), false, &open, Some(NextStep::Stop { at: 3, by: 0 })),
         ] {
-            let first =
-                Vertex { state: outcome.map_or(TaskState::Running, TaskState::Ended), failure_allowed: forgiven, ..vertex(&[]) };
-            let mut graph = TaskGraph::new(vec![first, marker(&[0]), gated.clone(), vertex(&[2])], 1);
-            let none_is_held_back = BTreeSet::new();
-            assert_eq!(graph.next_step(open, &none_is_held_back), next, "{outcome:?} {forgiven} {open:?}");
-            assert_eq!(graph.is_waiting(), next.is_none(), "{outcome:?}: only the task behind the markers is waited for");
+            let first_task = Vertex {
+                state: outcome.map_or(TaskState::Running, TaskState::Ended),
+                is_failure_allowed: may_fail,
+                ..vertex(&[])
+            };
+            let mut graph = TaskGraph::new(vec![first_task, marker(&[0]), marker_with_barrier.clone(), vertex(&[2])], 1);
+            let no_held_back_tasks = BTreeSet::new();
+            assert_eq!(graph.next_step(open, &no_held_back_tasks), next, "{outcome:?} {may_fail} {open:?}");
+            assert_eq!(graph.is_waiting(), next.is_none(), "{outcome:?}: only the task after the markers counts as waiting");
         }
-        let mut alone = TaskGraph::new(vec![Vertex { requires: Vec::new(), ..gated }], 1);
-        assert_eq!((alone.next_step(&BTreeSet::new(), &BTreeSet::new()), alone.is_waiting()), (None, false));
+        // A marker that waits for a barrier does not count as waiting.
+        let mut single_marker = TaskGraph::new(vec![Vertex { requires: Vec::new(), ..marker_with_barrier }], 1);
+        assert_eq!((single_marker.next_step(&BTreeSet::new(), &BTreeSet::new()), single_marker.is_waiting()), (None, false));
     }
 
-    /// When the last task was a marker after an observed one, the host reported `failed` and its controllers
-    /// `converged`.
+    /// Regression test: if the last task was a marker that required an observed task, the host reported `failed`,
+    /// although its controllers showed `converged`. The graph has a first task, another task, a marker that requires
+    /// both, and a last task that requires the marker.
     #[test]
     fn y06_marker_blocks_dependants_without_failing_when_requirement_is_observed() {
-        let marker = |after: &[usize]| Vertex { is_marker: true, ..vertex(after) };
-        let stopped = Some(NextStep::Stop { at: 3, by: 0 });
-        for (state, last, next, has_failed) in [
+        let marker = |requires: &[usize]| Vertex { is_marker: true, ..vertex(requires) };
+        let stop_last_task = Some(NextStep::Stop { at: 3, by: 0 });
+        for (state, last_task, expected_step, has_failed) in [
             (TaskState::Observed, marker(&[2]), None, false),
-            (TaskState::Observed, vertex(&[2]), stopped, true),
+            (TaskState::Observed, vertex(&[2]), stop_last_task, true),
             (TaskState::Ended(Outcome::Failed), marker(&[2]), None, true),
             (TaskState::Ended(Outcome::Unsupported), marker(&[2]), None, true),
             (TaskState::Ended(Outcome::Changed), marker(&[2]), None, false),
             (TaskState::Ended(Outcome::Changed), vertex(&[2]), Some(NextStep::Start(3)), false),
         ] {
-            let first = Vertex { state, ..vertex(&[]) };
-            let beside = Vertex { state: TaskState::Ended(Outcome::Changed), ..vertex(&[]) };
-            let mut graph = TaskGraph::new(vec![first, beside, marker(&[0, 1]), last], 1);
-            assert_eq!(graph.next_step(&BTreeSet::new(), &BTreeSet::new()), next, "{state:?}");
+            let first_task = Vertex { state, ..vertex(&[]) };
+            let other_task = Vertex { state: TaskState::Ended(Outcome::Changed), ..vertex(&[]) };
+            let mut graph = TaskGraph::new(vec![first_task, other_task, marker(&[0, 1]), last_task], 1);
+            assert_eq!(graph.next_step(&BTreeSet::new(), &BTreeSet::new()), expected_step, "{state:?}");
             assert_eq!((graph.has_failed(), graph.is_waiting()), (has_failed, false), "{state:?}");
         }
     }
@@ -363,14 +384,14 @@ mod tests {
     #[test]
     fn graph_respects_max_parallel_and_exclusive() {
         use NextStep::Start;
-        let alone = Vertex { exclusive: true, ..vertex(&[]) };
-        let mut graph = TaskGraph::new(vec![vertex(&[]), alone, vertex(&[]), vertex(&[])], 2);
-        let none = BTreeSet::new();
-        assert_eq!(steps(&mut graph, &none), [Start(0), Start(2)]);
+        let exclusive_task = Vertex { is_exclusive: true, ..vertex(&[]) };
+        let mut graph = TaskGraph::new(vec![vertex(&[]), exclusive_task, vertex(&[]), vertex(&[])], 2);
+        let no_barriers = BTreeSet::new();
+        assert_eq!(steps(&mut graph, &no_barriers), [Start(0), Start(2)]);
         graph.end(0, Outcome::Changed);
         graph.end(2, Outcome::Changed);
-        assert_eq!(steps(&mut graph, &none), [Start(1)]);
+        assert_eq!(steps(&mut graph, &no_barriers), [Start(1)]);
         graph.end(1, Outcome::Changed);
-        assert_eq!(steps(&mut graph, &none), [Start(3)]);
+        assert_eq!(steps(&mut graph, &no_barriers), [Start(3)]);
     }
 }

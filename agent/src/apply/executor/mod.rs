@@ -1,6 +1,6 @@
 //! The executor: runs the tasks of a profile in order, and in parallel where the order allows it.
 //!
-//! The executor takes a task set and runs it to its end. It is never told what changed in the task set. A restart, a
+//! The executor runs a task set to its end. It does not need to know what changed in the task set. A restart, a
 //! check for drift and the first deployment are the same run: a task that is already converged costs one check.
 
 pub mod graph;
@@ -33,27 +33,29 @@ use planned::{PlannedTask, Readiness, assign_paths, link_subscribers};
 pub use planned::{is_marker, is_observed, is_topologically_sorted};
 use refreshes::PendingRefreshes;
 
-/// Maximum number of tasks that run at once. More would not be faster on a host that has its own work to do.
+/// Maximum number of tasks that run at once. More tasks at once would not end sooner, because the host also has other
+/// work.
 const MAX_PARALLEL_TASKS: usize = 4;
 
-/// Number of mends of a task within an hour after which it is contended.
+/// Number of mends (repairs of drift) of a task within an hour after which the task is contended. Something else then
+/// seems to change the host back, so the agent does not mend the task any more.
 const MAX_MENDS_PER_HOUR: usize = 3;
 
-/// Maximum output stored with a task's reason, in bytes. The reasons of 4096 tasks then still fit into one ledger
-/// record.
+/// Maximum output stored with a task's reason, in bytes. The reasons of 4096 tasks then still fit into one record of
+/// the ledger (the agent's state on disk).
 const MAX_REASON_OUTPUT_BYTES: usize = 1024;
 
-/// Message of a task whose own mode is `observe`. Its outcome is `WouldChange`, as if it had been checked, because
-/// older controllers know no outcome for an observed task. Hosts that wait for the task then learn that it will not
-/// run.
+/// Message of a task whose own mode is `observe`. Its outcome is `WouldChange`, as after a check, because older
+/// controllers have no outcome for an observed task. From this outcome, hosts that wait for the task learn that it will
+/// not run.
 pub const OBSERVED_MESSAGE: &str = "its mode is observe: it is neither run nor checked";
 
 /// The purpose of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunPurpose {
-    /// Make the host converge, as far as its mode allows.
+    /// Apply the tasks, as far as the mode of the host and of each task allows.
     Converge,
-    /// Only check.
+    /// Only check the tasks, and change nothing on the host.
     Check,
 }
 
@@ -73,17 +75,17 @@ pub struct TaskRun {
     new_records: BTreeMap<String, TaskRecord>,
     reasons: BTreeMap<String, Reason>,
     results: Vec<TaskResult>,
-    /// Files that tasks wrote in this run, or found as wanted, and that stay when the task is removed.
+    /// Files of tasks that succeeded in this run. They stay on the host when the task is removed from the task set.
     written_files: WrittenFiles,
     /// Results that are stored in the ledger, but that [`Self::save_results`] has not returned yet because it failed
     /// afterwards.
     unreturned_results: Vec<TaskResult>,
-    /// True if [`Self::save_results`] has something to store. A new run has: tasks that left the profile must leave the
-    /// stored progress.
+    /// True if [`Self::save_results`] has something to store. This is true from the start, because tasks that are no
+    /// longer in the profile must be removed from the stored progress.
     has_unsaved: bool,
 }
 
-/// The state of a run.
+/// The summary of a run: its size, and the outcomes so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSummary {
     /// Number of tasks, without markers and skipped or observed tasks.
@@ -100,7 +102,8 @@ struct RunningTask {
 }
 
 impl TaskRun {
-    /// Plans the run of a task set with its profile.
+    /// Plans the run of a task set. `profile` is the list of its tasks, and `ceiling` the task types that this host
+    /// allows.
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
@@ -154,21 +157,21 @@ impl TaskRun {
         Ok(run)
     }
 
-    /// Records a result for each observed task, unless this task set has one already, perhaps from an older agent. Does
-    /// nothing if the whole host is in mode `observe`, because then no task has an outcome. A check does not report
-    /// observed tasks either.
+    /// Records a result for each observed task. Skips a task that already has a result in this task set, perhaps from
+    /// an older agent. Does nothing if the whole host is in mode `observe`, because then no task has an outcome. Also
+    /// does nothing for a check, which does not report observed tasks.
     fn record_observed(&mut self) {
         if self.purpose == RunPurpose::Check || self.mode == Mode::Observe {
             return;
         }
         let is_reported = |planned: &PlannedTask| {
-            let last = self.last_progress.tasks.get(&planned.id);
-            last.is_some_and(|last| last.task_set == self.task_set && last.content == planned.content)
+            let last_record = self.last_progress.tasks.get(&planned.id);
+            last_record.is_some_and(|last_record| last_record.task_set == self.task_set && last_record.content == planned.content)
         };
-        let is_unreported = |at: &usize| self.graph.is_observed(*at) && !is_reported(&self.tasks[*at]);
+        let is_unreported = |task_index: &usize| self.graph.is_observed(*task_index) && !is_reported(&self.tasks[*task_index]);
         let observed: Vec<usize> = (0..self.tasks.len()).filter(is_unreported).collect();
-        for at in observed {
-            self.record_end(at, Execution::with_message(Outcome::WouldChange, OBSERVED_MESSAGE), AllowedAction::Check);
+        for task_index in observed {
+            self.record_end(task_index, Execution::with_message(Outcome::WouldChange, OBSERVED_MESSAGE), AllowedAction::Check);
         }
     }
 
@@ -177,6 +180,7 @@ impl TaskRun {
         let mut dirs = StagingDirs::new();
         for planned in &self.tasks {
             let Readiness::Runnable { applier, task, .. } = &planned.readiness else { continue };
+            // Only `Check` matters here. It does not depend on the last parameter, whether the task was converged.
             if AllowedAction::for_mode(self.mode, task.task.mode, false) != AllowedAction::Check
                 && let Some(path) = applier.managed_path(&self.site, task)
             {
@@ -186,7 +190,8 @@ impl TaskRun {
         dirs
     }
 
-    /// Starts all tasks that may start now. In mode `observe`, none may.
+    /// Starts all tasks that may start now, and ends the tasks of which a requirement failed. Does nothing in mode
+    /// `observe`, or while the host is paused or parked.
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
@@ -195,21 +200,21 @@ impl TaskRun {
             return Ok(());
         }
         let held_back = self.tasks_without_blob()?;
-        while let Some(next) = self.graph.next_step(open, &held_back) {
-            match next {
-                NextStep::Stop { at, by } => {
-                    let why = format!("Not run: {}, which it requires, {}.", self.tasks[by].id, self.graph.outcome_text(by));
-                    self.record_end(at, Execution::with_message(Outcome::DependencyFailed, why), AllowedAction::Check);
+        while let Some(step) = self.graph.next_step(open, &held_back) {
+            match step {
+                NextStep::Stop { at: task_index, by } => {
+                    let reason = format!("Not run: {}, which it requires, {}.", self.tasks[by].id, self.graph.outcome_text(by));
+                    self.record_end(task_index, Execution::with_message(Outcome::DependencyFailed, reason), AllowedAction::Check);
                 }
-                NextStep::Start(at) => self.start_task(at)?,
+                NextStep::Start(task_index) => self.start_task(task_index)?,
             }
         }
         Ok(())
     }
 
-    /// Returns whether this host is paused or parked now, so that no task may start. A check ignores this. The ledger
-    /// is read before tasks are started, so none starts after `pause` has returned, even if the command could not wake
-    /// the agent.
+    /// Returns whether this host is paused or parked now, so that no task may start. A check may run nevertheless. The
+    /// ledger is read before each start of tasks. So no task starts after the command `pause` has returned, even if the
+    /// command could not notify the agent.
     fn is_stopped(&self) -> Result<bool, HostError> {
         if self.purpose == RunPurpose::Check || !self.graph.is_waiting() {
             return Ok(false);
@@ -218,73 +223,77 @@ impl TaskRun {
         Ok(local.paused || local.parked.is_some())
     }
 
-    /// Starts a task with what it is allowed to do now, or ends it at once if it cannot run on this host. The task
-    /// makes progress only when [`Self::advance`] polls it.
-    fn start_task(&mut self, at: usize) -> Result<(), HostError> {
-        match &self.tasks[at].readiness {
-            Readiness::Refused(outcome, why) => {
-                let ended = Execution::with_message(*outcome, why.clone());
-                self.graph.end(at, ended.outcome);
-                self.record_end(at, ended, AllowedAction::Check);
+    /// Starts a task with the action that is allowed for it now. Ends the task at once if it cannot run on this host. A
+    /// started task makes progress only when [`Self::advance`] polls it.
+    fn start_task(&mut self, index: usize) -> Result<(), HostError> {
+        match &self.tasks[index].readiness {
+            Readiness::Refused(outcome, reason) => {
+                let execution = Execution::with_message(*outcome, reason.clone());
+                self.graph.end(index, execution.outcome);
+                self.record_end(index, execution, AllowedAction::Check);
             }
             Readiness::Runnable { applier, task, .. } => {
+                // `Check` depends only on the modes, not on whether the task was converged (`false`).
                 let is_check = AllowedAction::for_mode(self.mode, task.task.mode, false) == AllowedAction::Check;
-                let would_refresh = self.would_refresh(at, is_check);
-                let refresh = would_refresh || self.should_refresh(at)?;
-                let permitted = match AllowedAction::for_mode(self.mode, task.task.mode, self.was_converged(at) && !refresh) {
-                    AllowedAction::Mend if self.is_contended(at) => AllowedAction::Contended,
-                    permitted => permitted,
+                let would_refresh = self.would_refresh(index, is_check);
+                let is_refresh = would_refresh || self.should_refresh(index)?;
+                // A refresh is not a repair of drift, so the task counts as not converged.
+                let action = match AllowedAction::for_mode(self.mode, task.task.mode, self.was_converged(index) && !is_refresh) {
+                    AllowedAction::Mend if self.is_contended(index) => AllowedAction::Contended,
+                    action => action,
                 };
                 let (site, applier, task) = (self.site.clone(), *applier, task.clone());
-                let (refreshes, staging) = (self.tasks[at].refreshes.clone(), self.staging.clone());
-                let call = TaskCall { allowed: permitted, is_refresh: refresh, subscribers: refreshes, staging };
+                let (refreshes, staging) = (self.tasks[index].refreshes.clone(), self.staging.clone());
+                let call = TaskCall { allowed: action, is_refresh, subscribers: refreshes, staging };
                 let future: Pending<'static, (Execution, RefreshOutcome)> = match self.purpose {
                     RunPurpose::Converge => Box::pin(async move { perform(&site, applier, &task, &call).await }),
                     RunPurpose::Check => {
                         Box::pin(async move { check_exclusively(&site, applier, &task, call, would_refresh).await })
                     }
                 };
-                self.running.push(RunningTask { index: at, allowed: permitted, future });
+                self.running.push(RunningTask { index, allowed: action, future });
             }
         }
         Ok(())
     }
 
-    /// Returns whether the task is only checked and a task that it subscribes to would change something. It would then
-    /// run again.
-    fn would_refresh(&self, at: usize, is_check: bool) -> bool {
-        is_check && self.tasks[at].subscribes.iter().any(|before| self.graph.would_task_change(*before))
+    /// Returns whether the task is only checked (`is_check`) and a task that it subscribes to would change something.
+    /// An apply would then run the task again.
+    fn would_refresh(&self, task_index: usize, is_check: bool) -> bool {
+        is_check && self.tasks[task_index].subscribes.iter().any(|subscribed_task| self.graph.would_task_change(*subscribed_task))
     }
 
-    /// Returns whether a task that the task `at` subscribes to has changed something since the task `at` last
+    /// Returns whether a task that this task subscribes to has changed something since this task last
     /// succeeded.
-    fn should_refresh(&self, at: usize) -> Result<bool, HostError> {
-        let PlannedTask { id, subscribes, .. } = &self.tasks[at];
+    fn should_refresh(&self, task_index: usize) -> Result<bool, HostError> {
+        let PlannedTask { id, subscribes, .. } = &self.tasks[task_index];
         Ok(!subscribes.is_empty() && self.site.ledger.should_refresh(id)?)
     }
 
-    /// Returns whether the task was last converged with the same content. A difference is then drift.
-    fn was_converged(&self, at: usize) -> bool {
-        let planned = &self.tasks[at];
+    /// Returns whether the task converged in its last run with the same content. A difference is then drift.
+    fn was_converged(&self, task_index: usize) -> bool {
+        let planned = &self.tasks[task_index];
         self.last_progress.tasks.get(&planned.id).is_some_and(|record| {
             record.content == planned.content
                 && matches!(record.outcome, Outcome::Unchanged | Outcome::Changed | Outcome::Drifted)
         })
     }
 
-    /// Returns the last times at which the task was mended with its present content, in seconds since 1970.
-    fn recent_mends(&self, at: usize) -> &[u64] {
-        let planned = &self.tasks[at];
-        let before = self.last_progress.tasks.get(&planned.id).filter(|performed| performed.content == planned.content);
-        before.map_or(&[], |performed| &performed.mends)
+    /// Returns the times of the last mends (repairs of drift) of the task with its present content, in seconds since
+    /// 1970.
+    fn recent_mends(&self, task_index: usize) -> &[u64] {
+        let planned = &self.tasks[task_index];
+        let record = self.last_progress.tasks.get(&planned.id).filter(|record| record.content == planned.content);
+        record.map_or(&[], |record| &record.mends)
     }
 
     /// Returns whether the task was mended so often within an hour that something else must be changing the host back.
-    fn is_contended(&self, at: usize) -> bool {
+    fn is_contended(&self, task_index: usize) -> bool {
         let now = self.site.host.unix_seconds();
-        // A time in the future was recorded before the clock was set back. It does not count for this hour.
+        // A time in the future was recorded before the clock was set back, so it is not counted. The range has 3600
+        // seconds, because it includes the present one.
         let within_hour = |mended: &&u64| (now.saturating_sub(3600) + 1..=now).contains(*mended);
-        self.recent_mends(at).iter().filter(within_hour).count() >= MAX_MENDS_PER_HOUR
+        self.recent_mends(task_index).iter().filter(within_hour).count() >= MAX_MENDS_PER_HOUR
     }
 
     /// Returns the files that the tasks manage.
@@ -303,11 +312,11 @@ impl TaskRun {
     /// Returns the tasks whose blob has not arrived yet.
     fn tasks_without_blob(&self) -> Result<BTreeSet<usize>, HostError> {
         let mut missing = BTreeSet::new();
-        for (at, planned) in self.tasks.iter().enumerate() {
+        for (task_index, planned) in self.tasks.iter().enumerate() {
             if let Readiness::Runnable { blob: Some(hash), .. } = &planned.readiness
                 && !self.site.ledger.has_body(*hash)?
             {
-                missing.insert(at);
+                missing.insert(task_index);
             }
         }
         Ok(missing)
@@ -334,8 +343,8 @@ impl TaskRun {
         }
     }
 
-    /// Waits until one running task ends and records it, but starts no other. Used for a run that a newer task set has
-    /// replaced. Returns `false` at once if no task runs.
+    /// Waits until one running task ends, and records its end, but starts no other task. Used for a run whose task set
+    /// was replaced by a newer one. Returns `false` at once if no task runs.
     pub async fn finish_running(&mut self) -> bool {
         if self.running.is_empty() {
             return false;
@@ -344,79 +353,83 @@ impl TaskRun {
         true
     }
 
-    /// Polls the running tasks, and records the first that has ended.
+    /// Polls the running tasks, and records the end of the first task that has ended. Pending if none has ended.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        for place in 0..self.running.len() {
-            if let Poll::Ready((ended, refresh)) = self.running[place].future.as_mut().poll(context) {
-                let RunningTask { index: at, allowed: permitted, .. } = self.running.remove(place);
-                self.cancel_refreshes(at, refresh);
-                self.graph.end(at, ended.outcome);
-                self.record_end(at, ended, permitted);
+        for position in 0..self.running.len() {
+            if let Poll::Ready((execution, refresh_outcome)) = self.running[position].future.as_mut().poll(context) {
+                let RunningTask { index: task_index, allowed: allowed_action, .. } = self.running.remove(position);
+                self.cancel_refreshes(task_index, refresh_outcome);
+                self.graph.end(task_index, execution.outcome);
+                self.record_end(task_index, execution, allowed_action);
                 return Poll::Ready(());
             }
         }
         Poll::Pending
     }
 
-    /// Cancels the refreshes that a task requested before a change that it then did not make. If a crash prevents this,
-    /// the subscribed tasks only run once more than needed.
-    fn cancel_refreshes(&mut self, at: usize, refresh: RefreshOutcome) {
+    /// Cancels the refreshes (requests to run subscribed tasks again) of a task that then made no change. If a crash
+    /// prevents the cancellation, the subscribed tasks only run once more than needed. A refresh that a task still
+    /// running may also have requested is not cancelled.
+    fn cancel_refreshes(&mut self, task_index: usize, refresh_outcome: RefreshOutcome) {
         let running = self.running.iter().flat_map(|running| &self.tasks[running.index].refreshes);
-        let cancelled = self.refreshes.end_task(&self.tasks[at].refreshes, refresh, &running.collect());
+        let cancelled = self.refreshes.end_task(&self.tasks[task_index].refreshes, refresh_outcome, &running.collect());
         if let Err(error) = self.site.ledger.clear_refresh(&cancelled) {
             warn!(error = error.sentence().as_str(); "tasks will run again for a change that was not made");
         }
     }
 
-    /// Returns the file of a task that stays on the host when the task is removed from the profile, if it has one.
+    /// Returns the file that a task leaves on the host when the task is removed from the profile, or `None` if it
+    /// leaves none.
     fn lasting_path(&self, planned: &PlannedTask) -> Option<String> {
         let Readiness::Runnable { task, .. } = &planned.readiness else { return None };
         orphans::lasting_path(&self.site, task).map(|path| path.to_string())
     }
 
-    /// Records how a task ended: its mends, its reason and the file that it wrote. Adds a result to report if the
-    /// outcome is new.
-    fn record_end(&mut self, at: usize, ended: Execution, permitted: AllowedAction) {
-        let mut mends = self.recent_mends(at).to_vec();
-        if permitted == AllowedAction::Mend && ended.outcome == Outcome::Changed {
+    /// Records the end of a task: its outcome, its mends, its reason and the file that it wrote. Adds a result to
+    /// report if the outcome is new, or if the run is a check.
+    fn record_end(&mut self, task_index: usize, execution: Execution, allowed_action: AllowedAction) {
+        let mut mends = self.recent_mends(task_index).to_vec();
+        if allowed_action == AllowedAction::Mend && execution.outcome == Outcome::Changed {
             mends.push(self.site.host.unix_seconds());
             mends.drain(..mends.len().saturating_sub(MAX_MENDS_PER_HOUR));
         }
-        let planned = &self.tasks[at];
-        let (content, outcome) = (planned.content, ended.outcome);
+        let planned = &self.tasks[task_index];
+        let (content, outcome) = (planned.content, execution.outcome);
         let record = TaskRecord { task_set: self.task_set, content, outcome, mends };
         self.has_unsaved = true;
         let last_reason = self.reasons.remove(&planned.id);
+        // The reason of a stopped task names the task that stopped it. So another reason is also reported.
         let stopped_by_another =
-            outcome == Outcome::DependencyFailed && last_reason.is_some_and(|reason| reason.message != ended.message);
-        if !ended.message.is_empty() {
+            outcome == Outcome::DependencyFailed && last_reason.is_some_and(|reason| reason.message != execution.message);
+        if !execution.message.is_empty() {
             let reason = Reason {
-                message: ended.message.clone(),
-                output: truncate_front(&ended.output, MAX_REASON_OUTPUT_BYTES).into_owned(),
+                message: execution.message.clone(),
+                output: truncate_front(&execution.output, MAX_REASON_OUTPUT_BYTES).into_owned(),
             };
             self.reasons.insert(planned.id.clone(), reason);
         }
-        let is_news = stopped_by_another || should_report(self.last_progress.tasks.get(&planned.id), &record);
-        // Only a new result needs this: the file of an earlier one was recorded then. `orphans::fill_record` adds the
-        // files from the time of older agents, which recorded none.
-        if is_news
-            && permitted != AllowedAction::Check
+        let is_reportable = stopped_by_another || should_report(self.last_progress.tasks.get(&planned.id), &record);
+        // The file of an unchanged result is recorded already. Older agents recorded no files, and
+        // `orphans::fill_record` adds these.
+        if is_reportable
+            && allowed_action != AllowedAction::Check
             && outcome.is_success()
             && let Some(path) = self.lasting_path(planned)
         {
             self.written_files.entry(path).or_insert_with(|| planned.id.clone());
         }
-        if self.purpose == RunPurpose::Check || is_news {
+        if self.purpose == RunPurpose::Check || is_reportable {
             self.new_records.insert(planned.id.clone(), record);
             self.results.push(TaskResult {
+                // The ledger sets the number when it stores the result.
                 sequence: 0,
                 task_set: self.task_set,
                 task: planned.id.clone(),
-                outcome: ended.outcome,
-                message: ended.message,
-                output: ended.output,
-                diff: ended.diff,
-                duration_ms: ended.duration_ms,
+                outcome: execution.outcome,
+                message: execution.message,
+                output: execution.output,
+                diff: execution.diff,
+                duration_ms: execution.duration_ms,
             });
         }
     }
@@ -425,25 +438,26 @@ impl TaskRun {
     /// sequence numbers.
     ///
     /// # Errors
-    /// [`HostError`]. The next call then stores and returns what this one could not.
+    /// [`HostError`]. The next call then stores and returns the results that this call could not store or return.
     pub fn save_results(&mut self) -> Result<Vec<TaskResult>, HostError> {
         if !self.written_files.is_empty() {
-            let keeps = |path: &str, task: &str| {
-                let by_id = |planned: &&PlannedTask| planned.id == task;
-                self.tasks.iter().find(by_id).and_then(|planned| self.lasting_path(planned)).is_some_and(|left| left == path)
+            // Returns whether the task with the id `task` is in this task set and still leaves the file `path`.
+            let is_still_written = |path: &str, task: &str| {
+                let has_id = |planned: &&PlannedTask| planned.id == task;
+                self.tasks.iter().find(has_id).and_then(|planned| self.lasting_path(planned)).is_some_and(|file| file == path)
             };
-            orphans::record_written(&self.site, &self.written_files, keeps)?;
+            orphans::record_written(&self.site, &self.written_files, is_still_written)?;
             self.written_files.clear();
         }
         self.unreturned_results.extend(self.site.ledger.add_results(self.results.clone())?);
         self.results.clear();
         let mut progress = self.last_progress.clone();
         progress.tasks.retain(|id, _| self.tasks.iter().any(|planned| planned.id == *id));
-        progress.tasks.extend(self.new_records.iter().map(|(id, performed)| (id.clone(), performed.clone())));
+        progress.tasks.extend(self.new_records.iter().map(|(id, record)| (id.clone(), record.clone())));
         self.site.ledger.put(&PROGRESS, &progress)?;
         self.reasons.retain(|id, _| progress.tasks.contains_key(id));
-        // The record of reasons is created only when a reported result has a reason. So an upgrade of the agent alone
-        // does not create it.
+        // The record of reasons is created only when a reported result has a reason. So a mere upgrade of the agent
+        // does not create this record.
         let has_new_reasons = !self.reasons.is_empty() && !self.new_records.is_empty();
         if has_new_reasons || self.site.ledger.get(&REASONS)?.is_some() {
             self.site.ledger.put(&REASONS, &self.reasons)?;
@@ -452,7 +466,7 @@ impl TaskRun {
         Ok(std::mem::take(&mut self.unreturned_results))
     }
 
-    /// Returns the results of all tasks that ended, as a [`RunPurpose::Check`] needs them. Stores nothing.
+    /// Returns the results of all tasks that ended, and stores nothing. Used for [`RunPurpose::Check`].
     #[must_use]
     pub fn into_results(self) -> Vec<TaskResult> {
         self.results
@@ -481,13 +495,13 @@ impl TaskRun {
         RunSummary { task_count: self.graph.task_count(), outcomes: self.graph.outcomes().collect() }
     }
 
-    /// Returns whether no task runs and none can start.
+    /// Returns whether the run has ended: no task runs, and no task waits that could still start.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.running.is_empty() && (self.mode == Mode::Observe || !self.graph.is_waiting())
     }
 
-    /// Returns the progress of the host in this run.
+    /// Returns the progress of the host in this run, for its report.
     #[must_use]
     pub fn progress(&self) -> observed::Progress {
         if !self.running.is_empty() {
@@ -505,18 +519,19 @@ impl TaskRun {
     }
 }
 
-/// Returns whether a result must be reported: the first of each task set or content, each change and failure, and any
-/// other outcome that differs from the one last reported.
-fn should_report(last: Option<&TaskRecord>, now: &TaskRecord) -> bool {
-    let Some(last) = last else { return true };
-    if last.task_set != now.task_set || last.content != now.content {
+/// Returns whether a result must be reported. The first result for a task set or content is reported, and each change
+/// and failure. `Unchanged` is reported only after an outcome without success. Any other outcome is reported only if it
+/// differs from the last one that was reported.
+fn should_report(last_record: Option<&TaskRecord>, new_record: &TaskRecord) -> bool {
+    let Some(last_record) = last_record else { return true };
+    if last_record.task_set != new_record.task_set || last_record.content != new_record.content {
         return true;
     }
-    match now.outcome {
+    match new_record.outcome {
         Outcome::Changed | Outcome::Failed => true,
-        Outcome::Unchanged => !last.outcome.is_success(),
+        Outcome::Unchanged => !last_record.outcome.is_success(),
         Outcome::WouldChange | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown | Outcome::Drifted => {
-            last.outcome != now.outcome
+            last_record.outcome != new_record.outcome
         }
     }
 }

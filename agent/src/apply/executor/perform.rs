@@ -11,24 +11,26 @@ use crate::apply::applier::Applier;
 use crate::apply::leftovers::{StagingDirs, record_dirs};
 use crate::apply::task::{CheckResult, Execution, FailureEffect, HostTask, Site, TaskError};
 
-/// Message of a task that is no longer mended.
+/// Message of a contended task: one that is no longer mended, because something else changes the host back.
 const CONTENDED_MESSAGE: &str = "contended: it was mended three times within an hour, and something else changes it again";
 
-/// What a task may do now.
+/// The action that is allowed for a task now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedAction {
-    /// Only check.
+    /// Only check the task.
     Check,
-    /// Apply: the host never matched the task with this content.
+    /// Apply the task. The host never matched the task with its present content, so a difference is not drift.
     Apply,
-    /// Apply again if the task's `on_drift` is `mend`, because the host matched the task before.
+    /// Apply the task again, but only if its `on_drift` is `mend`. The host matched the task before, so a difference is
+    /// drift.
     Mend,
-    /// Only check, because the task was mended so often that something else must be changing the host.
+    /// Only check the task. It was mended so often that something else must be changing the host back.
     Contended,
 }
 
 impl AllowedAction {
-    /// Returns what a task may do in a mode. The task's own mode can only restrict it further.
+    /// Returns the action that is allowed in the mode of the host. The task's own mode can only restrict the action
+    /// further. `was_converged` is true if the host matched the task before.
     #[must_use]
     pub fn for_mode(mode: Mode, task_mode: Option<Mode>, was_converged: bool) -> Self {
         match mode.min(task_mode.unwrap_or_default()) {
@@ -39,49 +41,50 @@ impl AllowedAction {
     }
 }
 
-/// Interval of polls for the end of a task that another process applies.
+/// The interval at which a check polls for the end of a task that another process applies.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Message of a task that runs only because of another one.
+/// Message of a task that runs again only because a task that it subscribes to has changed something.
 const REFRESHED_MESSAGE: &str = "a task that it subscribes to has changed something since it last succeeded";
 
-/// The parameters of one task's run.
+/// The parameters of the run of one task.
 #[derive(Clone, Debug)]
 pub struct TaskCall {
-    /// What the task may do.
+    /// The action that is allowed for the task.
     pub allowed: AllowedAction,
     /// True if the task must run again because a task that it subscribes to has changed something.
     pub is_refresh: bool,
-    /// The tasks that run again if this one changes something.
+    /// Ids of the tasks that must run again if this task changes something.
     pub subscribers: Vec<String>,
     /// Directories in which the tasks of the run may leave unfinished files.
     pub staging: Rc<StagingDirs>,
 }
 
-/// Whether a task that requested others to run again has made its change.
+/// The end of a change. Before the change, the task requested that its subscribers run again (a refresh).
 #[derive(Debug, Default)]
 pub enum RefreshOutcome {
-    /// The task requested no other task to run again.
+    /// The task requested no refresh, because nothing was applied.
     #[default]
     NotRequested,
     /// The change was made, perhaps in part.
     Changed,
-    /// The change was not made. Contains the tasks whose request to run again was first recorded for this change.
+    /// The change was not made. Contains the subscribers for which no request was recorded before this change.
     Unchanged(Vec<String>),
 }
 
-/// Checks a task, and applies it if this is allowed and needed. A sensitive task returns neither output nor diff.
+/// Checks a task, and applies it if that is allowed and needed. Returns the result, and the outcome of the requests to
+/// its subscribers. The result of a sensitive task has neither output nor diff.
 pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
     let start = site.host.uptime();
-    let checked = match applier.check(site, task).await {
+    let check_result = match applier.check(site, task).await {
         Ok(CheckResult::Converged) if call.is_refresh && applier.is_journalled(task) => {
             Ok(CheckResult::Drifted { diff: String::new(), message: REFRESHED_MESSAGE.into() })
         }
-        checked => checked,
+        check_result => check_result,
     };
     let mut refresh = RefreshOutcome::NotRequested;
-    let mut result = match checked {
-        Err(error) => failed(error),
+    let mut result = match check_result {
+        Err(error) => failed_execution(error),
         Ok(CheckResult::Converged) => Execution::new(Outcome::Unchanged),
         Ok(CheckResult::Blocked { diff, message }) => {
             let is_drift = match call.allowed {
@@ -97,7 +100,7 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
             (AllowedAction::Contended, _) => Execution { diff, ..Execution::with_message(Outcome::Drifted, CONTENDED_MESSAGE) },
             (AllowedAction::Mend, OnDrift::Report) => Execution { diff, ..Execution::with_message(Outcome::Drifted, message) },
             (AllowedAction::Mend, OnDrift::Mend) | (AllowedAction::Apply, _) => {
-                let (result, outcome) = apply(site, applier, task, call).await;
+                let (result, outcome) = apply_with_retries(site, applier, task, call).await;
                 refresh = outcome;
                 result
             }
@@ -119,8 +122,8 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
     (result, refresh)
 }
 
-/// Checks a task while another process may apply tasks on this host. If the other process applies this very task, waits
-/// until it has ended, because until then the journal and files look as if a crash had interrupted the task.
+/// Checks a task while another process may apply tasks on this host. If the other process applies the same task, waits
+/// for the end of that task. Until then, journal and files are as after a crash in the middle of the task.
 /// `would_refresh` is true if the task subscribes to a task that would change something according to this check.
 pub async fn check_exclusively(
     site: &Site,
@@ -132,12 +135,13 @@ pub async fn check_exclusively(
     loop {
         let id = task.task.id.as_str();
         if wait_for_other_process(site, id).await {
+            // The other process may have run the task for the same refresh.
             call.is_refresh &= would_refresh || site.ledger.should_refresh(id).unwrap_or(false);
         }
-        let checked = perform(site, applier, task, &call).await;
+        let result = perform(site, applier, task, &call).await;
         // The other process may have started the task after `wait_for_other_process` returned.
-        if checked.0.outcome != Outcome::Unknown || !is_applied_elsewhere(site, id) {
-            return checked;
+        if result.0.outcome != Outcome::Unknown || !is_applied_elsewhere(site, id) {
+            return result;
         }
     }
 }
@@ -160,35 +164,37 @@ fn is_applied_elsewhere(site: &Site, id: &str) -> bool {
     site.ledger.is_applied_elsewhere(id).unwrap_or(false)
 }
 
-/// Applies a task, with the retries that it allows. A failure with an unknown effect is not retried.
-async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
+/// Applies a task, and tries again after a failure as often as the task allows. A failure with an unknown effect is not
+/// retried. Requests the subscribers to run again before the change.
+async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
+    // The mark lets other processes on this host wait for the end of the task. It ends with this function.
     let _guard = site.ledger.mark_applying(&task.task.id);
     // The directories are recorded before the change, so that unfinished files are found after a crash.
     if applier.managed_path(site, task).is_some()
         && let Err(error) = record_dirs(site, &call.staging)
     {
-        return (failed(error.into()), RefreshOutcome::NotRequested);
+        return (failed_execution(error.into()), RefreshOutcome::NotRequested);
     }
     // The refreshes are requested before the change, so that a crash after the change does not lose the requests.
-    let requested = match site.ledger.request_refresh(&call.subscribers) {
+    let new_requests = match site.ledger.request_refresh(&call.subscribers) {
         Ok(added) => added,
-        Err(error) => return (failed(error.into()), RefreshOutcome::NotRequested),
+        Err(error) => return (failed_execution(error.into()), RefreshOutcome::NotRequested),
     };
     let (retries, interval) = applier.retry_policy(task);
     let (mut attempt, mut is_unchanged) = (0, true);
     loop {
         match applier.apply(site, task).await {
-            Ok(applied) => {
-                let result = Execution::with_message(Outcome::Changed, applied.message);
-                return (Execution { output: applied.output, diff: applied.diff, ..result }, RefreshOutcome::Changed);
+            Ok(apply_result) => {
+                let result = Execution::with_message(Outcome::Changed, apply_result.message);
+                return (Execution { output: apply_result.output, diff: apply_result.diff, ..result }, RefreshOutcome::Changed);
             }
             Err(error) if error.effect == FailureEffect::Unknown || attempt == retries => {
                 is_unchanged &= error.effect == FailureEffect::Unchanged;
-                let mut result = failed(error);
+                let mut result = failed_execution(error);
                 if attempt > 0 {
                     result.message = format!("{} (attempt {})", result.message, attempt + 1);
                 }
-                return (result, if is_unchanged { RefreshOutcome::Unchanged(requested) } else { RefreshOutcome::Changed });
+                return (result, if is_unchanged { RefreshOutcome::Unchanged(new_requests) } else { RefreshOutcome::Changed });
             }
             Err(error) => {
                 is_unchanged &= error.effect == FailureEffect::Unchanged;
@@ -199,7 +205,8 @@ async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskC
     }
 }
 
-fn failed(error: TaskError) -> Execution {
+/// Converts the error of a task to its result: the outcome, the message and the output.
+fn failed_execution(error: TaskError) -> Execution {
     let outcome = if error.effect == FailureEffect::Unknown { Outcome::Unknown } else { Outcome::Failed };
     Execution { output: error.output, ..Execution::with_message(outcome, error.message) }
 }

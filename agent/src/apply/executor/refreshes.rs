@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use super::perform::RefreshOutcome;
 
-/// The refreshes that a run has requested.
+/// The refreshes that a run has requested. A refresh makes a task run again, because a task that it subscribes to has
+/// changed something.
 #[derive(Debug, Default)]
 pub(super) struct PendingRefreshes {
     /// Tasks that must run again, because a task that they subscribe to has changed something in this run.
@@ -18,9 +19,9 @@ pub(super) struct PendingRefreshes {
 }
 
 impl PendingRefreshes {
-    /// Records the end of a task that may have requested the `refreshes`. `running` are the refreshes that the tasks
-    /// that still run may have requested. Returns the tasks whose request must be cancelled, because no task changed
-    /// anything.
+    /// Records the end of a task. `refreshes` are the tasks that it may have requested to run again. `running` are the
+    /// tasks that tasks still running may have requested to run again. Returns the tasks whose request must be
+    /// cancelled, because every task that requested it has ended without a change.
     pub(super) fn end_task(&mut self, refreshes: &[String], outcome: RefreshOutcome, running: &BTreeSet<&String>) -> Vec<String> {
         match outcome {
             RefreshOutcome::NotRequested => {}

@@ -1,4 +1,5 @@
-//! Profiles and blobs, here called bodies, by their hash, as the desired state names them.
+//! Bodies, stored by their hash. A body is a profile (the list of tasks) or a blob (the content of a file). The desired
+//! state refers to bodies by their hash.
 //!
 //! A body arrives in pieces and may have 64 MiB. It is written to disk under a temporary name and hashed as it arrives.
 //! The file is named after the hash only when its content has this hash.
@@ -13,23 +14,23 @@ use stemma_wire::message::desired::Profile;
 
 use super::{Desired, Ledger, read_part};
 use crate::host::HostError;
-use crate::host::atomic::{Attributes, Staging};
+use crate::host::atomic::{Attributes, UnfinishedFile};
 
-/// Maximum size of a body, in bytes: the size of a blob.
+/// Maximum size of a body, in bytes. It is the maximum size of a blob.
 const MAX_BODY_BYTES: u64 = 64 * 1024 * 1024;
 
-/// File mode of a body: only the agent reads it.
+/// File mode of a stored body. Only the user of the agent can read and write the file.
 const BODY_MODE: u32 = 0o600;
 
-/// A body that has not arrived completely.
+/// A body (profile or blob) of which further pieces are still to arrive.
 pub struct IncomingBody {
     hash: Hash,
     digest: Sha256,
     length: u64,
-    staging: Staging,
+    staging: UnfinishedFile,
 }
 
-/// The state of a body after a piece.
+/// The state of a body after one of its pieces was appended.
 pub enum BodyProgress {
     /// More pieces are needed.
     More(Box<IncomingBody>),
@@ -40,7 +41,7 @@ pub enum BodyProgress {
 }
 
 impl IncomingBody {
-    /// The hash of the complete body.
+    /// Returns the hash that the complete body must have.
     #[must_use]
     pub const fn hash(&self) -> Hash {
         self.hash
@@ -48,8 +49,8 @@ impl IncomingBody {
 }
 
 impl Ledger {
-    /// Returns a profile or blob, or `None` if it is missing. Removes the file if its content no longer has the hash,
-    /// so that the body is requested again (S68, at rest).
+    /// Returns a body (profile or blob), or `None` if it is missing. If the content no longer has the hash, removes the
+    /// file and returns `None`, so that the body is requested again (S68, at rest).
     ///
     /// # Errors
     /// [`HostError`].
@@ -64,8 +65,8 @@ impl Ledger {
         Ok(None)
     }
 
-    /// Returns the profile of a desired state, or `None` if it is missing or unreadable. A desired state that names no
-    /// profile has no tasks.
+    /// Returns the profile (the list of tasks) of a desired state, or `None` if the profile is missing or unreadable.
+    /// For a desired state that refers to no profile, returns an empty profile.
     ///
     /// # Errors
     /// [`HostError`].
@@ -91,24 +92,24 @@ impl Ledger {
         Ok(self.bodies.stat(&hash.to_string())?.map(|stat| stat.size))
     }
 
-    /// Copies a body into a staged file and checks its hash. Returns `false` if the body does not exist, or if it no
-    /// longer has the hash. In the latter case it is also removed, so that it is requested again (S68).
+    /// Copies a body into a staged file, and checks its hash. Returns `false` if the body does not exist, or no longer
+    /// has the hash. A body without the right hash is also removed, so that it is requested again (S68).
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn copy_body(&self, hash: Hash, to: &mut Staging) -> Result<bool, HostError> {
+    pub fn copy_body(&self, hash: Hash, to: &mut UnfinishedFile) -> Result<bool, HostError> {
         let name = hash.to_string();
         let mut digest = Sha256::new();
         let exists = self.bodies.read_chunks(&name, MAX_BODY_BYTES, &mut |piece| {
             digest.update(piece);
             to.write(piece)
         })?;
-        let is_whole = <[u8; 32]>::from(digest.finalize()) == hash.0;
-        if exists && !is_whole {
+        let has_hash = <[u8; 32]>::from(digest.finalize()) == hash.0;
+        if exists && !has_hash {
             warn!(hash:% = hash; "a body in the ledger has changed at rest; it is fetched again");
             self.bodies.remove(&name)?;
         }
-        Ok(exists && is_whole)
+        Ok(exists && has_hash)
     }
 
     /// Begins to receive a body: creates a file with a temporary name, without any content yet.
@@ -116,15 +117,15 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn begin_body(&self, hash: Hash) -> Result<Box<IncomingBody>, HostError> {
-        let staging = Staging::begin(&*self.host, &*self.bodies, &hash.to_string(), &Attributes::with_mode(BODY_MODE))?;
+        let staging = UnfinishedFile::begin(&*self.host, &*self.bodies, &hash.to_string(), &Attributes::with_mode(BODY_MODE))?;
         Ok(Box::new(IncomingBody { hash, digest: Sha256::new(), length: 0, staging }))
     }
 
-    /// Appends the next piece of a body. When the content so far has the hash, the body is complete, and is stored
-    /// under its hash (S68, in transit).
+    /// Appends the next piece of a body. When the content up to this piece has the hash, the body is complete, and is
+    /// stored under its hash (S68, in transit).
     ///
     /// # Errors
-    /// [`HostError`]. Nothing of the body was stored then.
+    /// [`HostError`]. The pieces of the body that arrived before are then discarded.
     pub fn append_piece(&self, mut incoming: Box<IncomingBody>, bytes: &[u8]) -> Result<BodyProgress, HostError> {
         incoming.length += bytes.len() as u64;
         if incoming.length > MAX_BODY_BYTES {
@@ -136,8 +137,8 @@ impl Ledger {
             return Err(error);
         }
         incoming.digest.update(bytes);
-        let so_far: [u8; 32] = incoming.digest.clone().finalize().into();
-        if so_far != incoming.hash.0 {
+        let digest: [u8; 32] = incoming.digest.clone().finalize().into();
+        if digest != incoming.hash.0 {
             return Ok(BodyProgress::More(incoming));
         }
         let staged = incoming.staging.finish(&*self.bodies)?;
@@ -145,19 +146,20 @@ impl Ledger {
         Ok(BodyProgress::Complete)
     }
 
-    /// Discards an incomplete body.
+    /// Discards an incomplete body, and removes its temporary file.
     pub fn discard_body(&self, incoming: IncomingBody) {
         incoming.staging.discard(&*self.bodies);
     }
 
-    /// Removes the bodies that are not wanted any more.
+    /// Removes all stored bodies that are not in `needed_hashes`. Files whose names begin with a dot remain, because
+    /// they belong to bodies that still arrive.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn retain_bodies(&self, wanted: &BTreeSet<Hash>) -> Result<(), HostError> {
-        let wanted: BTreeSet<_> = wanted.iter().map(ToString::to_string).collect();
+    pub fn retain_bodies(&self, needed_hashes: &BTreeSet<Hash>) -> Result<(), HostError> {
+        let needed_hashes: BTreeSet<_> = needed_hashes.iter().map(ToString::to_string).collect();
         for name in self.bodies.names()? {
-            if !wanted.contains(&name) && !name.starts_with('.') {
+            if !needed_hashes.contains(&name) && !name.starts_with('.') {
                 self.bodies.remove(&name)?;
             }
         }
@@ -171,7 +173,7 @@ impl Ledger {
     pub(crate) fn store_body(&self, hash: Hash, bytes: &[u8]) -> Result<(), HostError> {
         match self.append_piece(self.begin_body(hash)?, bytes)? {
             BodyProgress::Complete => Ok(()),
-            BodyProgress::More(_) | BodyProgress::TooLarge => panic!("a test gave other bytes"),
+            BodyProgress::More(_) | BodyProgress::TooLarge => panic!("the bytes of the test do not have the hash"),
         }
     }
 }

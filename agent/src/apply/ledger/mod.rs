@@ -1,5 +1,6 @@
-//! The state of the root half: the last accepted desired state, bodies by hash, running steps, results that were not
-//! acknowledged, and the keys of the host label map that the agent owns.
+//! The state of the agent's root half, which runs as root and applies tasks. It consists of the last accepted desired
+//! state, bodies by hash, the journal of commands, unacknowledged results, and the keys that the agent owns in the host
+//! label map.
 //!
 //! Each record is a small file of its own, checksummed and replaced as a whole, instead of an entry in one append-only
 //! log. So a torn file costs one record. The file is renamed and reported, and the agent always starts despite damaged
@@ -22,7 +23,7 @@ use serde::de::DeserializeOwned;
 use stemma_core::digest::{Hex, sha256};
 use stemma_wire::message::observed::{LocalState, Report};
 
-use crate::host::atomic::{Attributes, Staged, ensure_dir, replace, sweep};
+use crate::host::atomic::{Attributes, StagedFile, ensure_dir, replace, sweep};
 use crate::host::{Dir, Host, HostError, HostPath};
 use crate::paths;
 
@@ -30,25 +31,28 @@ pub use bodies::{BodyProgress, IncomingBody};
 use record::RecordKind;
 pub(crate) use state::read_part;
 pub use state::{
-    Accepted, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
+    AcceptedState, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord,
+    UndoNote,
 };
 
-/// Maximum size of a record, in bytes: a desired state of 256 KiB with its header, or a batch of results.
+/// Maximum size of a record, in bytes. The largest records are a desired state (256 KiB with its header) and a batch of
+/// results.
 const MAX_RECORD_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Number of bytes that [`Ledger::check_writable`] writes: the size of a small record.
+/// Number of bytes that [`Ledger::check_writable`] writes for a test. It is the size of a small record.
 const PROBE_BYTES: usize = 4096;
 
-/// Suffix of the name that an unusable record gets when it is set aside.
+/// Suffix of the name to which the file of an unusable record is renamed, so that the agent can continue without it.
 const SET_ASIDE_SUFFIX: &str = ".set-aside";
 
 /// Maximum number of unusable records that are reported for each directory.
 const MAX_SET_ASIDE: usize = 8;
 
-/// Prefix of the file that marks a task as being applied. The name of the task's record follows.
+/// Prefix of the name of the file that marks a task as being applied. The rest of the name is that of the task's
+/// record.
 const APPLYING_PREFIX: &str = "applying-";
 
-/// A record that exists once in the ledger: the type of its value, and its file name.
+/// The name of a record that exists only once in the ledger, with the kind and type of its value.
 pub struct RecordName<T> {
     kind: RecordKind,
     name: &'static str,
@@ -61,19 +65,20 @@ impl<T> RecordName<T> {
     }
 }
 
-/// The last accepted desired state. Read it with [`Ledger::accepted`].
-pub const ACCEPTED: RecordName<Accepted> = RecordName::new(RecordKind::Accepted, "accepted");
-/// The progress of the current task set.
+/// The last accepted desired state. Code reads this record with [`Ledger::accepted`], which checks that it is readable.
+pub const ACCEPTED: RecordName<AcceptedState> = RecordName::new(RecordKind::Accepted, "accepted");
+/// The last outcomes of the tasks in the current task set.
 pub const PROGRESS: RecordName<TaskProgress> = RecordName::new(RecordKind::Progress, "progress");
-/// The keys of the host label map that the agent owns. Absent if none were ever recorded, or the record was lost.
+/// The keys that the agent owns in the host label map (a file with the labels). The record is absent if no keys were
+/// ever recorded, or if it was lost.
 pub const HOST_MAP: RecordName<HostMapRecord> = RecordName::new(RecordKind::HostMap, "host-map");
-/// The last snapshot that the hooks received.
+/// The last snapshot of labels, annotations, traits and tags that the hooks received.
 pub const HOOK_SNAPSHOT: RecordName<HookSnapshot> = RecordName::new(RecordKind::HookSnapshot, "told");
 /// Pause, hold and park as set on the host itself.
 pub const LOCAL_STATE: RecordName<LocalState> = RecordName::new(RecordKind::LocalState, "local");
-/// The last report of this host, for `status`.
+/// The last report of this host, which the command `stemma-agent status` shows.
 pub const REPORT: RecordName<Report> = RecordName::new(RecordKind::Report, "report");
-/// The private key that unseals secrets.
+/// The private key with which the agent decrypts secrets.
 pub const SEAL_KEY: RecordName<[u8; 32]> = RecordName::new(RecordKind::SealKey, "seal-key");
 /// The barriers that a controller reported as open.
 pub const OPEN_BARRIERS: RecordName<OpenBarriers> = RecordName::new(RecordKind::OpenBarriers, "open-barriers");
@@ -81,20 +86,22 @@ pub const OPEN_BARRIERS: RecordName<OpenBarriers> = RecordName::new(RecordKind::
 pub const REASONS: RecordName<BTreeMap<String, Reason>> = RecordName::new(RecordKind::Reasons, "reasons");
 /// The number of the last reconcile that a command on the host requested from the running agent.
 pub const RECONCILE_REQUESTED: RecordName<u64> = RecordName::new(RecordKind::ReconcileRequested, "look-asked");
-/// The numbers of the last requested reconciles: the last that the running agent began, and the last that it finished.
+/// The numbers of two requested reconciles: the last one that the running agent began, and the last one that it
+/// finished.
 pub const RECONCILE_DONE: RecordName<(u64, u64)> = RecordName::new(RecordKind::ReconcileDone, "look-done");
 /// The tasks that must run again because a task that they subscribe to has changed something.
 pub const REFRESHES: RecordName<BTreeSet<String>> = RecordName::new(RecordKind::Refreshes, "refreshes");
-/// The directories in which a pass may create unfinished files, with the owners that tasks give to files in them.
+/// The directories in which tasks may leave unfinished files, by path. The values are the uids that tasks set as owners
+/// of files in the directory.
 pub const STAGING_DIRS: RecordName<BTreeMap<String, BTreeSet<u32>>> = RecordName::new(RecordKind::StagingDirs, "staging-dirs");
-/// The files that tasks wrote, each with its task.
+/// The files that tasks wrote: the id of the task, by the path of the file.
 pub const WRITTEN_FILES: RecordName<BTreeMap<String, String>> = RecordName::new(RecordKind::WrittenFiles, "written-files");
 /// The next free sequence number of a result.
 const SEQUENCE: RecordName<u64> = RecordName::new(RecordKind::Sequence, "sequence");
 /// Number of results that were dropped before a controller stored them.
 const DROPPED_RESULTS: RecordName<u64> = RecordName::new(RecordKind::DroppedResults, "dropped-results");
 
-/// The state directory of the root half.
+/// The stored state of the agent's root half, which runs as root and applies tasks.
 pub struct Ledger {
     host: Rc<dyn Host>,
     dir: Box<dyn Dir>,
@@ -105,8 +112,8 @@ pub struct Ledger {
     secret_paths: Box<dyn Dir>,
 }
 
-/// Marks a task as being applied by this process, by a locked file. Other commands on this host see the mark until the
-/// guard is dropped or the process ends.
+/// A guard that marks a task as being applied by this process, with a locked file. Other commands on this host see the
+/// mark until the guard is dropped or the process ends.
 #[must_use]
 pub struct ApplyGuard<'a> {
     ledger: &'a Ledger,
@@ -145,8 +152,8 @@ impl Ledger {
         Ok(Self { host, dir, steps, results, bodies, undo, secret_paths })
     }
 
-    /// Removes the unfinished files and the marks of applied tasks that a killed agent left. Call this only while no
-    /// other agent uses this state.
+    /// Removes the files that a killed agent left: unfinished files, and the marks of tasks that it applied. The caller
+    /// must ensure that no other agent uses this state.
     ///
     /// # Errors
     /// [`HostError`].
@@ -163,12 +170,13 @@ impl Ledger {
     /// Returns the value of a record, or `None` if the record does not exist or is unusable.
     ///
     /// # Errors
-    /// [`HostError`] if the host fails, as in all methods below.
+    /// [`HostError`] if the host cannot read the file.
     pub fn get<T: DeserializeOwned>(&self, record: &RecordName<T>) -> Result<Option<T>, HostError> {
         Self::read(&*self.dir, record.name, record.kind)
     }
 
-    /// Writes a record. It is durable when this returns. Does nothing if the record has this value already.
+    /// Writes a record. The record is durable when this function returns. Does nothing if the record already has this
+    /// value.
     ///
     /// # Errors
     /// [`HostError`].
@@ -176,15 +184,17 @@ impl Ledger {
         self.write(&*self.dir, record.name, record.kind, value)
     }
 
-    /// Checks that a record can be written: stages a probe and discards it.
+    /// Checks that a record can be written. For this, writes a file of [`PROBE_BYTES`] under a temporary name and
+    /// removes it.
     ///
     /// # Errors
-    /// [`HostError`], as for the record of the accepted state.
+    /// [`HostError`], the same as a write of the accepted desired state would return.
     pub fn check_writable(&self) -> Result<(), HostError> {
         let attributes = Attributes::with_mode(0o600);
         self.dir.check_replaceable(ACCEPTED.name)?;
-        let probe = Staged::write(&*self.host, &*self.dir, ACCEPTED.name, &[0; PROBE_BYTES], &attributes)?;
-        // An agent that starts at this moment sweeps unfinished files, so the probe may be gone. This error is ignored.
+        let probe = StagedFile::write(&*self.host, &*self.dir, ACCEPTED.name, &[0; PROBE_BYTES], &attributes)?;
+        // An agent that starts at this moment removes unfinished files, so the probe may not exist any more. The error
+        // of this removal is therefore ignored.
         let _ = probe.discard(&*self.dir);
         Ok(())
     }
@@ -195,19 +205,21 @@ impl Ledger {
     /// As [`Self::check_writable`].
     pub fn check_room(&self) -> Result<(), HostError> {
         self.dir.check_replaceable(ACCEPTED.name)?;
-        // The file system may report no free space although there is some, as on a network. So a real write decides.
+        // Some file systems, for example on a network, report no free space although there is some. So a real write
+        // decides.
         if self.dir.is_full(PROBE_BYTES as u64)? { self.check_writable() } else { Ok(()) }
     }
 
-    /// Returns the last accepted desired state if both of its parts are readable.
+    /// Returns the last accepted desired state, or `None` if there is none or one of its two parts (the known part and
+    /// the task set) is unreadable.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn accepted(&self) -> Result<Option<Accepted>, HostError> {
-        Ok(self.get(&ACCEPTED)?.filter(Accepted::is_readable))
+    pub fn accepted(&self) -> Result<Option<AcceptedState>, HostError> {
+        Ok(self.get(&ACCEPTED)?.filter(AcceptedState::is_readable))
     }
 
-    /// Returns the journal entry of a task.
+    /// Returns the journal entry of a task, or `None` if there is none or it is unusable.
     ///
     /// # Errors
     /// [`HostError`].
@@ -215,10 +227,10 @@ impl Ledger {
         Self::read(&*self.steps, &encode_file_name(task), RecordKind::Step)
     }
 
-    /// Writes the journal entry of a task. It is durable when this returns.
+    /// Writes the journal entry of a task. The entry is durable when this function returns.
     ///
     /// # Errors
-    /// [`HostError`]. Then the step must not begin.
+    /// [`HostError`]. The caller must then not start the command of the task.
     pub fn set_step(&self, step: &Step) -> Result<(), HostError> {
         self.write(&*self.steps, &encode_file_name(&step.task), RecordKind::Step, step)
     }
@@ -247,40 +259,41 @@ impl Ledger {
         Ok(self.get(&REFRESHES)?.is_some_and(|tasks| tasks.contains(task)))
     }
 
-    /// Records that tasks must run again. The record is durable when this returns. Returns the tasks that the record
-    /// did not contain before.
+    /// Records that tasks must run again. The record is durable when this function returns. Returns the tasks that the
+    /// record did not contain before.
     ///
     /// # Errors
-    /// [`HostError`]. Then the task that requests the refresh must change nothing.
+    /// [`HostError`]. The caller must then not apply the task to which the tasks subscribe.
     pub fn request_refresh(&self, tasks: &[String]) -> Result<Vec<String>, HostError> {
         let mut added = Vec::new();
-        self.update_refreshes(tasks, |set| {
-            added.extend(tasks.iter().filter(|task| set.insert((*task).clone())).cloned());
+        self.update_refreshes(tasks, |refreshes| {
+            added.extend(tasks.iter().filter(|task| refreshes.insert((*task).clone())).cloned());
         })?;
         Ok(added)
     }
 
-    /// Removes tasks from the record of those that must run again, because they have run or need not run.
+    /// Removes tasks from the record of the tasks that must run again. The caller uses this when they have run, or need
+    /// not run any more.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn clear_refresh(&self, tasks: &[String]) -> Result<(), HostError> {
-        self.update_refreshes(tasks, |set| set.retain(|task| !tasks.contains(task)))
+        self.update_refreshes(tasks, |refreshes| refreshes.retain(|task| !tasks.contains(task)))
     }
 
-    /// Applies `change` to the recorded refreshes, and writes the record only if this changed it. Without `tasks`, does
-    /// not even read it.
+    /// Applies `change` to the recorded set of tasks that must run again. Writes the record only if the set has
+    /// changed. Does not read the record if `tasks` is empty.
     fn update_refreshes(&self, tasks: &[String], change: impl FnOnce(&mut BTreeSet<String>)) -> Result<(), HostError> {
         if tasks.is_empty() {
             return Ok(());
         }
-        let before = self.get(&REFRESHES)?.unwrap_or_default();
-        let mut refreshes = before.clone();
-        change(&mut refreshes);
-        if refreshes == before { Ok(()) } else { self.put(&REFRESHES, &refreshes) }
+        let old_refreshes = self.get(&REFRESHES)?.unwrap_or_default();
+        let mut new_refreshes = old_refreshes.clone();
+        change(&mut new_refreshes);
+        if new_refreshes == old_refreshes { Ok(()) } else { self.put(&REFRESHES, &new_refreshes) }
     }
 
-    /// Returns whether the journal entry of a task was unusable and set aside.
+    /// Returns whether the journal entry of a task was unusable, so that its file was renamed (set aside).
     ///
     /// # Errors
     /// [`HostError`].
@@ -288,10 +301,10 @@ impl Ledger {
         Ok(self.steps.stat(&format!("{}{SET_ASIDE_SUFFIX}", encode_file_name(task)))?.is_some())
     }
 
-    /// Records that a sensitive task manages the file at this path. It is durable when this returns.
+    /// Records that a sensitive task manages the file at this path. The record is durable when this function returns.
     ///
     /// # Errors
-    /// [`HostError`]. Then the task must not begin.
+    /// [`HostError`]. The caller must then not start the task.
     pub fn record_secret_path(&self, path: &HostPath) -> Result<(), HostError> {
         if self.is_secret_path(path)? {
             return Ok(());
@@ -299,8 +312,8 @@ impl Ledger {
         self.write(&*self.secret_paths, &encode_file_name(path.as_str()), RecordKind::SecretPath, &path.as_str())
     }
 
-    /// Returns whether a sensitive task ever managed the file at this path, so the file may hold a secret. Only the
-    /// name of the record matters, so a damaged record counts too.
+    /// Returns whether a sensitive task ever managed the file at this path, so that the file may hold a secret. Only
+    /// the existence of the record matters, so the result is right even if the record is damaged.
     ///
     /// # Errors
     /// [`HostError`].
@@ -308,7 +321,8 @@ impl Ledger {
         Ok(self.secret_paths.stat(&encode_file_name(path.as_str()))?.is_some())
     }
 
-    /// Stores a copy of the file that a task replaces or deletes, in place of the earlier copy for this path.
+    /// Stores a copy of the file that a task replaces or deletes, for undo. Replaces the earlier copy for the same
+    /// path.
     ///
     /// # Errors
     /// [`HostError`].
@@ -316,8 +330,8 @@ impl Ledger {
         self.write(&*self.undo, &encode_file_name(&note.path), RecordKind::Undo, note)
     }
 
-    /// Reads a record. Sets the record aside and returns `None` if it is damaged or is not a plain file. Fails if the
-    /// host cannot read at all.
+    /// Reads a record. If the record is damaged or is not a plain file, renames its file (sets it aside) and returns
+    /// `None`. Fails if the error is not about this file.
     fn read<T: DeserializeOwned>(dir: &dyn Dir, name: &str, kind: RecordKind) -> Result<Option<T>, HostError> {
         let bytes = match dir.read(name, MAX_RECORD_BYTES) {
             Ok(Some(bytes)) => bytes,
@@ -337,7 +351,8 @@ impl Ledger {
         }
     }
 
-    /// Returns a finding for each unusable record that was set aside, until a person removes it.
+    /// Returns a finding for each file of an unusable record that was renamed (set aside), at most [`MAX_SET_ASIDE`]
+    /// for each directory. A person must remove such a file.
     ///
     /// # Errors
     /// [`HostError`].
@@ -348,28 +363,28 @@ impl Ledger {
             let names = dir.names()?.into_iter().filter(|name| name.ends_with(SET_ASIDE_SUFFIX));
             findings.extend(names.take(MAX_SET_ASIDE).map(|name| {
                 let path = format!("{}/{prefix}{name}", paths::APPLY_STATE);
-                format!("{path}: a record of the agent could not be used and was set aside; look at it, then remove it")
+                format!("{path}: a record of the agent could not be used and was set aside; inspect it, then remove it")
             }));
         }
         Ok(findings)
     }
 
-    /// Renames an unusable record and logs the reason. The agent continues without the record, and a person can look at
-    /// it.
-    fn set_aside(dir: &dyn Dir, name: &str, why: &str) -> Result<(), HostError> {
-        let aside = format!("{name}{SET_ASIDE_SUFFIX}");
-        warn!(name, error = why, to = aside.as_str(); "a record of the agent's state cannot be used and is set aside");
-        match dir.rename(name, &aside) {
-            // Another command of the agent has set it aside already.
+    /// Renames the file of an unusable record, and logs the reason. The agent continues without the record, and a
+    /// person can inspect the file.
+    fn set_aside(dir: &dyn Dir, name: &str, reason: &str) -> Result<(), HostError> {
+        let new_name = format!("{name}{SET_ASIDE_SUFFIX}");
+        warn!(name, error = reason, to = new_name.as_str(); "a record of the agent's state cannot be used and is set aside");
+        match dir.rename(name, &new_name) {
+            // Another command of the agent has renamed the file already.
             Err(error) if error.has_kind(ErrorKind::NotFound) => Ok(()),
-            renamed => renamed,
+            result => result,
         }
     }
 
     /// Writes a record into one of the ledger's directories. Does nothing if the record has this value already.
     fn write<T: Serialize>(&self, dir: &dyn Dir, name: &str, kind: RecordKind, value: &T) -> Result<(), HostError> {
         let bytes = record::encode(kind, value);
-        if matches!(dir.read(name, MAX_RECORD_BYTES), Ok(Some(present)) if present == bytes) {
+        if matches!(dir.read(name, MAX_RECORD_BYTES), Ok(Some(old_bytes)) if old_bytes == bytes) {
             return Ok(());
         }
         replace(&*self.host, dir, name, &bytes, &Attributes::with_mode(0o600))
@@ -378,7 +393,7 @@ impl Ledger {
 
 #[cfg(test)]
 impl Ledger {
-    /// Returns what a task last replaced at a path.
+    /// Returns the copy of the file that a task last replaced at a path.
     pub(crate) fn undo_note(&self, path: &str) -> Option<UndoNote> {
         Self::read(&*self.undo, &encode_file_name(path), RecordKind::Undo).unwrap()
     }
@@ -389,7 +404,7 @@ fn ledger_path(name: &str) -> HostPath {
     HostPath::from_static(&format!("{}/{name}", paths::APPLY_STATE))
 }
 
-/// Returns a file name for an arbitrary text.
+/// Returns a file name for a text of any length and content: the first half of its SHA-256 digest, in hex.
 fn encode_file_name(text: &str) -> String {
     Hex(&sha256(text.as_bytes())[..16]).to_string()
 }

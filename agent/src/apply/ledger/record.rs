@@ -4,9 +4,9 @@
 //! another kind) are distinct errors, so that the record can be set aside with its reason (F13).
 //!
 //! Two numbers describe the content of a record. The layout, defined in this module, is in the header of each record.
-//! The wire version says how the controller encoded bytes that are stored as they were received. Only the accepted
+//! The wire version is that of bytes which the controller encoded and which are stored unchanged. Only the accepted
 //! state contains such bytes, and begins with their wire version. Its layout 1, written by agents up to commit 118d023,
-//! has no wire version, because there was only the first one.
+//! has no wire version, because only the first version existed then.
 //!
 //! Other records also contain types of the wire, but encoded by this program. So when the encoding of such a type
 //! changes, the record gets a new layout. A test contains the bytes of each record, so that no encoding changes
@@ -25,7 +25,7 @@ const MAGIC: &[u8; 8] = b"stemmaL\n";
 /// Size of the header, in bytes: magic, layout, kind, checksum.
 const HEADER_BYTES: usize = 8 + 2 + 2 + 32;
 
-/// The kind of a record. Its number is stored in the record.
+/// The kind of content of a ledger record. The header of each record contains the number of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum RecordKind {
@@ -52,7 +52,8 @@ pub(super) enum RecordKind {
 }
 
 impl RecordKind {
-    /// Returns the layout that this program writes, which is also the newest that it reads.
+    /// Returns the layout (the version of the encoding) in which this program writes records of this kind. This is also
+    /// the newest layout that it reads.
     const fn layout(self) -> u16 {
         match self {
             Self::Accepted => 2,
@@ -79,21 +80,21 @@ impl RecordKind {
     }
 }
 
-/// Why a record is unusable.
+/// The reason why a record cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum RecordError {
     #[error("it is empty")]
     Empty,
     #[error("it is incomplete, or was changed after it was written")]
     Torn,
     #[error(
-        "a newer agent wrote it (layout {found}, this one reads up to {newest}): run that stemma-agent again, or remove the record when this \
-         one is to stay"
+        "a newer agent wrote it (layout {found}, this one reads up to {newest}): run that stemma-agent again, or remove the record if this \
+         one should continue to run"
     )]
     Layout { found: u16, newest: u16 },
     #[error(
-        "a newer agent wrote it (wire version {found}, this one reads up to {}): run that stemma-agent again, or remove the record when this \
-         one is to stay, which gets the state from its controller again",
+        "a newer agent wrote it (wire version {found}, this one reads up to {}): run that stemma-agent again, or remove the record if this \
+         one should continue to run, which gets the state from its controller again",
         WireVersion::CURRENT
     )]
     Wire { found: WireVersion },
@@ -101,10 +102,10 @@ pub(super) enum Unreadable {
     OtherKind,
 }
 
-/// Encodes a record.
+/// Returns the bytes of a record: the header (magic, layout, kind, checksum), then the value as postcard bytes.
 pub(super) fn encode<T: Serialize>(kind: RecordKind, value: &T) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_BYTES];
-    bytes = postcard::to_extend(value, bytes).expect("records are plain data, which postcard always takes");
+    bytes = postcard::to_extend(value, bytes).expect("records are plain data, which postcard can always encode");
     let (head, body) = bytes.split_at_mut(HEADER_BYTES);
     head[..8].copy_from_slice(MAGIC);
     head[8..10].copy_from_slice(&kind.layout().to_be_bytes());
@@ -113,45 +114,49 @@ pub(super) fn encode<T: Serialize>(kind: RecordKind, value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a record of this kind. Fails unless the record is intact and this program knows its layout.
-pub(super) fn decode<T: DeserializeOwned>(kind: RecordKind, bytes: &[u8]) -> Result<T, Unreadable> {
+/// Returns the value in a record of this kind. Fails if the record is damaged or of another kind, or if its layout or
+/// wire version is newer than this program.
+pub(super) fn decode<T: DeserializeOwned>(kind: RecordKind, bytes: &[u8]) -> Result<T, RecordError> {
     if bytes.is_empty() {
-        return Err(Unreadable::Empty);
+        return Err(RecordError::Empty);
     }
-    let (head, body) = bytes.split_at_checked(HEADER_BYTES).ok_or(Unreadable::Torn)?;
+    let (head, body) = bytes.split_at_checked(HEADER_BYTES).ok_or(RecordError::Torn)?;
     if head[..8] != *MAGIC {
-        return Err(Unreadable::Torn);
+        return Err(RecordError::Torn);
     }
     let (found, newest) = (u16::from_be_bytes([head[8], head[9]]), kind.layout());
     if found > newest {
-        return Err(Unreadable::Layout { found, newest });
+        return Err(RecordError::Layout { found, newest });
     }
     if head[10..12] != (kind as u16).to_be_bytes() {
-        return Err(Unreadable::OtherKind);
+        return Err(RecordError::OtherKind);
     }
     if head[12..] != checksum(kind, body) {
-        return Err(Unreadable::Torn);
+        return Err(RecordError::Torn);
     }
     match postcard::take_from_bytes(&upgrade_layout(kind, found, body)?) {
         Ok((value, [])) => Ok(value),
-        _ => Err(Unreadable::Torn),
+        _ => Err(RecordError::Torn),
     }
 }
 
-/// Converts the body of a record from the layout that it was written in to the current layout. Fails if the body has a
-/// wire version that this agent cannot read.
-fn upgrade_layout(kind: RecordKind, layout: u16, body: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
+/// Converts the body of a record to the current layout of its kind. `layout` is the layout in which the body was
+/// written.
+///
+/// Only the accepted state has more than one layout. Layout 2 begins with a wire version. Layout 1 has none, so this
+/// inserts the first wire version. Fails if this agent cannot read the wire version of the body.
+fn upgrade_layout(kind: RecordKind, layout: u16, body: &[u8]) -> Result<Cow<'_, [u8]>, RecordError> {
     if kind != RecordKind::Accepted {
         return Ok(Cow::Borrowed(body));
     }
     if layout < 2 {
-        let first = postcard::to_stdvec(&WireVersion::FIRST).expect("a number");
-        return Ok(Cow::Owned([&first, body].concat()));
+        let version_bytes = postcard::to_stdvec(&WireVersion::FIRST).expect("postcard can encode a number");
+        return Ok(Cow::Owned([&version_bytes, body].concat()));
     }
     match postcard::take_from_bytes::<WireVersion>(body) {
-        Ok((found, _)) if !found.is_supported() => Err(Unreadable::Wire { found }),
+        Ok((found, _)) if !found.is_supported() => Err(RecordError::Wire { found }),
         Ok(_) => Ok(Cow::Borrowed(body)),
-        Err(_) => Err(Unreadable::Torn),
+        Err(_) => Err(RecordError::Torn),
     }
 }
 
@@ -171,32 +176,33 @@ mod tests {
 
     use super::*;
     use crate::apply::ledger::{
-        Accepted, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
+        AcceptedState, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
     };
 
     #[test]
     fn f13_decode_rejects_record_when_truncated_or_of_other_kind() {
-        let whole = encode(RecordKind::Sequence, &7_u64);
-        assert_eq!(decode::<u64>(RecordKind::Sequence, &whole), Ok(7));
-        let mut flipped = whole.clone();
-        *flipped.last_mut().unwrap() ^= 1;
-        let mut future = whole.clone();
-        future[9] = 2;
-        for (bytes, said) in [
-            (vec![], Unreadable::Empty),
-            (whole[..1].to_vec(), Unreadable::Torn),
-            (whole[..whole.len() - 1].to_vec(), Unreadable::Torn),
-            (vec![0; 100], Unreadable::Torn),
-            (flipped, Unreadable::Torn),
-            (future, Unreadable::Layout { found: 2, newest: 1 }),
-            (encode(RecordKind::LocalState, &7_u64), Unreadable::OtherKind),
-            ([&whole[..], b"x"].concat(), Unreadable::Torn),
+        let intact_record = encode(RecordKind::Sequence, &7_u64);
+        assert_eq!(decode::<u64>(RecordKind::Sequence, &intact_record), Ok(7));
+        let mut damaged_record = intact_record.clone();
+        *damaged_record.last_mut().unwrap() ^= 1;
+        let mut newer_record = intact_record.clone();
+        // The bytes 8 and 9 of the header are the layout.
+        newer_record[9] = 2;
+        for (bytes, expected) in [
+            (vec![], RecordError::Empty),
+            (intact_record[..1].to_vec(), RecordError::Torn),
+            (intact_record[..intact_record.len() - 1].to_vec(), RecordError::Torn),
+            (vec![0; 100], RecordError::Torn),
+            (damaged_record, RecordError::Torn),
+            (newer_record, RecordError::Layout { found: 2, newest: 1 }),
+            (encode(RecordKind::LocalState, &7_u64), RecordError::OtherKind),
+            ([&intact_record[..], b"x"].concat(), RecordError::Torn),
         ] {
-            assert_eq!(decode::<u64>(RecordKind::Sequence, &bytes), Err(said));
+            assert_eq!(decode::<u64>(RecordKind::Sequence, &bytes), Err(expected));
         }
     }
 
-    /// An accepted state as 118d023 wrote it, without the fields that were added later.
+    /// The accepted state as agents of commit 118d023 wrote it: without the wire version, which was added later.
     #[derive(Serialize)]
     struct Accepted118d023 {
         epoch: [u8; 16],
@@ -205,12 +211,13 @@ mod tests {
         task_set: Vec<u8>,
     }
 
-    /// A hand-written record with this kind number and layout.
+    /// Returns the bytes of a record with this kind number, layout and body, built without [`encode`]. The checksum is
+    /// that of `kind`.
     fn record(kind: RecordKind, [number, layout]: [u16; 2], body: &[u8]) -> Vec<u8> {
         [&MAGIC[..], &layout.to_be_bytes(), &number.to_be_bytes(), &checksum(kind, body), body].concat()
     }
 
-    /// A hand-written record of the accepted state.
+    /// Returns the bytes of a record of the accepted state with this layout and body, built without [`encode`].
     fn accepted(layout: u16, body: &[u8]) -> Vec<u8> {
         record(RecordKind::Accepted, [1, layout], body)
     }
@@ -218,48 +225,50 @@ mod tests {
     #[test]
     fn decode_reads_118d023_accepted_state_as_first_wire_version() {
         let (epoch, revision, known, task_set) = ([1; 16], 7, vec![2, 3], vec![4]);
-        let state = |version| Accepted {
+        let state = |version| AcceptedState {
             version,
             epoch: Epoch(epoch),
             revision: Revision(revision),
             known: known.clone(),
             task_set: task_set.clone(),
         };
-        let earlier = Accepted118d023 { epoch, revision, known: known.clone(), task_set: task_set.clone() };
-        let body = postcard::to_stdvec(&earlier).unwrap();
-        let read = |bytes: &[u8]| decode::<Accepted>(RecordKind::Accepted, bytes);
+        let old_state = Accepted118d023 { epoch, revision, known: known.clone(), task_set: task_set.clone() };
+        let body = postcard::to_stdvec(&old_state).unwrap();
+        let read = |bytes: &[u8]| decode::<AcceptedState>(RecordKind::Accepted, bytes);
         assert_eq!(read(&accepted(1, &body)), Ok(state(WireVersion::FIRST)), "without a version");
+        // The byte 1 is the first wire version, in front of the old body.
         assert_eq!(encode(RecordKind::Accepted, &state(WireVersion::FIRST)), accepted(2, &[&[1], &body[..]].concat()));
         for version in WireVersion::all() {
             assert_eq!(read(&encode(RecordKind::Accepted, &state(version))), Ok(state(version)), "{version}");
         }
-        // The wire version is the reported problem, whatever a later agent wrote after it.
-        let later = read(&accepted(2, &[9, 0xff, 0xff])).unwrap_err();
-        assert_eq!(later, Unreadable::Wire { found: postcard::from_bytes(&[9]).unwrap() });
-        let sentence = "a newer agent wrote it (wire version 9, this one reads up to 1): run that stemma-agent again, or remove the record when \
-             this one is to stay, which gets the state from its controller again";
-        assert_eq!(later.to_string(), sentence);
-        assert_eq!(read(&accepted(3, &body)), Err(Unreadable::Layout { found: 3, newest: 2 }));
-        assert_eq!(read(&accepted(2, &[])), Err(Unreadable::Torn));
+        // The agent reports the unknown wire version, even if the bytes after the version are malformed too.
+        let error = read(&accepted(2, &[9, 0xff, 0xff])).unwrap_err();
+        assert_eq!(error, RecordError::Wire { found: postcard::from_bytes(&[9]).unwrap() });
+        let message = "a newer agent wrote it (wire version 9, this one reads up to 1): run that stemma-agent again, or remove the record if \
+             this one should continue to run, which gets the state from its controller again";
+        assert_eq!(error.to_string(), message);
+        assert_eq!(read(&accepted(3, &body)), Err(RecordError::Layout { found: 3, newest: 2 }));
+        assert_eq!(read(&accepted(2, &[])), Err(RecordError::Torn));
     }
 
-    /// Asserts that a record with this kind number and layout encodes the value as these bytes (hexadecimal), and
-    /// decodes to it.
+    /// Asserts that [`encode`] and [`decode`] convert between the value and a record with this kind number, layout and
+    /// body. `hex` is the body in hexadecimal.
     fn assert_encoding<T: Serialize + DeserializeOwned + PartialEq + Debug>(
         kind: RecordKind,
-        head: [u16; 2],
+        kind_and_layout: [u16; 2],
         value: &T,
         hex: &str,
     ) {
         let digits: String = hex.split_whitespace().collect();
-        let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        let byte = |index: usize| u8::from_str_radix(&digits[index..index + 2], 16).unwrap();
         let body: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
-        let record = record(kind, head, &body);
-        assert_eq!(decode::<T>(kind, &record).as_ref(), Ok(value), "{kind:?}: hosts have it on their disks");
+        let record = record(kind, kind_and_layout, &body);
+        assert_eq!(decode::<T>(kind, &record).as_ref(), Ok(value), "{kind:?}: hosts have these bytes on their disks");
         assert_eq!(encode(kind, value), record, "{kind:?}: the form has changed without a new layout");
     }
 
-    /// The bytes of each record that holds wire types, with each field set. (Those of the accepted state are above.)
+    /// Compares the bytes of each record that contains wire types, with each field set. (The test of the accepted state
+    /// is `decode_reads_118d023_accepted_state_as_first_wire_version`.)
     ///
     /// Hosts have these bytes on disk. If a change of a type changes the bytes of a record, increase the layout of its
     /// kind in [`RecordKind::layout`], and let [`upgrade_layout`] convert the older bytes. Keep the bytes here as a
@@ -279,6 +288,7 @@ mod tests {
             duration_ms: 1000,
         };
         let hex = format!("01 ac02 {set_hex} 04 6d6f7464 07 03 776879 03 6f7574 02 2d61 e807");
+        // The two numbers are the number of the kind and the layout.
         assert_encoding(RecordKind::Results, [4, 1], &vec![result], &hex);
 
         let local = LocalState { paused: true, hold: Some((1_800_000_000, "exam".to_owned())), parked: Some("moved".to_owned()) };
@@ -296,17 +306,17 @@ mod tests {
         assert_encoding(RecordKind::Report, [11, 1], &report, &hex);
 
         let barrier = Barrier { task: "db".to_owned(), selector: "kind=node".to_owned() };
-        let open = OpenBarriers { task_set, revision: Revision(300), open: [barrier].into() };
+        let open_barriers = OpenBarriers { task_set, revision: Revision(300), open: [barrier].into() };
         let hex = format!("{set_hex} ac02 01 02 6462 09 6b696e643d6e6f6465");
-        assert_encoding(RecordKind::OpenBarriers, [9, 1], &open, &hex);
+        assert_encoding(RecordKind::OpenBarriers, [9, 1], &open_barriers, &hex);
 
-        let performed = TaskRecord { task_set, content: [6; 32], outcome: Outcome::Drifted, mends: vec![300, 1000] };
-        let progress = TaskProgress { tasks: [("motd".to_owned(), performed)].into() };
+        let task_record = TaskRecord { task_set, content: [6; 32], outcome: Outcome::Drifted, mends: vec![300, 1000] };
+        let progress = TaskProgress { tasks: [("motd".to_owned(), task_record)].into() };
         let hex = format!("01 04 6d6f7464 {set_hex} {} 07 02 ac02 e807", "06".repeat(32));
         assert_encoding(RecordKind::Progress, [2, 1], &progress, &hex);
     }
 
-    /// The bytes of each other record, with each field set.
+    /// Compares the bytes of each record without wire types, with each field set.
     #[test]
     fn records_of_agent_types_keep_encoding() {
         let content_hex = "07".repeat(32);
@@ -314,13 +324,19 @@ mod tests {
             let step = Step { task: "motd".to_owned(), content: [7; 32], state };
             assert_encoding(RecordKind::Step, [3, 1], &step, &format!("04 6d6f7464 {content_hex} 0{number}"));
         }
+        // The two numbers are the number of the kind and the layout.
         assert_encoding(RecordKind::Sequence, [5, 1], &300_u64, "ac02");
-        let one = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
-        let map = HostMapRecord { path: "/l".to_owned(), owned: one("a", "b"), writing: one("c", "d") };
+        let single_pair = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        let map = HostMapRecord { path: "/l".to_owned(), owned: single_pair("a", "b"), writing: single_pair("c", "d") };
         assert_encoding(RecordKind::HostMap, [6, 1], &map, "02 2f6c 01 01 61 01 62 01 01 63 01 64");
-        let names = |name: &str| BTreeSet::from([name.to_owned()]);
-        let told = HookSnapshot { labels: one("a", "b"), annotations: one("c", "d"), traits: names("T"), tags: names("t") };
-        assert_encoding(RecordKind::HookSnapshot, [7, 1], &told, "01 01 61 01 62 01 01 63 01 64 01 01 54 01 01 74");
+        let name_set = |name: &str| BTreeSet::from([name.to_owned()]);
+        let snapshot = HookSnapshot {
+            labels: single_pair("a", "b"),
+            annotations: single_pair("c", "d"),
+            traits: name_set("T"),
+            tags: name_set("t"),
+        };
+        assert_encoding(RecordKind::HookSnapshot, [7, 1], &snapshot, "01 01 61 01 62 01 01 63 01 64 01 01 54 01 01 74");
         let undo = UndoNote {
             task: "motd".to_owned(),
             path: "/m".to_owned(),
@@ -329,7 +345,7 @@ mod tests {
         };
         assert_encoding(RecordKind::Undo, [10, 1], &undo, "04 6d6f7464 02 2f6d 01 02 0102 01 00 ac02 a403");
         assert_encoding(RecordKind::SealKey, [12, 1], &[7_u8; 32], &content_hex);
-        assert_encoding(RecordKind::Refreshes, [13, 1], &names("motd"), "01 04 6d6f7464");
+        assert_encoding(RecordKind::Refreshes, [13, 1], &name_set("motd"), "01 04 6d6f7464");
         let reason = Reason { message: "why".to_owned(), output: "out".to_owned() };
         let reasons = BTreeMap::from([("motd".to_owned(), reason)]);
         assert_encoding(RecordKind::Reasons, [14, 1], &reasons, "01 04 6d6f7464 03 776879 03 6f7574");
@@ -339,6 +355,6 @@ mod tests {
         let dirs = BTreeMap::from([("/d".to_owned(), BTreeSet::from([0_u32, 300]))]);
         assert_encoding(RecordKind::StagingDirs, [18, 1], &dirs, "01 02 2f64 02 00 ac02");
         assert_encoding(RecordKind::DroppedResults, [19, 1], &300_u64, "ac02");
-        assert_encoding(RecordKind::WrittenFiles, [20, 1], &one("/m", "motd"), "01 02 2f6d 04 6d6f7464");
+        assert_encoding(RecordKind::WrittenFiles, [20, 1], &single_pair("/m", "motd"), "01 02 2f6d 04 6d6f7464");
     }
 }

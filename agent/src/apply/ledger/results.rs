@@ -8,15 +8,16 @@ use super::record::RecordKind;
 use super::{DROPPED_RESULTS, Ledger, SEQUENCE};
 use crate::host::HostError;
 
-/// Maximum number of batches stored without acknowledgement. Beyond it, the oldest are dropped and counted.
+/// Maximum number of stored batches of results that no controller has acknowledged. The agent deletes the oldest
+/// batches above this number, and counts their results.
 const MAX_BATCHES: usize = 1_000;
 
-/// Maximum sequence number that can be acknowledged. No host ever produces this number of results, and enough numbers remain
-/// above it for results that follow.
+/// Maximum sequence number that a controller can acknowledge. No host ever produces this many results, and enough
+/// sequence numbers remain above it for later results.
 const MAX_SEQUENCE: u64 = u64::MAX / 2;
 
 impl Ledger {
-    /// Returns the results that no controller has acknowledged, in order.
+    /// Returns the results that no controller has acknowledged, in the order of their sequence numbers.
     ///
     /// # Errors
     /// [`HostError`].
@@ -28,23 +29,24 @@ impl Ledger {
         Ok(results)
     }
 
-    /// Numbers results and stores them until they are acknowledged.
+    /// Gives new results their sequence numbers and stores them as one batch, until a controller acknowledges them.
+    /// Returns the results with their sequence numbers. An empty list is not stored.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn add_results(&self, mut results: Vec<TaskResult>) -> Result<Vec<TaskResult>, HostError> {
-        let Some(count) = results.len().checked_sub(1) else { return Ok(results) };
-        let first = self.reserve_sequences(count as u64 + 1)?;
-        for (sequence, result) in (first..).zip(&mut results) {
+        let Some(last_index) = results.len().checked_sub(1) else { return Ok(results) };
+        let first_sequence = self.reserve_sequences(last_index as u64 + 1)?;
+        for (sequence, result) in (first_sequence..).zip(&mut results) {
             result.sequence = sequence;
         }
-        self.write(&*self.results, &format!("{first:020}"), RecordKind::Results, &results)?;
+        self.write(&*self.results, &format!("{first_sequence:020}"), RecordKind::Results, &results)?;
         self.drop_oldest_results()?;
         Ok(results)
     }
 
-    /// Removes the results up to a sequence number, because the controller has stored them. Ignores a number above
-    /// `MAX_SEQUENCE`, because too few numbers would remain after it for further results.
+    /// Removes the stored results with sequence numbers up to `up_to`, because the controller has stored them. Ignores
+    /// an `up_to` above `MAX_SEQUENCE`, because too few sequence numbers would remain above it for later results.
     ///
     /// # Errors
     /// [`HostError`].
@@ -54,30 +56,33 @@ impl Ledger {
             return Ok(());
         }
         for name in self.batch_names()? {
-            let first = name.parse::<u64>().unwrap_or(0);
-            if first > up_to {
+            // The name of a batch is its first sequence number.
+            let first_sequence = name.parse::<u64>().unwrap_or(0);
+            if first_sequence > up_to {
                 break;
             }
             let batch: Vec<TaskResult> = Self::read(&*self.results, &name, RecordKind::Results)?.unwrap_or_default();
+            // A batch that cannot be read counts as empty. Its file was renamed, and so is not there to remove.
             if batch.last().is_none_or(|last| last.sequence <= up_to) {
                 if self.results.stat(&name)?.is_some() {
                     self.results.remove(&name)?;
                 }
             } else {
-                let rest: Vec<_> = batch.into_iter().filter(|result| result.sequence > up_to).collect();
-                self.write(&*self.results, &name, RecordKind::Results, &rest)?;
+                let unacknowledged: Vec<_> = batch.into_iter().filter(|result| result.sequence > up_to).collect();
+                self.write(&*self.results, &name, RecordKind::Results, &unacknowledged)?;
             }
         }
-        let next: u64 = self.next_sequence()?;
-        if next <= up_to {
-            // The controller knows results of this host that its ledger does not: the ledger was lost or created again.
-            // So that no number is used twice, numbers continue above the acknowledged one.
+        let next_sequence: u64 = self.next_sequence()?;
+        if next_sequence <= up_to {
+            // The controller has results that the ledger never numbered, so the host lost its ledger. The numbers
+            // continue above `up_to`, so that no number is used twice.
             self.put(&SEQUENCE, &(up_to + 1))?;
         }
         Ok(())
     }
 
-    /// Returns a sentence about results that were dropped before a controller stored them, or `None` if there are none.
+    /// Returns a sentence about results that this host deleted before a controller stored them (`MAX_BATCHES`). Returns
+    /// `None` if there are no such results.
     ///
     /// # Errors
     /// [`HostError`].
@@ -90,7 +95,7 @@ impl Ledger {
         Ok((count > 0).then_some(sentence))
     }
 
-    /// Resets the count of dropped results after it was reported to a controller.
+    /// Sets the count of dropped results to zero. The caller has reported the count to a controller.
     ///
     /// # Errors
     /// [`HostError`].
@@ -104,8 +109,8 @@ impl Ledger {
         Ok(names.into_iter().filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit())).collect())
     }
 
-    /// Removes the oldest batches above [`MAX_BATCHES`], and counts the results in them, so that they can be reported
-    /// as dropped.
+    /// Removes the oldest batches above [`MAX_BATCHES`]. Adds the number of their results to the stored count of
+    /// dropped results, which the agent reports.
     fn drop_oldest_results(&self) -> Result<(), HostError> {
         let batches = self.batch_names()?;
         let Some(surplus) = batches.len().checked_sub(MAX_BATCHES).filter(|surplus| *surplus > 0) else {
@@ -135,10 +140,11 @@ impl Ledger {
         Ok(self.get(&SEQUENCE)?.unwrap_or(1))
     }
 
-    /// Reserves `count` sequence numbers that were never used, and returns the first.
+    /// Reserves `count` sequence numbers that were never used, and returns the first of them. The stored results are
+    /// read too, in case the record of the next number was lost.
     fn reserve_sequences(&self, count: u64) -> Result<u64, HostError> {
-        let stored = self.results()?.last().map_or(0, |last| last.sequence);
-        let first = self.next_sequence()?.max(stored + 1);
+        let last_stored = self.results()?.last().map_or(0, |last| last.sequence);
+        let first = self.next_sequence()?.max(last_stored + 1);
         self.put(&SEQUENCE, &(first + count))?;
         Ok(first)
     }

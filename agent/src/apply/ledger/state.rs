@@ -9,11 +9,12 @@ use stemma_wire::message::desired::{Barrier, Known, TaskSet};
 use stemma_wire::message::observed::Outcome;
 use stemma_wire::message::{Epoch, Message, PartDigest, Revision, WireVersion, decode_part, digest_part};
 
-/// A verified desired state, with both parts as they were sent.
+/// A desired state that the agent has verified and accepted. It contains the two parts (known and task set) as the
+/// bytes that the controller sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Accepted {
-    /// The wire version of the parts, of their digests, and of the profile that the task set names. This is the first
-    /// field, so that an agent can read it before it knows how to read the rest.
+pub struct AcceptedState {
+    /// The wire version of the parts, of their digests, and of the profile (the list of tasks) that the task set names.
+    /// This is the first field, so that an agent can read the version before it reads the other fields.
     pub version: WireVersion,
     /// The epoch of the controller's store.
     pub epoch: Epoch,
@@ -25,11 +26,10 @@ pub struct Accepted {
     pub task_set: Vec<u8>,
 }
 
-impl Accepted {
-    /// Returns what the agent reports to the controller about this desired state: its revision and the digests of its
-    /// parts.
+impl AcceptedState {
+    /// Returns the epoch, the revision and the digests of this desired state. The agent reports them to the controller.
     #[must_use]
-    pub fn held(&self) -> HeldDesired {
+    pub fn held_desired(&self) -> HeldDesired {
         HeldDesired {
             epoch: self.epoch,
             revision: self.revision,
@@ -38,13 +38,14 @@ impl Accepted {
         }
     }
 
-    /// Returns whether both parts are readable.
+    /// Returns whether this agent can decode both parts.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         read_part::<Known>(self.version, &self.known).is_some() && read_part::<TaskSet>(self.version, &self.task_set).is_some()
     }
 
-    /// Decodes both parts. A part that cannot be read becomes an empty one, so check [`Self::is_readable`] first.
+    /// Decodes both parts. The result has an empty part in place of an unreadable part, so the caller checks
+    /// [`Self::is_readable`] first.
     #[must_use]
     pub fn desired(&self) -> Desired {
         Desired {
@@ -59,62 +60,67 @@ impl Accepted {
 /// A decoded desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
-    /// The wire version in which the controller sent this state and the profile that the task set names.
+    /// The wire version in which the controller encoded this state, and also the profile (the list of tasks) that the
+    /// task set names.
     pub version: WireVersion,
-    /// Labels, traits and lifecycle fields, which reach the host at once.
+    /// The labels, traits and lifecycle fields. The controller sends them to the host at once.
     pub known: Known,
-    /// What the host runs, which reaches the host only when it is released.
+    /// The tasks of the host with their inputs. The controller sends them only when it releases them to the host.
     pub task_set: TaskSet,
-    /// The digest of the task set, as results name it.
+    /// The digest of the task set. Each task result contains the digest of its task set.
     pub digest: PartDigest,
 }
 
 impl Desired {
-    /// Returns the effective mode: the lower of the ceiling and the task set's mode.
+    /// Returns the effective mode: the lower of the task set's mode and the ceiling (the node's highest allowed mode).
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.known.ceiling.min(self.task_set.mode)
     }
 
-    /// Returns whether a hold or a pause keeps the first task set from the node, so that the node only has its labels.
-    /// This is recognized by the task set: with every released task set, even one without tasks, the controller sends a
-    /// profile and the version of its digest. Without a hold or a pause, an empty task set means that no level names a
-    /// release. The controller does not tell a host that a requirement withholds its task set, so this returns `false`
-    /// then.
+    /// Returns whether the node is held or paused before it received its first task set, so that it has only labels.
+    ///
+    /// A released task set, even one without tasks, has a profile and a digest version. So a task set without both was
+    /// not released. If the node is neither held nor paused, such a task set only means that no level names a release.
+    /// An unmet requirement can also withhold the first task set. The host does not know this, so the result is then
+    /// `false`.
     #[must_use]
     pub fn is_unreleased(&self) -> bool {
         let Known { group, hold, paused, .. } = &self.known;
+        // A node in no group has no task set that could be withheld.
         let is_withheld = !group.is_empty() && (hold.is_some() || *paused);
         is_withheld && self.task_set.profile.is_none() && self.task_set.digest_version == 0
     }
 }
 
-/// Decodes a part of a desired state, or a profile, of this version. Returns `None` if this agent cannot read it.
+/// Decodes a part of a desired state, or a profile (the list of tasks), that is encoded in this wire version. Returns
+/// `None` if this agent cannot read the bytes.
 pub(crate) fn read_part<M: Message>(version: WireVersion, bytes: &[u8]) -> Option<M> {
     decode_part(version, bytes).ok()
 }
 
-/// The progress of the tasks on this host.
+/// The last outcomes of the tasks on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskProgress {
-    /// The tasks by id.
+    /// The records of the tasks, by task id.
     pub tasks: BTreeMap<String, TaskRecord>,
 }
 
-/// How a task last ended, and for which content.
+/// The last outcome of a task, and the content (definition and inputs) with which the task ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRecord {
-    /// The task set for which the task was last reported.
+    /// The digest of the task set for which the agent last reported a result of the task.
     pub task_set: PartDigest,
     /// Digest of the task's definition and inputs.
     pub content: [u8; 32],
-    /// How the task ended.
+    /// The outcome of the task.
     pub outcome: Outcome,
-    /// When this content was last mended, in seconds since 1970. At most three times, oldest first.
+    /// The times at which the task last mended drift with this content, in seconds since 1970. The list has at most
+    /// three times, the oldest first.
     pub mends: Vec<u64>,
 }
 
-/// Why a task ended as it did, for people on the host.
+/// The reason for the last outcome of a task, for people on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// The reason as one sentence.
@@ -123,12 +129,13 @@ pub struct Reason {
     pub output: String,
 }
 
-/// The journal entry of a task whose effect cannot be checked on the host: a command without guards.
+/// The journal entry of a command without guards (`creates`, `unless`, `only_if`). The agent cannot check the effect of
+/// such a command on the host, so it records whether the command ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// Id of the task.
     pub task: String,
-    /// Digest of the task's definition and inputs. With another content the task is a new step, which has not run yet.
+    /// Digest of the task's definition and inputs. A task with another digest is a new step, which has not run yet.
     pub content: [u8; 32],
     /// The state of the step.
     pub state: StepState,
@@ -137,31 +144,33 @@ pub struct Step {
 /// The state of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepState {
-    /// The command was about to start when this was written. If a check finds this state, it is unknown whether and how
-    /// the command ended.
+    /// The agent writes this state directly before it starts the command. If the agent later finds this state on disk,
+    /// it does not know whether the command ran or how the command ended.
     Begun,
     /// The command succeeded, or a person confirmed that it did.
     Done,
     /// The command ended and did not succeed.
     Failed,
-    /// The command was begun and is not known to have ended. It does not run again until a person resolves this with
-    /// `resolve-unknown`.
+    /// The agent does not know whether the command ran to its end. The command does not run again until a person
+    /// records its outcome with `stemma-agent resolve-unknown`.
     Unknown,
 }
 
-/// The keys of the host label map that the agent owns, with the values that it wrote.
+/// The keys that the agent owns in the host label map, with the values that it wrote. The map is a file to which other
+/// programs also write labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostMapRecord {
     /// The path of the map.
     pub path: String,
     /// The values that the agent wrote, by key.
     pub owned: BTreeMap<String, String>,
-    /// The keys and values that the agent is about to write. Set before the map is replaced and cleared afterwards, so
-    /// that a crash in between leaves no key without an owner.
+    /// The keys and values that the agent is about to write. The agent records them before it replaces the map, and
+    /// clears them afterwards. So after a crash in between, the record still names every key of the agent.
     pub writing: BTreeMap<String, String>,
 }
 
-/// The last snapshot that the hooks received, from which the next change is computed.
+/// The state of the node at the last run of the hooks (programs that the agent runs after a change). The agent compares
+/// this snapshot with the current state to find the next change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookSnapshot {
     /// The effective labels of the node.
@@ -170,11 +179,11 @@ pub struct HookSnapshot {
     pub annotations: BTreeMap<String, String>,
     /// The traits of the node.
     pub traits: BTreeSet<String>,
-    /// The tags of the node, as `NAME` or `NAME:VALUE_CLASS`, and its primaries, as `primary-NAME`.
+    /// The tags of the node, as `NAME` or `NAME:VALUE`, and its primaries, as `primary-NAME`.
     pub tags: BTreeSet<String>,
 }
 
-/// The barriers that a controller reported as open, for one task set.
+/// The barriers of one task set that a controller reported as open: the tasks behind them may run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenBarriers {
     /// Digest of the task set for which the barriers are open.
@@ -185,15 +194,15 @@ pub struct OpenBarriers {
     pub open: BTreeSet<Barrier>,
 }
 
-/// The file at a path before a task replaced it.
+/// A copy of a file from before a task replaced it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoNote {
     /// Id of the task that replaced the file.
     pub task: String,
     /// The path of the file.
     pub path: String,
-    /// The bytes of the file, or `None` if there was none.
+    /// The content of the file before the task, or `None` if no file existed.
     pub bytes: Option<Vec<u8>>,
-    /// Owner, group and mode, if there was a file.
+    /// Owner id, group id and mode of the file before the task, or `None` if no file existed.
     pub attributes: Option<(u32, u32, u32)>,
 }

@@ -11,8 +11,9 @@ fn ledger(host: &MemoryHost) -> Ledger {
     Ledger::open(Rc::new(host.clone())).unwrap()
 }
 
-fn accepted(revision: u64) -> Accepted {
-    Accepted {
+/// Returns an accepted desired state of this revision, with empty parts.
+fn accepted_state(revision: u64) -> AcceptedState {
+    AcceptedState {
         version: WireVersion::FIRST,
         epoch: Epoch([1; 16]),
         revision: Revision(revision),
@@ -21,7 +22,7 @@ fn accepted(revision: u64) -> Accepted {
     }
 }
 
-/// A result of a task, without a sequence number.
+/// Returns a result of this task. The sequence number is 0, because the ledger assigns the number.
 pub(crate) fn result(task: &str) -> TaskResult {
     TaskResult {
         sequence: 0,
@@ -41,23 +42,24 @@ fn sequences(ledger: &Ledger) -> Vec<u64> {
 
 #[test]
 fn f13_ledger_sets_aside_unusable_record_when_opened() {
+    // An empty file, a file without a header, and a record that a newer agent wrote.
     for damage in ["", "torn", "stemmaL\n\u{0}\u{9}future, whatever follows here, at least as long as a head is"] {
         let host = MemoryHost::new();
-        ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
+        ledger(&host).put(&ACCEPTED, &accepted_state(1)).unwrap();
         host.put("/var/lib/stemma-agent/apply/accepted", damage);
         assert_eq!(ledger(&host).accepted().unwrap(), None, "{damage:?}");
         assert_eq!(host.text("/var/lib/stemma-agent/apply/accepted.set-aside").as_deref(), Some(damage));
-        ledger(&host).put(&ACCEPTED, &accepted(2)).unwrap();
-        assert_eq!(ledger(&host).accepted().unwrap(), Some(accepted(2)));
+        ledger(&host).put(&ACCEPTED, &accepted_state(2)).unwrap();
+        assert_eq!(ledger(&host).accepted().unwrap(), Some(accepted_state(2)));
     }
 }
 
 #[test]
-fn y02_get_succeeds_when_another_command_set_record_aside() {
+fn y02_set_aside_succeeds_when_another_command_was_faster() {
     let host = MemoryHost::new();
     let ledger = ledger(&host);
     host.put("/var/lib/stemma-agent/apply/accepted", "torn");
-    for _ in ["the first", "the other"] {
+    for _ in ["the first command", "the second command"] {
         Ledger::set_aside(&*ledger.dir, "accepted", "it is torn").unwrap();
     }
     assert_eq!(host.text("/var/lib/stemma-agent/apply/accepted.set-aside").as_deref(), Some("torn"));
@@ -66,20 +68,20 @@ fn y02_get_succeeds_when_another_command_set_record_aside() {
 #[test]
 fn f03_put_leaves_old_or_new_state_when_power_fails() {
     let host = MemoryHost::new();
-    ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
+    ledger(&host).put(&ACCEPTED, &accepted_state(1)).unwrap();
     host.restart();
-    ledger(&host).put(&ACCEPTED, &accepted(2)).unwrap();
+    ledger(&host).put(&ACCEPTED, &accepted_state(2)).unwrap();
     let calls = host.calls();
-    assert!(calls >= 5, "a file is made, written, given a mode, synced, renamed: {calls}");
+    assert!(calls >= 5, "a file is created, written, given a mode, synced, renamed: {calls}");
     for call in 0..=calls {
         let host = MemoryHost::new();
-        ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
+        ledger(&host).put(&ACCEPTED, &accepted_state(1)).unwrap();
         host.restart();
         host.crash_before(call);
-        let done = ledger(&host).put(&ACCEPTED, &accepted(2)).is_ok();
+        let is_stored = ledger(&host).put(&ACCEPTED, &accepted_state(2)).is_ok();
         host.cut_power();
-        let found = ledger(&host).accepted().unwrap().expect("one of the two");
-        assert!(found == accepted(2) || (found == accepted(1) && !done), "died before call {call}");
+        let state = ledger(&host).accepted().unwrap().expect("the old or the new state is readable");
+        assert!(state == accepted_state(2) || (state == accepted_state(1) && !is_stored), "crashed before call {call}");
     }
 }
 
@@ -94,21 +96,22 @@ fn results_keep_sequence_until_acknowledged() {
     ledger(&host).acknowledge(3).unwrap();
     assert_eq!(sequences(&ledger(&host)), Vec::<u64>::new());
     ledger(&host).add_results(vec![result("d")]).unwrap();
-    assert_eq!(sequences(&ledger(&host)), [4], "a number never returns");
+    assert_eq!(sequences(&ledger(&host)), [4], "a sequence number is never used twice");
 }
 
+/// The ledger stores at most 1000 batches of results. Each batch of this test has two results.
 #[test]
 fn x01_ledger_drops_and_counts_oldest_results_when_unacknowledged() {
     let host = MemoryHost::new();
-    let kept = ledger(&host);
+    let open_ledger = ledger(&host);
     let add = |batches: usize| {
         for _ in 0..batches {
-            kept.add_results(vec![result("a"), result("b")]).unwrap();
+            open_ledger.add_results(vec![result("a"), result("b")]).unwrap();
         }
     };
     // Reads the count from disk, like another process.
     let dropped = || ledger(&host).dropped_results().unwrap();
-    let sentence = |count: u64| {
+    let expected_finding = |count: u64| {
         format!(
             "{count} task results were dropped on this host before a controller stored them (at most 1000 batches wait): what the controller shows of \
              these tasks may be older than what was done"
@@ -117,11 +120,11 @@ fn x01_ledger_drops_and_counts_oldest_results_when_unacknowledged() {
     add(1000);
     assert_eq!(dropped(), None);
     add(2);
-    assert_eq!(sequences(&kept), (5..=2004).collect::<Vec<_>>());
-    assert_eq!(dropped(), Some(sentence(4)));
+    assert_eq!(sequences(&open_ledger), (5..=2004).collect::<Vec<_>>());
+    assert_eq!(dropped(), Some(expected_finding(4)));
     add(1);
-    assert_eq!(dropped(), Some(sentence(6)));
-    kept.reset_dropped_results().unwrap();
+    assert_eq!(dropped(), Some(expected_finding(6)));
+    open_ledger.reset_dropped_results().unwrap();
     assert_eq!(dropped(), None);
 }
 
@@ -131,9 +134,9 @@ fn sequence_continues_above_acknowledged_when_ledger_is_new() {
     ledger(&host).acknowledge(70).unwrap();
     ledger(&host).add_results(vec![result("a")]).unwrap();
     assert_eq!(sequences(&ledger(&host)), [71]);
-    // A sequence number that leaves none above it cannot be a host's.
-    for beyond in [u64::MAX, u64::MAX - 1] {
-        ledger(&host).acknowledge(beyond).unwrap();
+    // The ledger ignores a sequence number that leaves no larger number for later results. No host can have sent it.
+    for sequence in [u64::MAX, u64::MAX - 1] {
+        ledger(&host).acknowledge(sequence).unwrap();
         ledger(&host).add_results(vec![result("b")]).unwrap();
     }
     assert_eq!(sequences(&ledger(&host)), [71, 72, 73]);
@@ -142,9 +145,9 @@ fn sequence_continues_above_acknowledged_when_ledger_is_new() {
 #[test]
 fn put_writes_nothing_when_value_is_equal() {
     let host = MemoryHost::new();
-    ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
+    ledger(&host).put(&ACCEPTED, &accepted_state(1)).unwrap();
     host.restart();
-    ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
+    ledger(&host).put(&ACCEPTED, &accepted_state(1)).unwrap();
     assert_eq!(host.calls(), 0);
 }
 
@@ -156,19 +159,20 @@ fn s68_body_is_discarded_when_changed_at_rest() {
     assert_eq!(ledger(&host).body(hash).unwrap().as_deref(), Some(&b"body"[..]));
     host.put(&format!("/var/lib/stemma-agent/apply/bodies/{hash}"), "bodY");
     assert_eq!(ledger(&host).body(hash).unwrap(), None);
-    assert!(!ledger(&host).has_body(hash).unwrap(), "it is wanted again");
+    assert!(!ledger(&host).has_body(hash).unwrap(), "the agent must fetch the body again");
 }
 
 #[test]
 fn x05_sweep_removes_unfinished_files_next_to_identity() {
     let host = MemoryHost::new();
-    let left = ["/var/lib/stemma-agent/.stemma-0123456789abcdef", "/var/lib/stemma-agent/apply/undo/.stemma-0123456789abcdef"];
-    for path in left {
+    let leftovers =
+        ["/var/lib/stemma-agent/.stemma-0123456789abcdef", "/var/lib/stemma-agent/apply/undo/.stemma-0123456789abcdef"];
+    for path in leftovers {
         host.put(path, "half");
     }
     host.put("/var/lib/stemma-agent/identity.json", "{}");
     ledger(&host).sweep().unwrap();
-    assert_eq!(left.map(|path| host.text(path)), [None, None]);
+    assert_eq!(leftovers.map(|path| host.text(path)), [None, None]);
     assert_eq!(host.text("/var/lib/stemma-agent/identity.json").as_deref(), Some("{}"));
 }
 
@@ -179,12 +183,12 @@ fn y02_applying_file_is_removed_at_task_end_and_at_start() {
     let dir = root.path().join("var/lib/stemma-agent/apply");
     let is_applying =
         |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().to_string_lossy().starts_with("applying-");
-    let files = || std::fs::read_dir(&dir).unwrap().map(is_applying).filter(|is| *is).count();
-    let applying = ledger.mark_applying("t");
-    assert_eq!(files(), 1);
-    drop(applying);
-    assert_eq!(files(), 0);
+    let applying_count = || std::fs::read_dir(&dir).unwrap().map(is_applying).filter(|is_match| *is_match).count();
+    let guard = ledger.mark_applying("t");
+    assert_eq!(applying_count(), 1);
+    drop(guard);
+    assert_eq!(applying_count(), 0);
     std::fs::write(dir.join("applying-0123456789abcdef0123456789abcdef"), "").unwrap();
     ledger.sweep().unwrap();
-    assert_eq!(files(), 0);
+    assert_eq!(applying_count(), 0);
 }

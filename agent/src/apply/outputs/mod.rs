@@ -24,50 +24,54 @@ const FILE_MODE: u32 = 0o644;
 /// Mode of `/run/stemma` and its directories.
 const DIR_MODE: u32 = 0o755;
 
-/// Maximum size of an output, in bytes. 64 KiB of labels, even with each character escaped, are far below it.
+/// Maximum size of an output file, in bytes. It is far above the maximum of 64 KiB of labels, even if each character is
+/// escaped.
 const MAX_OUTPUT_BYTES: u64 = 1024 * 1024;
 
 /// The result of writing the outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputsResult {
-    /// Findings about files that were written or are not wanted.
+    /// Sentences for people about single labels and tags. Also the errors of the host label map if it need not be
+    /// written.
     pub findings: Vec<String>,
-    /// Wanted files that could not be written, and why.
+    /// Sentences about files that could not be written, each with the reason.
     pub unwritten: Vec<String>,
-    /// True if `unwritten` has a file of `/run/stemma`.
+    /// True if `unwritten` contains a sentence about a file of `/run/stemma`.
     pub is_run_dir_incomplete: bool,
 }
 
 impl OutputsResult {
-    /// Returns the result for files of which none could be written, with the reason.
+    /// Returns a result whose only entry is this reason why a file was not written.
     fn none_written(why: String) -> Self {
         Self { unwritten: vec![why], ..Self::default() }
     }
 
-    /// Returns all findings as one list.
+    /// Returns all sentences as one list, the unwritten files first.
     #[must_use]
     pub fn into_findings(self) -> Vec<String> {
         [self.unwritten, self.findings].concat()
     }
 }
 
-/// Writes `/run/stemma` and the host label map. A file that cannot be written is reported, and the others are written
-/// nevertheless. `before` is the known part that this host held before `now`.
-pub fn write(host: &dyn Host, ledger: &Ledger, config: &AgentConfig, now: &Desired, before: Option<&Known>) -> OutputsResult {
-    let mut result = match write_run_dir(host, &now.known, &now.task_set) {
+/// Writes the files of `/run/stemma` and the host label map from a desired state. If a file cannot be written, reports
+/// this in the result and still writes the other files.
+///
+/// `old` is the known part (the labels) of the desired state that this host had before.
+pub fn write(host: &dyn Host, ledger: &Ledger, config: &AgentConfig, desired: &Desired, old: Option<&Known>) -> OutputsResult {
+    let mut result = match write_run_dir(host, &desired.known, &desired.task_set) {
         Ok(findings) => OutputsResult { findings, ..OutputsResult::default() },
         Err(error) => OutputsResult {
             is_run_dir_incomplete: true,
             ..OutputsResult::none_written(format!("{}: {}", paths::RUN, error.sentence()))
         },
     };
-    let (labels, old_labels) = (host_map::flowing_labels(&now.known), before.map(host_map::flowing_labels));
-    // If the agent wants no keys in the map and owns none there, a map that cannot be written is only a finding, and
-    // the write is not tried again.
-    let is_wanted = now.mode() == Mode::Apply && (!labels.is_empty() || host_map::may_own_keys(ledger));
-    let map = host_map::write(host, ledger, &config.host_label_map, &labels, old_labels.as_ref(), now.mode());
+    let (labels, old_labels) = (host_map::labels_for_host_map(&desired.known), old.map(host_map::labels_for_host_map));
+    // If the agent has no labels for the map and owns no keys in it, a failed write of the map is only a finding. The
+    // caller then does not try again.
+    let must_write_map = desired.mode() == Mode::Apply && (!labels.is_empty() || host_map::may_own_keys(ledger));
+    let map = host_map::write(host, ledger, &config.host_label_map, &labels, old_labels.as_ref(), desired.mode());
     let map = map.unwrap_or_else(|error| OutputsResult::none_written(format!("host label map: {}", error.sentence())));
-    if is_wanted {
+    if must_write_map {
         result.unwritten.extend(map.unwritten);
         result.findings.extend(map.findings);
     } else {
@@ -76,7 +80,8 @@ pub fn write(host: &dyn Host, ledger: &Ledger, config: &AgentConfig, now: &Desir
     result
 }
 
-/// Writes `/run/stemma`, in every mode.
+/// Writes the files of `/run/stemma`, whatever the mode of the host is. Returns sentences about labels and tags that
+/// cannot be in these files.
 ///
 /// # Errors
 /// [`HostError`] of the first file that cannot be written. The files after it are still written.
@@ -95,13 +100,14 @@ pub fn write_run_dir(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Resu
     ] {
         result = result.and(write_changed(host, &*dir, name, text.as_bytes()));
     }
-    let (tags, unusable) = text::tags(&task_set.tags, &task_set.primaries);
-    findings.extend(unusable);
+    let (tags, tag_findings) = text::tags(&task_set.tags, &task_set.primaries);
+    findings.extend(tag_findings);
     result.and(write_tags(host, &tags))?;
     Ok(findings)
 }
 
-/// Opens a directory of the agent that everybody on the host may enter. Corrects its mode if necessary.
+/// Opens a directory of the agent, or creates it. Sets its mode to [`DIR_MODE`], so that everybody on the host may
+/// enter it.
 fn open_dir(host: &dyn Host, path: &HostPath) -> Result<Box<dyn Dir>, HostError> {
     let dir = ensure_dir(host, path, DIR_MODE)?;
     let stat = host.parent_dir(path)?.map(|parent| parent.stat(path.name())).transpose()?.flatten();
@@ -111,8 +117,8 @@ fn open_dir(host: &dyn Host, path: &HostPath) -> Result<Box<dyn Dir>, HostError>
     Ok(dir)
 }
 
-/// Writes one file for each tag into `/run/stemma/tags` and removes the files of other names. Goes on after a file that
-/// cannot be written, and returns the first error.
+/// Writes one file for each tag into `/run/stemma/tags`, and removes all other files there. If a file cannot be
+/// written, still writes the others, and then returns the first error.
 fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), HostError> {
     let path = HostPath::from_static("/run/stemma/tags");
     let dir = open_dir(host, &path)?;
@@ -121,25 +127,25 @@ fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), Ho
     for (tag, value) in tags {
         result = result.and(write_changed(host, &*dir, tag, value.as_bytes()));
     }
-    let mut removed = false;
+    let mut has_removed = false;
     for name in dir.names()? {
         if !tags.contains_key(&name) && dir.stat(&name)?.is_some_and(|stat| stat.kind != FileKind::Directory) {
             match dir.remove(&name) {
-                Ok(()) => removed = true,
-                // Another command of the agent was faster: it removed the file, or renamed a temporary file.
+                Ok(()) => has_removed = true,
+                // Another command of the agent has removed the file, or renamed this temporary file.
                 Err(error) if error.has_kind(ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }
     }
-    result.and(if removed { dir.sync() } else { Ok(()) })
+    result.and(if has_removed { dir.sync() } else { Ok(()) })
 }
 
-/// Writes a file of the agent unless it has these bytes and its mode already. Any other object at its path (a link, a
-/// FIFO, a file with other rights) is replaced.
+/// Writes a file of the agent, unless the file has these bytes and the mode [`FILE_MODE`] already. Replaces any other
+/// object with this name, such as a link, a FIFO, or a file with another mode.
 fn write_changed(host: &dyn Host, dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<(), HostError> {
-    let is_plain = dir.stat(name)?.is_some_and(|stat| stat.kind == FileKind::File && stat.mode == FILE_MODE && stat.links == 1);
-    if is_plain && dir.read(name, MAX_OUTPUT_BYTES).is_ok_and(|present| present.as_deref() == Some(bytes)) {
+    let is_regular = dir.stat(name)?.is_some_and(|stat| stat.kind == FileKind::File && stat.mode == FILE_MODE && stat.links == 1);
+    if is_regular && dir.read(name, MAX_OUTPUT_BYTES).is_ok_and(|current_bytes| current_bytes.as_deref() == Some(bytes)) {
         return Ok(());
     }
     replace(host, dir, name, bytes, &Attributes::with_mode(FILE_MODE))

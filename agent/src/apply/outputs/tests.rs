@@ -8,7 +8,8 @@ use super::*;
 use crate::apply::testing::TestTaskSet;
 use crate::host::memory::MemoryHost;
 
-fn known(labels: &[(&str, &str)]) -> Known {
+/// Returns the known part of a desired state with these labels, one annotation and two traits.
+fn known_part(labels: &[(&str, &str)]) -> Known {
     let label = |value: &str| KnownLabel { value: value.into(), to_host: false, origin: String::new() };
     Known {
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), label(value))).collect(),
@@ -22,7 +23,7 @@ fn known(labels: &[(&str, &str)]) -> Known {
 fn write_creates_files_for_services() {
     let host = MemoryHost::new();
     let task_set = TaskSet { tags: vec!["mysql:1".into(), "nginx".into()], ..TaskSet::default() };
-    assert_eq!(write_run_dir(&host, &known(&[("tier", "gold"), ("ntp", "n")]), &task_set).unwrap(), Vec::<String>::new());
+    assert_eq!(write_run_dir(&host, &known_part(&[("tier", "gold"), ("ntp", "n")]), &task_set).unwrap(), Vec::<String>::new());
     for (file, text) in [
         ("labels.json", "{\"ntp\":\"n\",\"tier\":\"gold\"}\n"),
         ("annotations.json", "{\"a\":\"b\\n\"}\n"),
@@ -34,11 +35,11 @@ fn write_creates_files_for_services() {
         assert_eq!(host.text(&format!("/run/stemma/{file}")).as_deref(), Some(text), "{file}");
     }
     let task_set = TaskSet { tags: vec!["nginx".into()], ..TaskSet::default() };
-    write_run_dir(&host, &known(&[]), &task_set).unwrap();
+    write_run_dir(&host, &known_part(&[]), &task_set).unwrap();
     assert_eq!(host.list("/run/stemma/tags"), ["nginx"]);
     host.restart();
-    write_run_dir(&host, &known(&[]), &task_set).unwrap();
-    assert_eq!(host.calls(), 0, "what is equal is not written again");
+    write_run_dir(&host, &known_part(&[]), &task_set).unwrap();
+    assert_eq!(host.calls(), 0, "equal files are not written again");
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn write_sweeps_leftovers_when_killed_before() {
         host.put(leftover, "half");
     }
     host.put("/run/stemma/.another", "not the agent's");
-    write_run_dir(&host, &known(&[]), &TaskSet::default()).unwrap();
+    write_run_dir(&host, &known_part(&[]), &TaskSet::default()).unwrap();
     let names = ["annotations.json", "labels.env", "labels.json", "tags", "traits"];
     assert_eq!(host.list("/run/stemma"), [&[".another"], &names[..]].concat());
     assert_eq!(host.list("/run/stemma/tags"), Vec::<String>::new());
@@ -61,7 +62,7 @@ fn write_replaces_foreign_object_at_output_path() {
     host.put_special("/run/stemma/traits");
     host.put("/run/stemma/labels.env", "edited");
     host.put_link("/run/stemma/tags/odd");
-    write_run_dir(&host, &known(&[]), &TaskSet::default()).unwrap();
+    write_run_dir(&host, &known_part(&[]), &TaskSet::default()).unwrap();
     assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{}\n"));
     assert_eq!(host.text("/run/stemma/traits").as_deref(), Some("HW_A\nHW_B\n"));
     assert_eq!(host.text("/run/stemma/labels.env").as_deref(), Some(""));
@@ -71,7 +72,7 @@ fn write_replaces_foreign_object_at_output_path() {
 #[test]
 fn write_corrects_mode_of_directories_when_unreadable() {
     let host = MemoryHost::new();
-    write_run_dir(&host, &known(&[]), &TaskSet::default()).unwrap();
+    write_run_dir(&host, &known_part(&[]), &TaskSet::default()).unwrap();
     for dir in ["/run/stemma", "/run/stemma/tags"] {
         let path = HostPath::from_static(dir);
         let mode = || {
@@ -79,19 +80,19 @@ fn write_corrects_mode_of_directories_when_unreadable() {
             host.dir(&parent).unwrap().unwrap().stat(path.name()).unwrap().unwrap().mode
         };
         host.chmod(dir, 0o700);
-        write_run_dir(&host, &known(&[]), &TaskSet::default()).unwrap();
+        write_run_dir(&host, &known_part(&[]), &TaskSet::default()).unwrap();
         assert_eq!(mode(), 0o755, "{dir}");
     }
 }
 
-/// Earlier, a wanted file that could not be written was only a finding, and the host counted as converged.
+/// Regression test: a file that the agent could not write was only a finding, and the host counted as converged.
 #[test]
 fn y06_write_separates_failed_outputs_from_findings() {
     let expected = "host label map: /etc/stemma/node-labels is a device, socket or FIFO, where a regular file was expected: move it away, or \
                       name another path";
     for (has_map_label, mode, unwritten) in [
         (true, Mode::Apply, vec![expected]),
-        // No label goes into the map.
+        // No label belongs in the map.
         (false, Mode::Apply, vec![]),
         (true, Mode::Noop, vec![]),
         (true, Mode::Observe, vec![]),
@@ -101,9 +102,9 @@ fn y06_write_separates_failed_outputs_from_findings() {
         let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
         let mut desired = TestTaskSet::default().label("tier", "gold").mode(mode).desired();
         desired.known.labels.values_mut().for_each(|label| label.to_host = has_map_label);
-        let written = write(&host, &ledger, &AgentConfig::default(), &desired, None);
-        assert_eq!(written.unwritten, unwritten, "{has_map_label} {mode:?}");
-        assert_eq!(written.into_findings(), [expected], "it is said in any case: {has_map_label} {mode:?}");
+        let result = write(&host, &ledger, &AgentConfig::default(), &desired, None);
+        assert_eq!(result.unwritten, unwritten, "{has_map_label} {mode:?}");
+        assert_eq!(result.into_findings(), [expected], "the failure is a finding in each mode: {has_map_label} {mode:?}");
         assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"tier\":\"gold\"}\n"));
     }
     // A label that must be removed from the map is still there.
@@ -114,6 +115,6 @@ fn y06_write_separates_failed_outputs_from_findings() {
     assert_eq!(write(&host, &ledger, &AgentConfig::default(), &desired, None), OutputsResult::default());
     host.delete("/etc/stemma/node-labels");
     host.put_special("/etc/stemma/node-labels");
-    let written = write(&host, &ledger, &AgentConfig::default(), &TestTaskSet::default().desired(), None);
-    assert_eq!(written.unwritten, [expected]);
+    let result = write(&host, &ledger, &AgentConfig::default(), &TestTaskSet::default().desired(), None);
+    assert_eq!(result.unwritten, [expected]);
 }

@@ -13,7 +13,7 @@ pub fn json(map: &BTreeMap<&str, &str>) -> String {
     text
 }
 
-/// Returns the items in sorted order, one per line.
+/// Returns the items as lines, in sorted order.
 #[must_use]
 pub fn lines(items: &[String]) -> String {
     let mut sorted: Vec<_> = items.iter().map(String::as_str).collect();
@@ -21,10 +21,11 @@ pub fn lines(items: &[String]) -> String {
     sorted.iter().flat_map(|item| [*item, "\n"]).collect()
 }
 
-/// Returns `labels.env` for a unit's `EnvironmentFile=`, and findings about labels that cannot be in it.
+/// Returns the content of `labels.env`, which a systemd unit can name as `EnvironmentFile=`. Also returns findings
+/// about labels that the file cannot contain.
 ///
-/// If two label keys become the same variable name, neither is written. Otherwise the order of the keys would decide
-/// which value a unit gets.
+/// If two label keys become the same variable name, the file contains neither of them. Otherwise the order of the keys
+/// would decide which value a unit gets.
 #[must_use]
 pub fn env(labels: &BTreeMap<&str, &str>) -> (String, Vec<String>) {
     let mut by_name: BTreeMap<String, Vec<(&str, &str)>> = BTreeMap::new();
@@ -38,7 +39,7 @@ pub fn env(labels: &BTreeMap<&str, &str>) -> (String, Vec<String>) {
                 if value.chars().any(char::is_control) {
                     findings.push(format!("label {key} has control characters and is not in labels.env"));
                 } else {
-                    writeln!(text, "{name}=\"{}\"", quote(value)).expect("a String takes all that is written");
+                    writeln!(text, "{name}=\"{}\"", quote(value)).expect("writing to a String cannot fail");
                 }
             }
             several => {
@@ -50,8 +51,10 @@ pub fn env(labels: &BTreeMap<&str, &str>) -> (String, Vec<String>) {
     (text, findings)
 }
 
-/// Returns the files of `/run/stemma/tags` with their content: one for each tag name, with its value classes as lines,
-/// and `primary-NAME` for each primary. Also returns findings about tags that cannot be files.
+/// Returns the names and contents of the files in `/run/stemma/tags`. `tags` has items `NAME` or `NAME:VALUE`.
+///
+/// Each tag name is a file that contains the values of the tag, one per line. Each tag of which the node is the primary
+/// is also an empty file `primary-NAME`. Also returns findings about tags whose names cannot be file names.
 #[must_use]
 pub fn tags(tags: &[String], primaries: &[String]) -> (BTreeMap<String, String>, Vec<String>) {
     let (mut files, mut findings) = (BTreeMap::<String, String>::new(), Vec::new());
@@ -71,20 +74,23 @@ pub fn tags(tags: &[String], primaries: &[String]) -> (BTreeMap<String, String>,
     (files, findings)
 }
 
-/// Returns whether a tag name can be a file name. The controller sends only names that can: a tag name is
-/// `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`, and a primary has the prefix `primary-`. The agent checks this again, because
-/// another name could lead out of the directory.
+/// Returns whether a text is a valid file name in `/run/stemma/tags`: a tag name (`[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`),
+/// also with the prefix `primary-`.
+///
+/// The controller sends only such names. The agent checks this again, because a name like `../x` would be a file
+/// outside the directory.
 fn is_file_name(name: &str) -> bool {
+    // The tag has at most 63 characters, and the prefix has 8.
     name.len() <= 71
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
 }
 
-/// Escapes a value for double quotes in an `EnvironmentFile=`. In quotes, systemd removes a backslash only before `"`,
-/// `\`, `` ` `` and `$`, so only these characters are escaped.
+/// Escapes a value that is between double quotes in a file for `EnvironmentFile=`. Between such quotes, systemd removes
+/// a backslash only before `"`, `\`, `` ` `` and `$`. So this puts a backslash before these characters only.
 fn quote(value: &str) -> String {
-    let escape = |c| matches!(c, '"' | '\\' | '`' | '$').then_some('\\');
-    value.chars().flat_map(|c| escape(c).into_iter().chain([c])).collect()
+    let escape_char = |c| matches!(c, '"' | '\\' | '`' | '$').then_some('\\');
+    value.chars().flat_map(|c| escape_char(c).into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]
@@ -118,8 +124,8 @@ mod tests {
 
     #[test]
     fn tags_writes_value_as_file_content() {
-        let said = ["mysql:1", "mysql:2", "nginx", "../etc/x", "primary-db"].map(str::to_owned);
-        let (files, findings) = tags(&said, &["mysql".to_owned()]);
+        let tag_names = ["mysql:1", "mysql:2", "nginx", "../etc/x", "primary-db"].map(str::to_owned);
+        let (files, findings) = tags(&tag_names, &["mysql".to_owned()]);
         let expected = [("mysql", "1\n2\n"), ("nginx", ""), ("primary-db", ""), ("primary-mysql", "")];
         assert_eq!(files, expected.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
         assert_eq!(findings, ["tag \"../etc/x\" cannot be a file in tags/"]);

@@ -11,27 +11,27 @@ use stemma_wire::message::{PartDigest, WireVersion, digest_part};
 use stemma_wire::sign::{NotSigned, Verifier};
 use uuid::Uuid;
 
-use super::ledger::{Accepted, read_part};
+use super::ledger::{AcceptedState, read_part};
 use crate::identity::HostIdentity;
 
-/// Maximum size of a desired state, both parts together, with some room for the postcard encoding.
+/// Maximum size of both parts of a desired state together, in bytes: 256 KiB, and 4 KiB for the postcard encoding.
 const MAX_DESIRED_BYTES: usize = 256 * 1024 + 4096;
 
-/// This host's identity and the signers that it trusts.
+/// The verifier of the messages that controllers sign for this host's node.
 pub struct NodeVerifier {
-    /// The node's uuid, which every leaf contains.
+    /// The uuid of this host's node. Each signed message contains the uuid of the node for which it is valid.
     pub node: Uuid,
-    /// Checks signatures up to the pinned root.
+    /// The verifier of signatures. It trusts only certificates below the root that the host stored when it joined.
     pub verifier: Verifier,
 }
 
-/// The identity that joining stored is unusable.
+/// The error for a stored identity that cannot be used: it has no valid fleet name or no valid root certificate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the identity of this host names no fleet, or its root is not a certificate")]
 pub struct NoTrust;
 
 impl NodeVerifier {
-    /// Creates the verifier from the identity that joining stored.
+    /// Creates the verifier from the identity that the host stored when it joined the fleet.
     ///
     /// # Errors
     /// [`NoTrust`].
@@ -43,13 +43,16 @@ impl NodeVerifier {
     }
 }
 
-/// Why an offer, a grant or a body is refused. Nothing has changed then.
+/// The reason why the agent refuses an offer (a desired state), a grant, or a body (a profile or blob). A refused
+/// message changes nothing on the host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// Not signed for this node by the fleet (S31: another node's state; S68: changed in transit).
+pub enum MessageRefusal {
+    /// The fleet has not signed the message for this node. It is for another node (S31), or was changed on its way
+    /// (S68).
     #[error("the offer is refused")]
     NotSigned(#[from] NotSigned),
-    /// An older revision than the held one, in the same epoch (S69).
+    /// The offered revision is older than the revision of the held state (the state that this host accepted last), in
+    /// the same epoch (S69).
     #[error("{}", restore_hint(*.offered, *.held))]
     Older {
         /// The offered revision.
@@ -57,7 +60,8 @@ pub enum Refused {
         /// The held revision.
         held: u64,
     },
-    /// Another epoch, without a signed change that leads there from the held one.
+    /// The message is of another epoch than the held state, and the controller sent no signed change between the two
+    /// epochs.
     #[error("{}", other_epoch_hint(*.offered, *.held))]
     OtherEpoch {
         /// The offered revision.
@@ -65,7 +69,7 @@ pub enum Refused {
         /// The held revision.
         held: u64,
     },
-    /// A revision before the first one of its epoch.
+    /// The offered revision is lower than the first revision of its epoch.
     #[error("revision {offered} is from before its epoch, which begins at {begins}")]
     BeforeEpoch {
         /// The offered revision.
@@ -73,41 +77,44 @@ pub enum Refused {
         /// The first revision of the epoch.
         begins: u64,
     },
-    /// A part was omitted that is not held.
+    /// The offer omits a part that this host does not have either. The value is the name of the part.
     #[error("the offer omits the {0}, and this host does not hold it")]
     MissingPart(&'static str),
-    /// The bytes of a part are signed but unreadable: a newer controller wrote them.
+    /// The part is signed, but this agent cannot decode it, because a newer controller encoded it. The value is the
+    /// name of the part.
     #[error("the {0} cannot be read by this agent; upgrade it")]
     Unreadable(&'static str),
-    /// Larger than the maximum size of a desired state.
+    /// The desired state is larger than the maximum. The value is its size, in bytes.
     #[error("a desired state of {0} bytes: at most 256 KiB are allowed")]
     TooLarge(usize),
-    /// The controller opens barriers of a task set that is not held.
+    /// The controller opens barriers of a task set that this host does not have.
     #[error(
         "Revision {offered} of the controller opens barriers of another task set than this host has with revision {held}. They stay closed."
     )]
     OtherTaskSet {
-        /// The revision at which they were opened.
+        /// The revision at which the controller opened the barriers.
         offered: u64,
         /// The held revision.
         held: u64,
     },
-    /// This host's identity is damaged, so nothing can be verified.
+    /// This host's identity is damaged, so the agent cannot verify any message.
     #[error("this host cannot verify offers: its identity is damaged")]
     NoIdentity,
-    /// A body that was not requested, or whose bytes do not have its hash.
+    /// The agent did not request this body (a profile or blob), or the bytes of the body do not match its hash.
     #[error("a body that was not requested, or does not match its hash")]
     Body,
 }
 
-/// Returns the message for an older revision. It asks whether the controller was restored, because revisions only go
-/// back if its store was restored from an older copy.
+/// Returns the message for an offer with an older revision. Revisions decrease only if the controller's store was
+/// restored from an older copy, so the message contains this question.
 fn restore_hint(offered: u64, held: u64) -> String {
     format!("The controller offers revision {offered}, this host has {held}. Was the controller restored?")
 }
 
-/// Returns the message for another epoch. A restored store begins a new epoch, and its revisions may have passed the
-/// held one by now. The store may also be that of another fleet.
+/// Returns the message for an offer of another epoch without a signed change to that epoch.
+///
+/// If the offered revision is lower, the controller's store was probably restored from an older copy. If it is higher,
+/// the restored store may have continued past the held revision. Or the store belongs to another fleet.
 fn other_epoch_hint(offered: u64, held: u64) -> String {
     if offered < held {
         return restore_hint(offered, held);
@@ -118,66 +125,73 @@ fn other_epoch_hint(offered: u64, held: u64) -> String {
     )
 }
 
-/// Returns the desired state of an offer if it is signed for this node and may follow the held state. An omitted part
-/// is taken from the held state. `version` is the wire version of the offer's parts: the digests that the controller
-/// signed are those of the parts in this version.
+/// Returns the desired state of an offer, if it is signed for this node and may follow `state` (the state that
+/// this host accepted last). If the offer omits a part, the result has the part of the held state with the offered
+/// digest.
+///
+/// `version` is the wire version of the parts in the offer. The signed digests are those of the parts in this version.
 ///
 /// # Errors
-/// [`Refused`].
+/// [`MessageRefusal`].
 pub fn verify_desired(
     trust: &NodeVerifier,
     (version, offer): (WireVersion, &SignedDesired),
-    held: Option<&Accepted>,
+    state: Option<&AcceptedState>,
     now_unix_seconds: u64,
-) -> Result<Accepted, Refused> {
+) -> Result<AcceptedState, MessageRefusal> {
     let size = offer.known.as_ref().map_or(0, Vec::len) + offer.task_set.as_ref().map_or(0, Vec::len);
     if size > MAX_DESIRED_BYTES {
-        return Err(Refused::TooLarge(size));
+        return Err(MessageRefusal::TooLarge(size));
     }
     trust.verifier.check_desired(trust.node, version, offer, now_unix_seconds)?;
-    if let Some(held) = held {
-        check_order(trust, offer, held, now_unix_seconds)?;
+    if let Some(state) = state {
+        check_order(trust, offer, state, now_unix_seconds)?;
     }
-    // The digest of a part depends on its wire version. So a part that is held in another version cannot be used.
-    let held = held.filter(|held| held.version == version);
-    let is_named = |bytes: &&Vec<u8>, digest: PartDigest| digest_part(version, bytes) == digest;
-    let held_known = held.map(|held| &held.known).filter(|bytes| is_named(bytes, offer.known_digest));
-    let held_task_set = held.map(|held| &held.task_set).filter(|bytes| is_named(bytes, offer.task_set_digest));
-    let known = offer.known.as_ref().or(held_known).ok_or(Refused::MissingPart("known part"))?.clone();
-    let task_set = offer.task_set.as_ref().or(held_task_set).ok_or(Refused::MissingPart("task set"))?.clone();
+    // The digest of a part depends on its wire version. So a held part of another version cannot replace an omitted
+    // part.
+    let state = state.filter(|state| state.version == version);
+    let has_digest = |bytes: &&Vec<u8>, digest: PartDigest| digest_part(version, bytes) == digest;
+    let held_known = state.map(|state| &state.known).filter(|bytes| has_digest(bytes, offer.known_digest));
+    let held_task_set = state.map(|state| &state.task_set).filter(|bytes| has_digest(bytes, offer.task_set_digest));
+    let known = offer.known.as_ref().or(held_known).ok_or(MessageRefusal::MissingPart("known part"))?.clone();
+    let task_set = offer.task_set.as_ref().or(held_task_set).ok_or(MessageRefusal::MissingPart("task set"))?.clone();
     if read_part::<Known>(version, &known).is_none() {
-        return Err(Refused::Unreadable("known part"));
+        return Err(MessageRefusal::Unreadable("known part"));
     }
     if read_part::<TaskSet>(version, &task_set).is_none() {
-        return Err(Refused::Unreadable("task set"));
+        return Err(MessageRefusal::Unreadable("task set"));
     }
-    Ok(Accepted { version, epoch: offer.epoch, revision: offer.revision, known, task_set })
+    Ok(AcceptedState { version, epoch: offer.epoch, revision: offer.revision, known, task_set })
 }
 
-/// Checks that a grant is for this node and for the epoch of the held state.
+/// Checks that a grant (open barriers, or a lease) is signed for this node and belongs to the epoch of `state`,
+/// the state that this host accepted last. `now` is the time in seconds since 1970.
 ///
 /// # Errors
-/// [`Refused`].
-pub fn verify_grant(trust: &NodeVerifier, grant: &SignedGrant, held: &Accepted, now: u64) -> Result<(), Refused> {
+/// [`MessageRefusal`].
+pub fn verify_grant(trust: &NodeVerifier, grant: &SignedGrant, state: &AcceptedState, now: u64) -> Result<(), MessageRefusal> {
     trust.verifier.check_grant(trust.node, grant, now)?;
-    let error = || Refused::OtherEpoch { offered: grant.revision.0, held: held.revision.0 };
-    if grant.epoch == held.epoch { Ok(()) } else { Err(error()) }
+    let epoch_error = || MessageRefusal::OtherEpoch { offered: grant.revision.0, held: state.revision.0 };
+    if grant.epoch == state.epoch { Ok(()) } else { Err(epoch_error()) }
 }
 
-/// Checks that an offer may follow the held state: no older revision in the same epoch, and another epoch only by a
-/// signed change from the held epoch to the offered one.
-fn check_order(trust: &NodeVerifier, offer: &SignedDesired, held: &Accepted, now: u64) -> Result<(), Refused> {
-    if offer.epoch == held.epoch {
-        let is_older = offer.revision < held.revision;
-        let older = || Refused::Older { offered: offer.revision.0, held: held.revision.0 };
-        return if is_older { Err(older()) } else { Ok(()) };
+/// Checks that an offer may follow `held_state`, the state that this host accepted last. `now` is the time in seconds
+/// since 1970.
+///
+/// In the same epoch, the offered revision must not be older. For another epoch, the offer must contain a signed change
+/// from the held epoch to the offered epoch.
+fn check_order(trust: &NodeVerifier, offer: &SignedDesired, held_state: &AcceptedState, now: u64) -> Result<(), MessageRefusal> {
+    if offer.epoch == held_state.epoch {
+        let is_older = offer.revision < held_state.revision;
+        let older_error = || MessageRefusal::Older { offered: offer.revision.0, held: held_state.revision.0 };
+        return if is_older { Err(older_error()) } else { Ok(()) };
     }
-    let leads_here = |change: &&EpochChange| change.from == held.epoch && change.to == offer.epoch;
-    let error = || Refused::OtherEpoch { offered: offer.revision.0, held: held.revision.0 };
-    let change = offer.epoch_change.as_ref().filter(leads_here).ok_or_else(error)?;
+    let connects_epochs = |change: &&EpochChange| change.from == held_state.epoch && change.to == offer.epoch;
+    let epoch_error = || MessageRefusal::OtherEpoch { offered: offer.revision.0, held: held_state.revision.0 };
+    let change = offer.epoch_change.as_ref().filter(connects_epochs).ok_or_else(epoch_error)?;
     trust.verifier.check_epoch_change(change, now)?;
     if offer.revision < change.at {
-        return Err(Refused::BeforeEpoch { offered: offer.revision.0, begins: change.at.0 });
+        return Err(MessageRefusal::BeforeEpoch { offered: offer.revision.0, begins: change.at.0 });
     }
     Ok(())
 }

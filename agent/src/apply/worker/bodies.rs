@@ -12,33 +12,34 @@ use tokio::time::Instant;
 use super::{ApplyError, ApplyWorker, BODY_RETRY_DELAY};
 use crate::apply::executor::is_topologically_sorted;
 use crate::apply::ledger::{BodyProgress, Desired, IncomingBody, read_part};
-use crate::apply::verify::Refused;
+use crate::apply::verify::MessageRefusal;
 use crate::host::HostError;
 
-/// The bodies that are being downloaded.
+/// The downloads of bodies (profiles and blobs).
 #[derive(Default)]
 pub(super) struct BodyDownloads {
-    /// Hashes of the bodies that were requested and have not arrived completely.
+    /// Hashes of the bodies that the agent requested and has not received completely.
     requested: BTreeSet<Hash>,
-    /// The body that is being received.
+    /// The body that the agent is receiving. Its earlier pieces are in an unfinished file.
     incoming: Option<Box<IncomingBody>>,
 }
 
 impl ApplyWorker {
-    /// Handles the next piece of a body. An empty piece begins the body.
+    /// Handles the next piece of a body (a profile or blob). An empty piece begins a body and ends the previous one.
+    /// Refuses a body that the agent did not request.
     pub(super) async fn receive_piece(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), ApplyError> {
         if bytes.is_empty() {
             let previous = self.bodies.incoming.take();
             self.discard(previous);
             if !self.bodies.requested.contains(&hash) {
-                // The agent may have requested a body twice. So the second copy of a body that is on disk is not
-                // refused.
-                return if self.site.ledger.has_body(hash)? { Ok(()) } else { self.refuse(&Refused::Body).await };
+                // The agent may have requested a body twice. So it ignores a second copy of a body that it has, and
+                // does not refuse it.
+                return if self.site.ledger.has_body(hash)? { Ok(()) } else { self.refuse(&MessageRefusal::Body).await };
             }
             self.bodies.incoming = Some(self.site.ledger.begin_body(hash).inspect_err(|_| self.retry_later(hash))?);
         }
-        // Further pieces of a refused body are ignored.
-        let Some(incoming) = self.bodies.incoming.take_if(|arriving| arriving.hash() == hash) else { return Ok(()) };
+        // If the body was refused, the agent ignores its further pieces.
+        let Some(incoming) = self.bodies.incoming.take_if(|body| body.hash() == hash) else { return Ok(()) };
         match self.site.ledger.append_piece(incoming, bytes).inspect_err(|_| self.retry_later(hash))? {
             BodyProgress::More(incoming) => {
                 self.bodies.incoming = Some(incoming);
@@ -46,14 +47,15 @@ impl ApplyWorker {
             }
             BodyProgress::TooLarge => {
                 self.retry_later(hash);
-                self.refuse(&Refused::Body).await
+                self.refuse(&MessageRefusal::Body).await
             }
             BodyProgress::Complete => self.complete_body(hash).await,
         }
     }
 
-    /// Handles a body that is now on disk. If it is the profile of the desired state, requests the blobs that the
-    /// profile names and plans a run. A blob needs no more: the run starts its task by itself.
+    /// Handles a body that has arrived completely and is on disk. If it is the profile of the desired state, requests
+    /// the blobs that the profile names, and plans a run. If it is a blob, the run itself starts the task that waits
+    /// for the blob.
     async fn complete_body(&mut self, hash: Hash) -> Result<(), ApplyError> {
         self.bodies.requested.remove(&hash);
         if let Some(desired) = self.desired.clone()
@@ -65,15 +67,16 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Handles a body that was not sent, or not completely. It is requested again later.
-    pub(super) fn body_unavailable(&mut self, hash: Hash) {
+    /// Handles the message that the network half of the agent cannot send a body or the rest of it. The agent requests
+    /// the body again later.
+    pub(super) fn on_body_unavailable(&mut self, hash: Hash) {
         warn!(hash:% = hash; "a profile or blob was not sent; it is requested again");
         let incoming = self.bodies.incoming.take_if(|body| body.hash() == hash);
         self.discard(incoming);
         self.retry_later(hash);
     }
 
-    /// Makes a reconcile request a body again, after [`BODY_RETRY_DELAY`] at the latest.
+    /// Lets the next reconcile request a body again. That reconcile starts at the latest after [`BODY_RETRY_DELAY`].
     fn retry_later(&mut self, hash: Hash) {
         self.bodies.requested.remove(&hash);
         self.next_reconcile_at = self.next_reconcile_at.min(Instant::now() + BODY_RETRY_DELAY);
@@ -86,40 +89,44 @@ impl ApplyWorker {
         }
     }
 
-    /// Requests the bodies that the desired state names and the disk lacks. Deletes the bodies that the desired state
-    /// no longer names.
+    /// Requests the bodies (the profile and its blobs) that the desired state names and that are not on disk. Deletes
+    /// the bodies that the desired state no longer names.
     pub(super) async fn request_bodies(&mut self, desired: &Desired) -> Result<(), ApplyError> {
-        let mut named = BTreeSet::new();
+        let mut named_hashes = BTreeSet::new();
         if let Some(hash) = desired.task_set.profile {
-            named.insert(hash);
+            named_hashes.insert(hash);
             if let Some(profile) = self.profile(desired)? {
-                named.extend(profile.blobs());
+                named_hashes.extend(profile.blobs());
             } else {
-                // The blobs of the profile are not known yet, so none is deleted.
-                return self.request(named).await;
+                // Without the profile, the agent does not know which blobs the desired state names. So it deletes none.
+                return self.request(named_hashes).await;
             }
         }
-        self.site.ledger.retain_bodies(&named)?;
-        self.request(named).await
+        self.site.ledger.retain_bodies(&named_hashes)?;
+        self.request(named_hashes).await
     }
 
-    /// Requests the named bodies that are not on disk, unless they are requested already. Forgets other requests.
-    async fn request(&mut self, named: BTreeSet<Hash>) -> Result<(), ApplyError> {
-        let requested = std::mem::take(&mut self.bodies.requested);
-        for hash in named {
+    /// Requests those of the bodies in `hashes` that are not on disk and that the agent has not requested already.
+    /// Forgets its requests of all other bodies.
+    async fn request(&mut self, hashes: BTreeSet<Hash>) -> Result<(), ApplyError> {
+        let previous_requests = std::mem::take(&mut self.bodies.requested);
+        for hash in hashes {
             if self.site.ledger.has_body(hash)? {
                 continue;
             }
-            if !requested.contains(&hash) {
-                self.end.send(&ApplyMessage::ContentRequest(hash)).await?;
+            if !previous_requests.contains(&hash) {
+                self.channel.send(&ApplyMessage::ContentRequest(hash)).await?;
             }
             self.bodies.requested.insert(hash);
         }
         Ok(())
     }
 
-    /// Returns the profile of a task set. A task set that names no profile has no tasks. Returns `None` if the profile
-    /// has not arrived yet, or if this agent cannot read it. In the latter case a finding reports this.
+    /// Returns the profile (the list of tasks) of a desired state. If the task set names no profile, returns an empty
+    /// profile. Returns `None` if the profile has not arrived yet.
+    ///
+    /// If this agent cannot read the profile, returns `None` and sets the finding `state`. Otherwise clears that
+    /// finding.
     pub(super) fn profile(&mut self, desired: &Desired) -> Result<Option<Profile>, HostError> {
         self.findings.state = None;
         let Some(hash) = desired.task_set.profile else { return Ok(Some(Profile::default())) };

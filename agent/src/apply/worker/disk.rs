@@ -17,34 +17,38 @@ use tokio::time::Instant;
 use super::{ApplyError, ApplyWorker, StopWhen, TaskRun};
 use crate::host::HostError;
 
-/// Delay before the agent tries a failed write again.
+/// Maximum delay before the agent tries a failed write again.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// Interval between the checks that a record could be written.
+/// Interval between two checks of whether the disk has room for a record.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The reason why the state cannot be written.
+/// The reason why the agent cannot write its own state (the records on disk).
 pub(super) struct StuckReason {
     pub(super) sentence: String,
-    /// The kind of the system's error. Another failure of the same kind is not reported again.
+    /// The kind of the system's error. If a later write fails with the same kind, the agent does not report it again.
     cause: Option<ErrorKind>,
 }
 
 impl ApplyWorker {
-    /// Keeps the agent running if `result` is an error of its own state, and starts nothing before the next reconcile.
-    /// A run that ends when there is nothing more to do returns the error instead. After a success, lets runs start
-    /// again.
+    /// Handles the result of a step that may write the agent's own state (its records on disk).
+    ///
+    /// If the agent runs as a service and the write failed, reports the error, and starts no task before the next
+    /// reconcile. Then the result is `Ok`, so that the service continues. A one-time run returns the error instead.
+    /// After a success, clears an earlier report of such an error.
     pub(super) async fn survive_state_error(&mut self, result: Result<(), ApplyError>) -> Result<(), ApplyError> {
-        let failed = match result {
+        let state_error = match result {
             Ok(()) => return self.unblock_runs().await,
-            Err(ApplyError::State(failed)) if self.stop_when == StopWhen::OnRequest => failed,
+            Err(ApplyError::State(state_error)) if self.stop_when == StopWhen::OnRequest => state_error,
             Err(error) => return Err(error),
         };
-        self.block_runs(&failed).await
+        self.block_runs(&state_error).await
     }
 
-    /// Fails if a record could not be written now, so that a full disk is reported even if there is nothing to write.
-    /// Does not check while a task runs: if the disk is full, writing the record of that task fails.
+    /// Fails if the disk has no room for a record. So a full disk is reported even if the agent has nothing to write.
+    ///
+    /// Does not check while a task runs. When that task ends, the agent writes its record, and this write fails if the
+    /// disk is full.
     pub(super) fn check_room(&mut self) -> Result<(), ApplyError> {
         self.check_room_at = Instant::now() + ROOM_CHECK_INTERVAL;
         if self.run.as_ref().is_some_and(TaskRun::is_running) {
@@ -53,8 +57,8 @@ impl ApplyWorker {
         Ok(self.site.ledger.check_room()?)
     }
 
-    /// Does what is due every minute: checks that a record could be written, and whether the files that removed tasks
-    /// left still exist. If nothing changed, nothing is written.
+    /// Runs the checks of every minute: whether the disk has room for a record, and whether the orphans (files of
+    /// removed tasks) still exist. Reports a change.
     pub(super) async fn check_each_minute(&mut self) -> Result<(), ApplyError> {
         self.check_room()?;
         if self.orphans.is_empty() {
@@ -64,15 +68,16 @@ impl ApplyWorker {
         self.report().await
     }
 
-    /// Lets no task start before the next reconcile, and reports why. An offer that has no response yet is refused.
-    async fn block_runs(&mut self, failed: &HostError) -> Result<(), ApplyError> {
+    /// Prevents each task from starting before the next reconcile, and reports the reason. If an offered desired state
+    /// has no response yet, refuses it.
+    async fn block_runs(&mut self, state_error: &HostError) -> Result<(), ApplyError> {
         self.is_blocked = true;
         self.next_reconcile_at = self.next_reconcile_at.min(Instant::now() + RETRY_DELAY);
-        // No task can continue, so the report must not say that tasks run.
+        // No task can start, so the agent must not report the progress `Running`.
         (self.report_running_at, self.progress) = (None, Progress::Failed);
-        let (sentence, cause) = (failed.sentence(), failed.cause());
+        let (sentence, cause) = (state_error.sentence(), state_error.io_error_kind());
         if std::mem::take(&mut self.is_offer_unanswered) {
-            self.end.send(&ApplyMessage::Refused { reason: sentence.clone() }).await?;
+            self.channel.send(&ApplyMessage::Refused { reason: sentence.clone() }).await?;
         }
         // A failure of another record with the same cause is not reported again.
         if self.findings.disk.as_ref().is_none_or(|stuck| stuck.cause != cause) {
@@ -82,23 +87,25 @@ impl ApplyWorker {
         ignore_state_error(self.report().await)
     }
 
-    /// Ends the report of a state that could not be written, once a write succeeds.
+    /// Clears the finding that the agent cannot write its state, if a test write succeeds. Does nothing if there is no
+    /// such finding, or while runs are blocked until the next reconcile.
     async fn unblock_runs(&mut self) -> Result<(), ApplyError> {
         if self.is_blocked || self.findings.disk.is_none() {
             return Ok(());
         }
-        // Success does not prove that the disk is writable, because there may have been nothing to write.
-        if let Err(failed) = self.site.ledger.check_writable() {
-            return self.block_runs(&failed).await;
+        // The last step may have succeeded only because it had nothing to write. So this makes a test write.
+        if let Err(state_error) = self.site.ledger.check_writable() {
+            return self.block_runs(&state_error).await;
         }
-        // No run need be planned here: the reconcile that ended the block has planned it.
+        // This does not plan a run, because the reconcile that ended the block has planned one.
         (self.findings.disk, self.progress) = (None, Progress::Idle);
         info!("the agent's own state can be kept again");
         ignore_state_error(self.report().await)
     }
 }
 
-/// Ignores the error that a report could not be stored, because the report has been sent before.
+/// Replaces an error of the agent's own state by `Ok`. The caller uses this for a report that was sent before the
+/// error. Only its storage on disk failed.
 fn ignore_state_error(result: Result<(), ApplyError>) -> Result<(), ApplyError> {
     match result {
         Err(ApplyError::State(_)) => Ok(()),

@@ -13,20 +13,20 @@ use stemma_wire::message::signed::LeaseKind;
 
 use crate::apply::ledger::OpenBarriers;
 
-/// The newest grant of each kind.
+/// The newest grants of the controller: the open barriers, and one lease of each kind.
 #[derive(Default)]
 pub(super) struct GrantTable {
     barriers: Option<OpenBarriers>,
-    /// No task type of this agent uses a lease yet.
+    /// The leases by kind. No task type of this agent uses a lease yet.
     leases: BTreeMap<LeaseKind, HeldLease>,
 }
 
-/// A lease that was granted.
+/// A lease (a permission for a limited time) that the controller granted to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeldLease {
-    /// The revision at which it was granted.
+    /// The revision of the store at which the controller granted the lease.
     pub(super) revision: Revision,
-    /// The time at which it ends, since the machine started.
+    /// The end of the lease, as a time since the machine started.
     pub(super) expires_at: Duration,
 }
 
@@ -39,17 +39,17 @@ impl GrantTable {
         self.barriers.as_ref().map_or(&NO_BARRIERS, |barriers| &barriers.open)
     }
 
-    /// Replaces the open barriers by those that are stored on disk for the current task set, or closes all if there are
-    /// none.
+    /// Replaces the open barriers by `stored`, the barriers that the ledger has for the current task set. `None` closes
+    /// all barriers.
     pub(super) fn restore(&mut self, stored: Option<OpenBarriers>) {
         self.barriers = stored;
     }
 
-    /// Takes over a report of open barriers, unless a later one is held for the same task set. Returns the report if it
-    /// was taken over, so that the caller writes it to disk.
+    /// Replaces the open barriers, and returns the new ones, so that the caller stores them on disk. Returns `None` and
+    /// changes nothing if the current barriers are of the same task set and of a later revision.
     pub(super) fn update_barriers(&mut self, barriers: OpenBarriers) -> Option<&OpenBarriers> {
-        let held = self.barriers.as_ref();
-        if held.is_some_and(|held| held.task_set == barriers.task_set && held.revision > barriers.revision) {
+        let current = self.barriers.as_ref();
+        if current.is_some_and(|current| current.task_set == barriers.task_set && current.revision > barriers.revision) {
             return None;
         }
         Some(self.barriers.insert(barriers))
@@ -60,9 +60,9 @@ impl GrantTable {
         self.leases.clear();
     }
 
-    /// Takes over a lease, unless a later lease of the same kind is held.
+    /// Stores a lease, unless the current lease of the same kind is of a later revision.
     pub(super) fn update_lease(&mut self, kind: LeaseKind, lease: HeldLease) {
-        if self.leases.get(&kind).is_none_or(|held| held.revision <= lease.revision) {
+        if self.leases.get(&kind).is_none_or(|current| current.revision <= lease.revision) {
             self.leases.insert(kind, lease);
         }
     }
@@ -74,6 +74,7 @@ mod tests {
 
     use super::*;
 
+    /// Returns open barriers at this revision, one for each task.
     fn barriers(revision: u64, tasks: &[&str]) -> OpenBarriers {
         let barrier = |task: &&str| Barrier { task: (*task).to_owned(), selector: "tag=db".to_owned() };
         let open = tasks.iter().map(barrier).collect();
@@ -88,15 +89,16 @@ mod tests {
     fn grant_replaces_earlier_one_of_same_key_only() {
         let mut grants = GrantTable::default();
         assert!(grants.update_barriers(barriers(5, &["db"])).is_some());
+        // The numbers are the revision and the end of the lease, in seconds.
         grants.update_lease(LeaseKind::Mend, lease(6, 60));
         grants.update_lease(LeaseKind::Reboot, lease(7, 90));
-        assert_eq!(*grants.open_barriers(), barriers(5, &["db"]).open, "a lease takes no barrier back");
+        assert_eq!(*grants.open_barriers(), barriers(5, &["db"]).open, "a lease leaves the open barriers unchanged");
 
         assert!(grants.update_barriers(barriers(8, &[])).is_some());
         grants.update_lease(LeaseKind::Mend, lease(9, 70));
         assert!(grants.open_barriers().is_empty());
         let leases = [(LeaseKind::Mend, lease(9, 70)), (LeaseKind::Reboot, lease(7, 90))];
-        assert_eq!(grants.leases, leases.into(), "nor do barriers take a lease back");
+        assert_eq!(grants.leases, leases.into(), "barriers leave the leases unchanged");
     }
 
     #[test]
@@ -109,6 +111,6 @@ mod tests {
         grants.update_lease(LeaseKind::Reboot, lease(7, 600));
         assert_eq!(grants.leases, [(LeaseKind::Reboot, lease(8, 60))].into());
         let other = OpenBarriers { task_set: PartDigest([2; 32]), ..barriers(1, &["web"]) };
-        assert!(grants.update_barriers(other).is_some(), "another task set has barriers of its own");
+        assert!(grants.update_barriers(other).is_some(), "barriers of another task set replace the current ones");
     }
 }

@@ -11,30 +11,33 @@ use crate::apply::outputs::host_map::{self, ForeignLabels};
 use crate::host::HostPath;
 use crate::watch::{FileWatch, WatchScope};
 
-/// The entries of other programs in the host label map.
+/// The watch of the host label map, and the labels of other programs in it.
 #[derive(Default)]
 pub(super) struct HostMapWatch {
-    /// The labels of other programs that were reported last.
+    /// The labels of other programs, as the agent last reported them.
     reported: BTreeMap<String, ReportedLabel>,
-    /// Watches the map for changes. `None` in a one-time run.
+    /// The watch that notices changes of the map. `None` in a one-time run.
     pub(super) watch: Option<FileWatch>,
-    /// Time at which the map is read after a change, so that its writer has time to finish.
+    /// Time at which the agent reads the map after a change. It is some time after the change, so that the writer can
+    /// finish.
     pub(super) check_at: Option<Instant>,
 }
 
 impl ApplyWorker {
-    /// Begins to watch the host label map.
+    /// Starts to watch the host label map for changes.
     pub(super) fn watch_map(&mut self) {
-        let path = HostPath::parse(&self.config.host_label_map.path).expect("it was checked when it was read");
-        let parts = [(self.site.host.system_path(&path), WatchScope::File)].into();
-        self.map.watch = Some(FileWatch::new(self.site.host.system_root(), parts));
+        let path =
+            HostPath::parse(&self.config.host_label_map.path).expect("the path was checked when the configuration was read");
+        let watched_paths = [(self.site.host.system_path(&path), WatchScope::File)].into();
+        self.map.watch = Some(FileWatch::new(self.site.host.system_root(), watched_paths));
     }
 
-    /// Writes the outputs again and reports the labels of other programs, after the map was changed or when a failed
-    /// write must be tried again.
+    /// Writes the outputs (`/run/stemma` and the host label map) again, and reports the labels of other programs in the
+    /// map. The main loop calls this after a change of the map, and to repeat a failed write.
     pub(super) async fn check_map(&mut self) -> Result<(), ApplyError> {
         self.map.check_at = None;
         if let Some(desired) = self.desired.clone() {
+            // The desired state is unchanged, so it is also the previous one.
             self.write_outputs(&desired, Some(&desired.known));
             self.schedule_hooks(&desired)?;
         }
@@ -42,18 +45,18 @@ impl ApplyWorker {
         self.report().await
     }
 
-    /// Reports the labels of other programs if they changed.
+    /// Reports the labels of other programs in the host label map to the network half of the agent, if they changed.
     pub(super) async fn report_foreign_labels(&mut self) -> Result<(), ApplyError> {
         if let Some(watch) = &mut self.map.watch {
             watch.renew();
         }
-        // If the map cannot be read, no labels are reported. The attempt to write the map reports why.
-        let others = host_map::foreign_labels(&*self.site.host, &self.site.ledger, &self.config.host_label_map);
-        let ForeignLabels { labels, finding } = others.unwrap_or_default();
+        // If the map cannot be read, the report contains no labels. The attempt to write the map reports the reason.
+        let foreign_labels = host_map::foreign_labels(&*self.site.host, &self.site.ledger, &self.config.host_label_map);
+        let ForeignLabels { labels, finding } = foreign_labels.unwrap_or_default();
         self.findings.map = finding;
         if labels != self.map.reported {
             self.map.reported.clone_from(&labels);
-            self.end.send(&ApplyMessage::Observed(Observation { labels, ..Observation::default() })).await?;
+            self.channel.send(&ApplyMessage::Observed(Observation { labels, ..Observation::default() })).await?;
         }
         Ok(())
     }

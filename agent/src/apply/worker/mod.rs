@@ -1,7 +1,7 @@
 //! The main loop of the root half. It accepts offers and applies the desired state that it holds.
 //!
 //! Every event has the same effect: the loop reads the ledger, writes the files that services read, and runs the tasks
-//! that are due. No decision is kept in memory alone, so a restart is no special case.
+//! that are due. Every decision is also on disk, so a restart needs no code of its own.
 
 mod bodies;
 mod disk;
@@ -40,95 +40,107 @@ use grants::GrantTable;
 use host_map::HostMapWatch;
 use report::{HookState, log_result, next_hook_event};
 
-/// Delay before a profile or blob that did not arrive completely is requested again.
+/// Delay before the agent requests a profile or blob again that did not arrive completely.
 const BODY_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// Time after a change before a file is read, so that its writer can finish.
+/// Time between a change of a file and the moment when the agent reads it. So the program that writes the file can
+/// finish.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// Maximum number of consecutive reconciles that files changed during a run can cause.
+/// Maximum number of consecutive reconciles that are caused by files that changed during a run.
 const MAX_REPEATED_RECONCILES: u32 = 3;
-/// Minimum time between two reconciles that changed files cause.
+/// Minimum time between two reconciles that are caused by changed files.
 const MIN_RECONCILE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time after which a run is reported as running. Shorter runs, such as most that only check, are not.
+/// Time after which the agent reports that tasks run. The agent does not report shorter runs as running, for example
+/// most runs that only check.
 const RUNNING_REPORT_DELAY: Duration = Duration::from_millis(500);
 
-/// The root half of the agent.
+/// The main loop of the agent's root half, with its state.
 pub struct ApplyWorker {
     site: Site,
     config: AgentConfig,
-    /// Verifies offers. `None` if the agent has no identity.
+    /// The verifier of offers and grants. `None` if the agent has no identity, because the host has not joined a fleet.
     verifier: Option<NodeVerifier>,
-    end: ApplyEnd,
+    channel: ApplyEnd,
     wakes: WakeListener,
     desired: Option<Desired>,
     local: LocalState,
     grants: GrantTable,
     bodies: BodyDownloads,
     run: Option<TaskRun>,
-    /// True if the run is for a task set that has been replaced.
+    /// True if the run must start no further task, because another run replaces it or the host was stopped.
     is_run_replaced: bool,
     progress: observed::Progress,
     findings: WorkerFindings,
     orphans: Vec<OrphanedPath>,
     last_report: Option<Report>,
-    /// True if the last report is on disk, for `status`.
+    /// True if the last report is on disk, from which `stemma-agent status` reads it.
     is_report_stored: bool,
     next_reconcile_at: Instant,
-    /// Time at which outputs for services and people are written again, if a write failed.
+    /// Time at which the agent writes the outputs (`/run/stemma` and the host label map) again. `None` if the last
+    /// write succeeded.
     retry_outputs_at: Option<Instant>,
-    /// Time of the next check that a record could be written.
+    /// Time of the next check of whether the disk has room for a record.
     check_room_at: Instant,
-    /// True if the state could not be written. Nothing is started before the next reconcile then.
+    /// True if the agent could not write its own state. It then starts nothing before the next reconcile.
     is_blocked: bool,
-    /// True if an offer was received and neither accepted nor refused yet.
+    /// True if the agent has received an offered desired state and has neither accepted nor refused it yet.
     is_offer_unanswered: bool,
-    /// Time at which the report starts to say that tasks run. A run that only checks mostly ends before.
+    /// Time at which the agent reports that tasks run. `None` if no run has started, or if this was reported already.
     report_running_at: Option<Instant>,
-    /// Number of consecutive runs that failed. The delay of the next reconcile grows with it.
+    /// Number of consecutive runs that failed. The delay before the next reconcile grows with this number.
     failures: u32,
     hooks: HookState,
     map: HostMapWatch,
-    /// Watches the managed files. `None` if they are checked on schedule only.
-    managed: Option<FileWatch>,
+    /// The watch of the files that tasks manage. `None` if the agent checks them only on schedule.
+    managed_watch: Option<FileWatch>,
     changed_files: ChangedFiles,
     last_reconcile_at: Instant,
-    /// The reconcile that a command on the host requested and waits for.
+    /// The number of the reconcile for which a command on the host waits.
     requested_reconcile: Option<u64>,
-    /// The command to run once, when the tasks are first applied after this process started.
+    /// The command that this process runs once, after it has applied the tasks for the first time.
     on_applied: Option<HostCommand>,
     /// The progress of the last run.
     summary: RunSummary,
     stop_when: StopWhen,
 }
 
-/// When the main loop of the worker ends.
+/// The condition on which the main loop of the worker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopWhen {
-    /// When the worker is told to stop, as in the service.
+    /// The worker ends when its caller requests it, as in the service.
     OnRequest,
-    /// When there is nothing more to do now, as in a one-time run.
+    /// The worker ends when it has nothing more to do now, as in a one-time run.
     WhenIdle,
 }
 
-/// The findings of the root half, by their source.
+/// The findings of the agent's root half (which applies tasks), by their source.
 #[derive(Default)]
 struct WorkerFindings {
+    /// The reason why this host cannot reach its fleet.
     membership: Option<String>,
+    /// The reason why the agent cannot write its own state.
     disk: Option<StuckReason>,
+    /// The findings about `/run/stemma` and the host label map.
     outputs: OutputsResult,
+    /// The finding about labels of other programs in the host label map that are not reported.
     map: Option<String>,
+    /// The failures of the last run of the hooks.
     hooks: HookFailures,
+    /// The reason why the agent cannot read the profile of its desired state.
     state: Option<String>,
+    /// Sentences about unreadable records that the ledger renamed.
     set_aside: Vec<String>,
+    /// A sentence about results that were deleted before a controller stored them.
     dropped: Option<String>,
-    /// The next free sequence number when `dropped` was reported. `None` if `dropped` is not reported yet.
+    /// The next free sequence number at the time when `dropped` was reported. `None` if `dropped` is not reported yet.
     dropped_reported_at: Option<u64>,
 }
 
 impl WorkerFindings {
-    /// Reads from the ledger which records were set aside, and how many results were dropped.
+    /// Updates two findings from the ledger: the unreadable records that the ledger renamed (`set_aside`), and the
+    /// number of results that were deleted before a controller stored them (`dropped`).
     fn refresh(&mut self, ledger: &Ledger) -> Result<(), HostError> {
         self.set_aside = ledger.set_aside_records()?;
         let dropped = ledger.dropped_results()?;
@@ -139,12 +151,12 @@ impl WorkerFindings {
     }
 }
 
-/// Whether managed files changed during a run. A task changed them, or another program did after the task had checked
-/// them, so they must be checked again.
+/// The record of changes of managed files during a run. The changes are from a task, or from another program after a
+/// task checked the file. So the files must be checked again after the run.
 #[derive(Default)]
 struct ChangedFiles {
     has_changes: bool,
-    /// The number of consecutive reconciles that changed files have caused, including the present one.
+    /// The number of consecutive reconciles that changed files have caused, including the current reconcile.
     repeats: u32,
 }
 
@@ -154,14 +166,17 @@ pub enum ApplyError {
     /// A system call on the host failed.
     #[error("the agent's own state cannot be kept")]
     State(#[from] HostError),
-    /// The other half cannot be reached.
+    /// The network half of the agent cannot be reached.
     #[error("the other half of the agent cannot be reached")]
     Channel(#[from] ChannelError),
 }
 
 impl ChangedFiles {
-    /// Returns whether another reconcile must follow a finished run. At most [`MAX_REPEATED_RECONCILES`] follow one
-    /// another, so two tasks that write the same file do not run each other for ever.
+    /// Returns whether another reconcile must follow a finished run, because files changed during the run. Clears the
+    /// mark `has_changes`.
+    ///
+    /// At most [`MAX_REPEATED_RECONCILES`] such reconciles follow each other. So two tasks that write the same file do
+    /// not cause reconciles for ever.
     fn should_reconcile(&mut self) -> bool {
         let is_due = std::mem::take(&mut self.has_changes) && self.repeats < MAX_REPEATED_RECONCILES;
         self.repeats = if is_due { self.repeats + 1 } else { 0 };
@@ -170,7 +185,7 @@ impl ChangedFiles {
 }
 
 impl ApplyWorker {
-    /// Creates the worker from the state on disk.
+    /// Creates the worker from the state in the ledger.
     ///
     /// # Errors
     /// [`HostError`] if the ledger cannot be read at all.
@@ -178,7 +193,7 @@ impl ApplyWorker {
         site: Site,
         config: AgentConfig,
         verifier: Option<NodeVerifier>,
-        end: ApplyEnd,
+        channel: ApplyEnd,
         wakes: WakeListener,
         stop_when: StopWhen,
     ) -> Result<Self, HostError> {
@@ -189,14 +204,14 @@ impl ApplyWorker {
             warn!(error = error.sentence().as_str(); "an unfinished file of a killed agent cannot be removed");
         }
         let local = site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
-        let progress = site.ledger.get(&REPORT)?.map(|last| last.progress).unwrap_or_default();
+        let progress = site.ledger.get(&REPORT)?.map(|report| report.progress).unwrap_or_default();
         let next_reconcile_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);
         Ok(Self {
             desired: site.ledger.accepted()?.map(|accepted| accepted.desired()),
             site,
             config,
             verifier,
-            end,
+            channel,
             wakes,
             local,
             grants: GrantTable::default(),
@@ -217,7 +232,7 @@ impl ApplyWorker {
             failures: 0,
             hooks: HookState::Idle,
             map: HostMapWatch::default(),
-            managed: None,
+            managed_watch: None,
             changed_files: ChangedFiles::default(),
             last_reconcile_at: Instant::now(),
             requested_reconcile: None,
@@ -227,54 +242,54 @@ impl ApplyWorker {
         })
     }
 
-    /// Makes the worker watch the managed files for drift and the host label map for changes by other programs, in
-    /// addition to its scheduled checks.
+    /// Lets the worker watch the files that tasks manage, and the host label map. So it notices drift and changes by
+    /// other programs before its next scheduled check.
     #[must_use]
     pub fn with_file_watch(mut self) -> Self {
-        self.managed = Some(FileWatch::new(self.site.host.system_root(), WatchedPaths::new()));
+        self.managed_watch = Some(FileWatch::new(self.site.host.system_root(), WatchedPaths::new()));
         self.watch_map();
         self
     }
 
-    /// Reports that this host cannot reach its fleet, and why.
+    /// Adds the finding that this host cannot reach its fleet. `why` is the sentence.
     #[must_use]
     pub fn without_network(mut self, why: String) -> Self {
         self.findings.membership = Some(why);
         self
     }
 
-    /// Sets a command to run once, when the tasks have first been applied. The command starts the units on the host
-    /// that wait for the tasks.
+    /// Sets the command that the worker runs once, after it has applied the tasks for the first time. The command
+    /// starts the systemd units that wait for the tasks.
     #[must_use]
     pub fn with_applied_command(mut self, command: HostCommand) -> Self {
         self.on_applied = Some(command);
         self
     }
 
-    /// Runs until `stop` completes, then waits for running tasks. With [`StopWhen::WhenIdle`], runs until there is
-    /// nothing more to do. Returns the progress of the last run.
+    /// Runs the main loop until `stop` completes, and then waits until running tasks have ended. With
+    /// [`StopWhen::WhenIdle`], also ends when there is nothing more to do. Returns the progress of the last run.
     ///
     /// # Errors
     /// [`ApplyError`].
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<RunSummary, ApplyError> {
         tokio::pin!(stop);
         self.start().await?;
-        let mut connected = true;
+        let mut is_connected = true;
         loop {
             if self.is_idle() {
                 if self.stop_when == StopWhen::WhenIdle {
                     return Ok(self.summary);
                 }
-                if let Some(requested) = self.requested_reconcile {
-                    let result = self.finish_reconcile(requested);
+                if let Some(request_number) = self.requested_reconcile {
+                    let result = self.finish_reconcile(request_number);
                     self.survive_state_error(result).await?;
                 }
             }
-            let done = tokio::select! {
-                message = self.end.receive_versioned(), if connected => match message {
+            let event_result = tokio::select! {
+                message = self.channel.receive_versioned(), if is_connected => match message {
                     Err(ChannelError::Closed) if self.stop_when == StopWhen::OnRequest => return self.finish().await,
                     Err(ChannelError::Closed) => {
-                        connected = false;
+                        is_connected = false;
                         Ok(())
                     }
                     message => self.on_message(message).await,
@@ -285,13 +300,13 @@ impl ApplyWorker {
                 () = sleep_until(self.next_reconcile_at) => self.reconcile().await,
                 () = sleep_until(self.check_room_at), if !self.is_blocked => self.check_each_minute().await,
                 () = self.wakes.next() => self.on_wake().await,
-                () = or_pending(self.managed.as_ref().map(FileWatch::changed)) => {
+                () = or_pending(self.managed_watch.as_ref().map(FileWatch::changed)) => {
                     self.changed_files.has_changes = true;
                     self.reconcile_soon();
                     Ok(())
                 }
                 () = or_pending(self.map.watch.as_ref().map(FileWatch::changed)) => {
-                    // A change is read when its writer has had time to finish.
+                    // The agent reads the map later, so that the program that changes it can finish.
                     self.map.check_at.get_or_insert(Instant::now() + SETTLE_TIME);
                     Ok(())
                 }
@@ -301,18 +316,18 @@ impl ApplyWorker {
                 failed = next_hook_event(&mut self.hooks) => self.on_hook_event(failed).await,
                 () = &mut stop => return self.finish().await,
             };
-            self.survive_state_error(done).await?;
+            self.survive_state_error(event_result).await?;
         }
     }
 
-    /// Sends the held desired state, the results and the local state to the network half, and resumes the held desired
-    /// state.
+    /// Sends the identification of the held desired state (which this host accepted last), the stored results and the
+    /// local state to the network half of the agent. Then continues with that desired state.
     async fn start(&mut self) -> Result<(), ApplyError> {
-        let held = self.site.ledger.accepted()?.map(|accepted| accepted.held());
-        self.end.send(&ApplyMessage::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
+        let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());
+        self.channel.send(&ApplyMessage::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
         self.send_results(&self.site.ledger.results()?).await?;
-        self.end.send(&ApplyMessage::Local(self.local.clone())).await?;
-        let result = self.take_reconcile_request().map_err(ApplyError::from);
+        self.channel.send(&ApplyMessage::Local(self.local.clone())).await?;
+        let result = self.start_requested_reconcile().map_err(ApplyError::from);
         self.survive_state_error(result).await?;
         let result = self.resume_held().await;
         self.survive_state_error(result).await?;
@@ -323,8 +338,8 @@ impl ApplyWorker {
         self.survive_state_error(result).await
     }
 
-    /// Writes the outputs of the held desired state, requests the bodies that it lacks, and plans its run, as after an
-    /// offer.
+    /// Continues with the desired state that this host accepted last, as after an offer: writes its outputs (files for
+    /// services), requests the missing bodies (its profile and blobs), and plans a run.
     async fn resume_held(&mut self) -> Result<(), ApplyError> {
         self.findings.refresh(&self.site.ledger)?;
         if let Some(desired) = self.desired.clone() {
@@ -332,6 +347,7 @@ impl ApplyWorker {
             if desired.task_set.profile.is_some() && !self.has_begun(&desired) {
                 self.progress = observed::Progress::Idle;
             }
+            // The desired state is unchanged, so it is also the previous one.
             self.write_outputs(&desired, Some(&desired.known));
             self.request_bodies(&desired).await?;
             self.schedule_hooks(&desired)?;
@@ -340,13 +356,14 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Reports that tasks run, because the run takes longer than [`RUNNING_REPORT_DELAY`].
+    /// Reports that tasks run. The main loop calls this when a run takes longer than [`RUNNING_REPORT_DELAY`].
     async fn report_running(&mut self) -> Result<(), ApplyError> {
         (self.report_running_at, self.progress) = (None, observed::Progress::Running);
         self.report().await
     }
 
-    /// Handles a message of the network half. The wire version is that of the desired state in the message.
+    /// Handles a message of the network half of the agent. The wire version is that of the desired state in the
+    /// message. A message that cannot be decoded is only logged.
     async fn on_message(&mut self, message: Result<(WireVersion, SyncMessage), ChannelError>) -> Result<(), ApplyError> {
         let (version, message) = match message {
             Ok(message) => message,
@@ -368,28 +385,31 @@ impl ApplyWorker {
                 }
             }
             SyncMessage::Body { hash, bytes } => self.receive_piece(hash, &bytes).await?,
-            SyncMessage::BodyUnavailable(hash) => self.body_unavailable(hash),
+            SyncMessage::BodyUnavailable(hash) => self.on_body_unavailable(hash),
             SyncMessage::Local(local) => self.set_local_state(local).await?,
+            // The root half has no use for the digest of the observation yet.
             SyncMessage::Observed(_) => {}
         }
         self.report().await
     }
 
-    /// Handles the progress of the run after [`advance_run`] returned: stores and sends results. When no task runs any
-    /// more, schedules the next reconcile, or plans the run of the newer task set if this one was replaced.
+    /// Handles the progress of the run after [`advance_run`] returned. Stores the new results and sends them to the
+    /// network half of the agent.
+    ///
+    /// If no task runs any more, schedules the next reconcile. If the run was replaced, plans the new run instead.
     async fn on_run_advanced(&mut self, result: Result<(), HostError>) -> Result<(), ApplyError> {
         result?;
         let Some(run) = &mut self.run else { return Ok(()) };
         let results = run.save_results()?;
         self.summary = run.summary();
-        let (is_idle, is_over, progress) = (!run.is_running(), run.is_over(), run.progress());
+        let (has_no_running_task, is_over, progress) = (!run.is_running(), run.is_over(), run.progress());
         self.read_local_state().await?;
         if !self.is_run_replaced {
             self.progress = progress;
         }
-        if is_idle {
+        if has_no_running_task {
             self.report_running_at = None;
-            // The tasks may have created directories.
+            // The tasks may have created directories in which managed files must be watched now.
             self.watch_files();
             self.find_orphans()?;
         }
@@ -398,15 +418,15 @@ impl ApplyWorker {
             results.iter().for_each(log_result);
             self.send_results(&results).await?;
         }
-        if is_idle && self.is_run_replaced {
+        if has_no_running_task && self.is_run_replaced {
             if let Some(desired) = self.desired.clone() {
                 self.plan_run(&desired)?;
             }
-            // If a run was planned, its first step sets the progress.
+            // If a new run was planned, its first step sets the progress.
             if self.run.is_none() {
                 self.progress = observed::Progress::Idle;
             }
-        } else if is_idle {
+        } else if has_no_running_task {
             self.failures = if self.progress == observed::Progress::Failed { self.failures + 1 } else { 0 };
             self.next_reconcile_at = Instant::now() + self.reconcile_delay();
             if self.changed_files.should_reconcile() {
@@ -421,17 +441,19 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Records that a requested reconcile is over, for the command that waits for it.
+    /// Records that a requested reconcile has ended. The command that waits for it reads this record.
     fn finish_reconcile(&mut self, requested: u64) -> Result<(), ApplyError> {
+        // The first number is that of the last reconcile that began, the second that of the last one that ended.
         self.site.ledger.put(&RECONCILE_DONE, &(requested, requested))?;
         self.requested_reconcile = None;
         Ok(())
     }
 
-    /// Returns whether nothing can continue now. A run that waits for a barrier or a blob counts as idle.
+    /// Returns whether no task and no hook runs, and all results are stored. A run that only waits for a barrier or a
+    /// blob is idle.
     fn is_idle(&self) -> bool {
-        let idle = self.run.as_ref().is_none_or(|run| !run.is_running() && !run.has_unsaved_results());
-        idle && matches!(self.hooks, HookState::Idle)
+        let is_run_idle = self.run.as_ref().is_none_or(|run| !run.is_running() && !run.has_unsaved_results());
+        is_run_idle && matches!(self.hooks, HookState::Idle)
     }
 
     /// Ends the worker: waits until the running tasks have ended, and stores their results.
@@ -449,12 +471,15 @@ impl ApplyWorker {
     }
 }
 
-/// Advances the run until a task has ended. Never completes if there is no run, or if no task of it can continue. If
-/// the run was `replaced`, no further task starts.
-async fn advance_run(run: Option<&mut TaskRun>, replaced: bool, open: &BTreeSet<Barrier>) -> Result<(), HostError> {
+/// Starts the tasks that may run, and waits until a task has ended. Starts no task if `is_replaced`. `open_barriers`
+/// are the barriers behind which tasks may run.
+///
+/// Never completes if there is no run, or if no task of the run can start or end. The caller uses this in a `select!`,
+/// in which the other events continue.
+async fn advance_run(run: Option<&mut TaskRun>, is_replaced: bool, open_barriers: &BTreeSet<Barrier>) -> Result<(), HostError> {
     let Some(run) = run else { return std::future::pending().await };
-    let advanced = if replaced { run.finish_running().await } else { run.advance(open).await? };
-    if advanced || run.has_unsaved_results() { Ok(()) } else { std::future::pending().await }
+    let has_advanced = if is_replaced { run.finish_running().await } else { run.advance(open_barriers).await? };
+    if has_advanced || run.has_unsaved_results() { Ok(()) } else { std::future::pending().await }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Reconciles: writes the outputs again and plans a run of the desired state. The schedule, an event, the start of the
-//! agent and a command on the host all take this path.
+//! agent and a command on the host all use this code.
 
 use std::time::Duration;
 
@@ -20,37 +20,40 @@ use crate::host::HostError;
 use crate::watch::WatchScope;
 
 impl ApplyWorker {
-    /// Stores a new local state (pause, hold, park), tells the network half, and reconciles.
+    /// Stores a new local state (pause, hold, park), sends it to the network half of the agent, and reconciles.
     pub(super) async fn set_local_state(&mut self, local: LocalState) -> Result<(), ApplyError> {
         self.site.ledger.put(&LOCAL_STATE, &local)?;
-        self.end.send(&ApplyMessage::Local(local.clone())).await?;
+        self.channel.send(&ApplyMessage::Local(local.clone())).await?;
         self.local = local;
         self.reconcile().await
     }
 
-    /// Handles a wakeup by a command on the host: reads what the command wrote into the ledger, and reconciles.
+    /// Handles a wake by a command on the host: reads the records that the command wrote into the ledger, and
+    /// reconciles.
     pub(super) async fn on_wake(&mut self) -> Result<(), ApplyError> {
         self.read_local_state().await?;
-        self.take_reconcile_request()?;
+        self.start_requested_reconcile()?;
         self.reconcile().await
     }
 
-    /// Reads the local state again, in case a command on the host changed it. A one-time run gets no wakeup, so this is
-    /// also called after each task. If the new state stops tasks, the run counts as replaced: running tasks end, and no
-    /// other starts.
+    /// Reads the local state (pause, hold, park) again, because a command on the host may have changed it. Sends a
+    /// change to the network half of the agent.
+    ///
+    /// If the new state stops tasks, marks the run as replaced. Then running tasks end, and no other task starts. A
+    /// one-time run receives no wakes, so the caller also reads the state after each task.
     pub(super) async fn read_local_state(&mut self) -> Result<(), ApplyError> {
         let local = self.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
         if local != self.local {
-            self.end.send(&ApplyMessage::Local(local.clone())).await?;
+            self.channel.send(&ApplyMessage::Local(local.clone())).await?;
             self.local = local;
             self.is_run_replaced |= self.run.is_some() && self.desired.as_ref().is_some_and(|desired| self.is_stopped(desired));
         }
         Ok(())
     }
 
-    /// Reads whether a command on the host waits for a reconcile, and records that this reconcile begins. A request
-    /// that an earlier process of the agent did not finish counts too.
-    pub(super) fn take_reconcile_request(&mut self) -> Result<(), HostError> {
+    /// Reads whether a command on the host has requested a reconcile that is not finished yet. If so, records that the
+    /// reconcile has started. An earlier process of the agent may have started it and not finished it.
+    pub(super) fn start_requested_reconcile(&mut self) -> Result<(), HostError> {
         let requested = self.site.ledger.get(&RECONCILE_REQUESTED)?.unwrap_or_default();
         let (started, done) = self.site.ledger.get(&RECONCILE_DONE)?.unwrap_or_default();
         if requested > done {
@@ -60,8 +63,10 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Brings the host to its desired state again: writes the outputs, schedules hooks, requests missing bodies, and
-    /// plans a run unless tasks are running. Runs on schedule, after a command on the host, and after a file changed.
+    /// Brings the host to its desired state again. Writes the outputs (files for services), schedules hooks, requests
+    /// missing bodies (the profile and blobs), and plans a run unless tasks are running.
+    ///
+    /// A reconcile runs on schedule, after a command on the host, and after a change of a watched file.
     pub(super) async fn reconcile(&mut self) -> Result<(), ApplyError> {
         self.is_blocked = false;
         self.last_reconcile_at = Instant::now();
@@ -69,6 +74,7 @@ impl ApplyWorker {
         self.findings.refresh(&self.site.ledger)?;
         hooks::prune_failures(&*self.site.host, &mut self.findings.hooks);
         if let Some(desired) = self.desired.clone() {
+            // The desired state is unchanged, so it is also the previous one.
             self.write_outputs(&desired, Some(&desired.known));
             self.schedule_hooks(&desired)?;
             self.request_bodies(&desired).await?;
@@ -81,8 +87,8 @@ impl ApplyWorker {
         self.report().await
     }
 
-    /// Finds the files that tasks wrote and that no task manages now. Until the profile has arrived, the earlier result
-    /// stays.
+    /// Updates `orphans`, the existing files that tasks wrote and that no task manages now. Leaves `orphans` unchanged
+    /// if the profile (the list of tasks) has not arrived yet.
     pub(super) fn find_orphans(&mut self) -> Result<(), HostError> {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         if let Some(profile) = self.profile(&desired)? {
@@ -91,7 +97,8 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Records the files of a task set that is replaced, if an older agent did not record them.
+    /// Creates the record of written files from a desired state that is about to be replaced, if there is no record. An
+    /// older agent did not write this record.
     pub(super) fn record_files(&mut self, desired: &Desired) -> Result<(), HostError> {
         match self.profile(desired)? {
             Some(profile) => orphans::fill_record(&self.site, desired, &profile),
@@ -99,42 +106,49 @@ impl ApplyWorker {
         }
     }
 
-    /// Watches the files that the tasks of the run manage.
+    /// Watches the files that the tasks of the current run manage. Does nothing if the agent checks files only on
+    /// schedule.
     pub(super) fn watch_files(&mut self) {
-        if let Some((managed, run)) = self.managed.as_mut().zip(self.run.as_ref()) {
-            managed.set(run.managed_files().map(|path| (self.site.host.system_path(&path), WatchScope::File)).collect());
+        if let Some((watch, run)) = self.managed_watch.as_mut().zip(self.run.as_ref()) {
+            watch.set(run.managed_files().map(|path| (self.site.host.system_path(&path), WatchScope::File)).collect());
         }
     }
 
-    /// Schedules a reconcile once the writer of a managed file has had time to finish, within the rate limit.
+    /// Schedules a reconcile after a managed file changed. It starts after [`SETTLE_TIME`], so that the program that
+    /// changes the file can finish. The time since the last reconcile is at least [`MIN_RECONCILE_INTERVAL`].
     pub(super) fn reconcile_soon(&mut self) {
         let soonest = self.last_reconcile_at + MIN_RECONCILE_INTERVAL;
         self.next_reconcile_at = self.next_reconcile_at.min(soonest.max(Instant::now() + SETTLE_TIME));
     }
 
-    /// Writes the outputs for services and people. A failed write is tried again after [`RETRY_DELAY`], even without an
-    /// event, because the host does not have its desired state before.
+    /// Writes the outputs: `/run/stemma` and the host label map. If a write fails, schedules another attempt after
+    /// [`RETRY_DELAY`], because the host does not have its desired state until the write succeeds.
+    ///
+    /// `previous` is the known part (the labels) of the desired state that this host had before.
     pub(super) fn write_outputs(&mut self, desired: &Desired, previous: Option<&Known>) {
-        let written = outputs::write(&*self.site.host, &self.site.ledger, &self.config, desired, previous);
-        self.retry_outputs_at = (!written.unwritten.is_empty()).then(|| Instant::now() + RETRY_DELAY);
-        match (self.findings.outputs.unwritten.first(), written.unwritten.first()) {
+        let result = outputs::write(&*self.site.host, &self.site.ledger, &self.config, desired, previous);
+        self.retry_outputs_at = (!result.unwritten.is_empty()).then(|| Instant::now() + RETRY_DELAY);
+        match (self.findings.outputs.unwritten.first(), result.unwritten.first()) {
             (None, Some(reason)) => {
                 error!(error = reason.as_str(); "labels cannot be written on this host; it is tried again");
             }
             (Some(_), None) => info!("labels can be written on this host again"),
             (None, None) | (Some(_), Some(_)) => {}
         }
-        self.findings.outputs = written;
+        self.findings.outputs = result;
     }
 
-    /// Reads the open barriers of this task set from the ledger.
+    /// Replaces the open barriers by the barriers that the ledger has for this task set. If it has none, closes all
+    /// barriers.
     pub(super) fn restore_barriers(&mut self, desired: &Desired) -> Result<(), HostError> {
-        self.grants.restore(self.site.ledger.get(&OPEN_BARRIERS)?.filter(|open| open.task_set == desired.digest));
+        self.grants.restore(self.site.ledger.get(&OPEN_BARRIERS)?.filter(|barriers| barriers.task_set == desired.digest));
         Ok(())
     }
 
     /// Plans a run of the desired state. If tasks of an earlier run are still running, only marks that run as replaced.
-    /// On a host that is paused, parked or held, plans nothing and removes leftovers.
+    ///
+    /// If the host may start no task, plans nothing, and removes leftovers (unfinished files of a killed agent). If the
+    /// profile (the list of tasks) has not arrived yet, plans nothing either.
     pub(super) fn plan_run(&mut self, desired: &Desired) -> Result<(), HostError> {
         if self.run.as_ref().is_some_and(TaskRun::is_running) {
             self.is_run_replaced = true;
@@ -144,7 +158,7 @@ impl ApplyWorker {
         self.find_orphans()?;
         if self.is_stopped(desired) || desired.is_unreleased() {
             self.progress = Progress::Idle;
-            // As in a run, leftovers are removed only in mode `apply`, because other modes change nothing.
+            // As in a run, the agent removes leftovers only in mode `apply`. In the other modes it changes nothing.
             return if desired.mode() == Mode::Apply { sweep_recorded(&self.site) } else { Ok(()) };
         }
         if let Some(profile) = self.profile(desired)? {
@@ -157,31 +171,33 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Returns whether no task of this desired state may start, because the host is paused, parked, or held while no
-    /// task of the task set has ended yet. Labels are still written.
+    /// Returns whether no task of this desired state may start. This is so if the host is paused or parked. A hold has
+    /// this effect only until a task of the task set has ended: after that, the host continues with that task set.
     pub(super) fn is_stopped(&self, desired: &Desired) -> bool {
         let now = self.site.host.unix_seconds();
-        let held = self.local.hold.as_ref().is_some_and(|(until, _)| *until > now);
-        self.local.paused || self.local.parked.is_some() || desired.known.parked || (held && !self.has_begun(desired))
+        let is_on_hold = self.local.hold.as_ref().is_some_and(|(hold_end, _)| *hold_end > now);
+        self.local.paused || self.local.parked.is_some() || desired.known.parked || (is_on_hold && !self.has_begun(desired))
     }
 
     /// Returns whether any task of this task set has ended on this host.
     pub(super) fn has_begun(&self, desired: &Desired) -> bool {
         let progress = self.site.ledger.get(&PROGRESS).ok().flatten();
-        progress.is_some_and(|progress| progress.tasks.values().any(|performed| performed.task_set == desired.digest))
+        progress.is_some_and(|progress| progress.tasks.values().any(|task_record| task_record.task_set == desired.digest))
     }
 
-    /// Returns the delay until the next reconcile: the scheduled interval with some jitter. After failed runs, a
-    /// shorter delay that doubles with each failure.
+    /// Returns the delay until the next reconcile: the configured interval, plus a random time of up to a tenth of the
+    /// interval. After failed runs, returns a shorter delay that doubles with each failure.
     pub(super) fn reconcile_delay(&self) -> Duration {
         let schedule = &self.config.schedule;
-        let drift = Duration::from_secs(schedule.drift_seconds);
-        let spread = drift.mul_f64(f64::from(u32::try_from(self.site.host.random() & 0xFFFF).unwrap_or(0)) / 655_360.0);
+        let interval = Duration::from_secs(schedule.drift_seconds);
+        // A random number of 16 bits, divided by ten times 65,536, is below a tenth.
+        let jitter = interval.mul_f64(f64::from(u32::try_from(self.site.host.random() & 0xFFFF).unwrap_or(0)) / 655_360.0);
         match self.failures {
-            0 => drift + spread,
+            0 => interval + jitter,
             failures => {
-                let doubled = schedule.retry_seconds.saturating_mul(1 << (failures - 1).min(16));
-                Duration::from_secs(doubled).min(drift)
+                // The limit of the exponent prevents an overflow of the shift.
+                let retry_seconds = schedule.retry_seconds.saturating_mul(1 << (failures - 1).min(16));
+                Duration::from_secs(retry_seconds).min(interval)
             }
         }
     }

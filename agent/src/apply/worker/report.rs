@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use log::{info, warn};
 use serde_json::json;
-use stemma_core::status::{ORPHANS_FACT, RUNS_ON_FACT, STUCK_FACT};
+use stemma_core::status::{ORPHANS_FACT, STUCK_FACT, TASKS_CONTINUE_FACT};
 use stemma_core::task::Mode;
 use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::observed::{Progress, Report, TaskResult};
@@ -21,29 +21,34 @@ use crate::findings::limit;
 use crate::host::command::log_excerpt;
 use crate::host::{HostError, Pending};
 
-/// Maximum number of results in one message to the network half.
+/// Maximum number of results in one message to the network half of the agent.
 const MAX_RESULTS_PER_MESSAGE: usize = 256;
 
-/// Maximum number of findings of this half. A report holds 256, so there is room for findings of the network half.
+/// Maximum number of findings of the agent's root half in a report. A report contains at most 256 findings, so the
+/// network half of the agent can add its own.
 const MAX_WORKER_FINDINGS: usize = 192;
 
-/// The state of the hooks: none due, due at a time, or running with the snapshot that they receive.
+/// The state of the hooks (programs of the host's owner that run after a change of labels or tags).
 pub(super) enum HookState {
+    /// No hook runs, and no run is scheduled.
     Idle,
+    /// The hooks run at this time.
     Due(Instant),
+    /// The hooks run. The values are the snapshot of the labels and tags that they receive, and the future of the run.
     Running(HookSnapshot, Pending<'static, HookFailures>),
 }
 
 impl ApplyWorker {
-    /// Sends results to the network half, in messages of bounded length.
+    /// Sends results to the network half of the agent, at most [`MAX_RESULTS_PER_MESSAGE`] in each message.
     pub(super) async fn send_results(&self, results: &[TaskResult]) -> Result<(), ChannelError> {
         for chunk in results.chunks(MAX_RESULTS_PER_MESSAGE) {
-            self.end.send(&ApplyMessage::Results(chunk.to_vec())).await?;
+            self.channel.send(&ApplyMessage::Results(chunk.to_vec())).await?;
         }
         Ok(())
     }
 
-    /// Sends findings, facts and progress to the network half if they changed, and stores the report for `status`.
+    /// Sends a report (findings, facts, progress and local state) to the network half of the agent if it changed. Also
+    /// stores the report on disk, where `stemma-agent status` reads it.
     pub(super) async fn report(&mut self) -> Result<(), ApplyError> {
         let WorkerFindings { membership, disk, outputs, map, hooks, state, set_aside, dropped, dropped_reported_at: _ } =
             &self.findings;
@@ -55,8 +60,8 @@ impl ApplyWorker {
             .chain(map)
             .chain(hooks.values())
             .chain(state);
-        // Findings about labels come last. There may be more than a report holds, and only the last findings are cut
-        // off.
+        // Findings about labels are the last, because there can be very many of them. If there are too many findings,
+        // `limit` cuts off the last ones.
         let mut findings: Vec<String> = findings.chain(set_aside).chain(&outputs.findings).cloned().collect();
         limit(&mut findings, MAX_WORKER_FINDINGS);
         let report = Report {
@@ -67,7 +72,7 @@ impl ApplyWorker {
             local: self.local.clone(),
         };
         if self.last_report.as_ref() != Some(&report) {
-            self.end.send(&ApplyMessage::Report(report.clone())).await?;
+            self.channel.send(&ApplyMessage::Report(report.clone())).await?;
             self.last_report = Some(report.clone());
             self.is_report_stored = false;
         }
@@ -81,28 +86,35 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Returns the facts about the agent's own problems that a controller reads, as findings are for people only. A
-    /// fact exists only while it applies.
+    /// Returns the facts about problems of the agent itself, as JSON texts by the name of the fact. The controller
+    /// evaluates these facts, because findings are texts for people only.
+    ///
+    /// A fact is present only while its problem exists: the reason why the host is stuck, `true` if its tasks run
+    /// nevertheless, and the list of orphans.
     fn facts(&self) -> BTreeMap<String, String> {
         let disk = self.findings.disk.as_ref().map(|stuck| &stuck.sentence);
-        // Tasks also cannot start if the profile cannot be read.
-        let blocked = disk.or(self.findings.state.as_ref());
-        let unwritten = self.findings.outputs.unwritten.first();
-        let why = blocked.or(unwritten);
-        let stuck = why.map(|why| (STUCK_FACT.to_owned(), json!(why).to_string()));
-        let runs_on = (blocked.is_none() && unwritten.is_some()).then(|| (RUNS_ON_FACT.to_owned(), "true".to_owned()));
+        // `findings.state` is the reason if the agent cannot read the profile. Then no task can start either.
+        let blocker = disk.or(self.findings.state.as_ref());
+        let write_error = self.findings.outputs.unwritten.first();
+        let reason = blocker.or(write_error);
+        let stuck = reason.map(|reason| (STUCK_FACT.to_owned(), json!(reason).to_string()));
+        let runs_on = (blocker.is_none() && write_error.is_some()).then(|| (TASKS_CONTINUE_FACT.to_owned(), "true".to_owned()));
         let orphans = orphans::orphans_fact(&self.orphans).map(|text| (ORPHANS_FACT.to_owned(), text));
         stuck.into_iter().chain(runs_on).chain(orphans).collect()
     }
 
-    /// Clears the finding about dropped results once a controller has received it. That is known when it acknowledges a
-    /// result that was numbered after the finding was reported: the check-in with this result carried the report too,
-    /// or followed one that did.
+    /// Clears the finding about dropped results if a controller has received it. `acknowledged` is the highest sequence
+    /// number of the results that the controller has stored.
+    ///
+    /// The field `dropped_reported_at` is the first sequence number after the report of the finding. A result with this
+    /// or a higher number arrives at the controller with the report or after it. So if the controller has stored such a
+    /// result, it also has the finding.
     pub(super) fn clear_dropped_finding(&mut self, acknowledged: u64) -> Result<(), HostError> {
-        if self.findings.dropped_reported_at.is_none_or(|from| acknowledged < from) {
+        if self.findings.dropped_reported_at.is_none_or(|reported_at| acknowledged < reported_at) {
             return Ok(());
         }
-        // If more results were dropped in the meantime, their count must be reported first.
+        // If the count of dropped results has changed since the report, `refresh` clears `dropped_reported_at`. The
+        // finding then remains until the new count is reported.
         self.findings.refresh(&self.site.ledger)?;
         if self.findings.dropped_reported_at.is_some() {
             self.site.ledger.reset_dropped_results()?;
@@ -111,10 +123,11 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Runs the command that starts `stemma-applied.target`, once, when the host has first converged in mode `apply`.
+    /// Runs the command that starts `stemma-applied.target`, if the host has converged in mode `apply`. Each process
+    /// runs the command only once.
     pub(super) async fn run_applied_command(&mut self) {
-        let applied = self.progress == Progress::Converged && self.effective_mode() == Some(Mode::Apply);
-        let Some(command) = self.on_applied.take_if(|_| applied) else { return };
+        let is_applied = self.progress == Progress::Converged && self.effective_mode() == Some(Mode::Apply);
+        let Some(command) = self.on_applied.take_if(|_| is_applied) else { return };
         match self.site.host.run(&command).await {
             Ok(finished) if finished.end.is_success() => info!("the tasks of this host have been applied"),
             Ok(finished) => {
@@ -125,12 +138,16 @@ impl ApplyWorker {
         }
     }
 
+    /// Returns the effective mode of the desired state, or `None` if the host has no desired state.
     fn effective_mode(&self) -> Option<Mode> {
         self.desired.as_ref().map(Desired::mode)
     }
 
-    /// Schedules hooks if labels, annotations, traits or tags changed since the hooks last ran. If a change could not
-    /// be written to `/run/stemma`, hooks are not told of it yet. Writing the files again calls this again.
+    /// Schedules the hooks if labels, annotations, traits or tags changed since the last run of the hooks. They run
+    /// after a random delay below the node's splay, so that the hooks of many hosts do not run at once.
+    ///
+    /// Does nothing if `/run/stemma` is incomplete, because the hooks read it. The agent calls this again after it has
+    /// written the files.
     pub(super) fn schedule_hooks(&mut self, desired: &Desired) -> Result<(), HostError> {
         let is_idle = matches!(self.hooks, HookState::Idle);
         if is_idle
@@ -138,41 +155,44 @@ impl ApplyWorker {
             && desired.mode() == Mode::Apply
             && self.site.ledger.get(&HOOK_SNAPSHOT)?.unwrap_or_default() != hooks::snapshot(desired)
         {
-            let splay = u64::from(desired.known.splay_s) * 1000;
-            let wait = if splay == 0 { 0 } else { self.site.host.random() % splay };
-            self.hooks = HookState::Due(Instant::now() + Duration::from_millis(wait));
+            let splay_ms = u64::from(desired.known.splay_s) * 1000;
+            let delay_ms = if splay_ms == 0 { 0 } else { self.site.host.random() % splay_ms };
+            self.hooks = HookState::Due(Instant::now() + Duration::from_millis(delay_ms));
         }
         Ok(())
     }
 
-    /// Starts the hooks if they are due, or records that they have run. `failed` are the failures of hooks that have
-    /// run.
-    pub(super) async fn on_hook_event(&mut self, failed: Option<HookFailures>) -> Result<(), ApplyError> {
+    /// Handles an event of [`next_hook_event`]. If the hooks have ended (`failures` is not `None`), records the
+    /// snapshot that they received, and their failures. If the hooks are due, starts them.
+    ///
+    /// Does not start them if `/run/stemma` is incomplete, because the hooks read it.
+    pub(super) async fn on_hook_event(&mut self, failures: Option<HookFailures>) -> Result<(), ApplyError> {
         let state = std::mem::replace(&mut self.hooks, HookState::Idle);
         let Some(desired) = self.desired.clone() else { return Ok(()) };
-        match (state, failed) {
-            (HookState::Running(now, _), Some(failed)) => {
-                self.site.ledger.put(&HOOK_SNAPSHOT, &now)?;
-                self.findings.hooks = failed;
+        match (state, failures) {
+            (HookState::Running(new, _), Some(failures)) => {
+                self.site.ledger.put(&HOOK_SNAPSHOT, &new)?;
+                self.findings.hooks = failures;
                 self.schedule_hooks(&desired)?;
             }
             (HookState::Due(_), None) if self.findings.outputs.is_run_dir_incomplete => {}
             (HookState::Due(_), None) => {
-                let (before, now) = (self.site.ledger.get(&HOOK_SNAPSHOT)?.unwrap_or_default(), hooks::snapshot(&desired));
-                if let Some(change) = hooks::change(&desired.known.name, &before, &now) {
-                    let limit = Duration::from_secs(self.config.schedule.hook_seconds);
-                    let future = Box::pin(hooks::run(self.site.host.clone(), change, limit));
-                    self.hooks = HookState::Running(now, future);
+                let (old, new) = (self.site.ledger.get(&HOOK_SNAPSHOT)?.unwrap_or_default(), hooks::snapshot(&desired));
+                if let Some(change) = hooks::change(&desired.known.name, &old, &new) {
+                    let timeout = Duration::from_secs(self.config.schedule.hook_seconds);
+                    let future = Box::pin(hooks::run(self.site.host.clone(), change, timeout));
+                    self.hooks = HookState::Running(new, future);
                 }
             }
+            // An event that does not match the state changes nothing.
             (state, _) => self.hooks = state,
         }
         self.report().await
     }
 }
 
-/// Logs the result of a task. The entry of a failed task also has the last lines of the task's output, which a
-/// sensitive task does not have.
+/// Logs the result of a task. The entry of a failed task also contains the last lines of the task's output. The result
+/// of a sensitive task has no output, so its entry contains none.
 pub(super) fn log_result(result: &TaskResult) {
     let (task, message) = (result.task.as_str(), result.message.as_str());
     if result.outcome.is_failure() {
@@ -182,12 +202,13 @@ pub(super) fn log_result(result: &TaskResult) {
     }
 }
 
-/// Waits until hooks are due, and returns `None`, or until running hooks have ended, and returns the failures.
+/// Waits for the next event of the hooks. If they are scheduled, waits until they are due, and returns `None`. If they
+/// run, waits until they have ended, and returns their failures. Never completes if no hook is scheduled or running.
 pub(super) async fn next_hook_event(hooks: &mut HookState) -> Option<HookFailures> {
     match hooks {
         HookState::Idle => std::future::pending().await,
-        HookState::Due(at) => {
-            tokio::time::sleep_until(*at).await;
+        HookState::Due(due_at) => {
+            tokio::time::sleep_until(*due_at).await;
             None
         }
         HookState::Running(_, future) => Some(future.await),

@@ -16,12 +16,13 @@ use std::time::{Duration, SystemTime};
 use super::{CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, Pending, ReplaceBlocker};
 use tree::MemoryDir;
 
-/// The entries of a directory: the index of a node by name.
+/// The entries of a directory: the index in `MachineState::nodes`, by the name of the entry.
 type NameTable = BTreeMap<String, usize>;
-/// Takes the place of a command: receives the command and returns its result.
+/// A function that replaces the run of a command. It receives the machine and the command, and returns a result.
 type CommandStub = dyn Fn(&MemoryHost, &HostCommand) -> CommandResult;
 
-/// What a node contains: as it is `now`, and as it would be after a power cut (`durable`).
+/// The content of a node. `now` is the current content. `durable` is the synced content, which remains after a power
+/// cut.
 #[derive(Clone, Debug)]
 enum MemoryEntry {
     File { now: Vec<u8>, durable: Vec<u8> },
@@ -38,8 +39,9 @@ struct MemoryNode {
     user: u32,
     group: u32,
     links: u64,
-    /// Attributes and flags, or `None` if they cannot be read.
+    /// Extended attributes and flags, or `None` if a test made them unreadable.
     extras: Option<Extras>,
+    /// The simulated reason why the file cannot be replaced.
     blocker: Option<ReplaceBlocker>,
 }
 
@@ -47,23 +49,32 @@ struct MemoryNode {
 #[derive(Clone)]
 pub struct MemoryHost(Rc<MachineState>);
 
+/// The state of a simulated machine.
 struct MachineState {
+    /// All files and directories. The first is the root directory.
     nodes: RefCell<Vec<MemoryNode>>,
+    /// The number of changing calls since the last start of the process.
     calls: Cell<usize>,
+    /// The number of the changing call before which the process crashes, counted from 0.
     crash_before: Cell<Option<usize>>,
     is_crashed: Cell<bool>,
+    /// True if the disk is full.
     is_full: Cell<bool>,
+    /// True if the file system refuses to copy attributes to a new file.
     drops_extras: Cell<bool>,
-    /// The mode that each file gets, whatever mode is set.
+    /// The mode that each new file gets, whatever mode the agent sets.
     forced_mode: Cell<Option<u32>>,
-    /// Attributes of new files, as if their directory had a default access control list.
+    /// The attributes and flags that the file system gives to new files.
     new_file_extras: RefCell<Extras>,
-    /// The directories that were listed, one entry per call.
+    /// The paths of the directories that were listed, one entry for each call.
     listed_dirs: RefCell<Vec<String>>,
-    /// A file that cannot be read, and the number of reads that still fail.
+    /// The path of a file that cannot be read, and the number of reads that still fail.
     failing_file: RefCell<(String, usize)>,
+    /// The last random number. Its upper bits are the session id of the process.
     random: Cell<u64>,
+    /// The commands that were run.
     commands: RefCell<Vec<HostCommand>>,
+    /// The function that replaces the run of a command.
     stub: RefCell<Rc<CommandStub>>,
     uptime: Cell<Duration>,
 }
@@ -95,7 +106,7 @@ impl MemoryHost {
         }))
     }
 
-    /// Sets what commands do from now on.
+    /// Sets the function that replaces the run of each command from now on.
     pub fn on_run(&self, stub: impl Fn(&Self, &HostCommand) -> CommandResult + 'static) {
         *self.0.stub.borrow_mut() = Rc::new(stub);
     }
@@ -115,12 +126,13 @@ impl MemoryHost {
         self.0.listed_dirs.borrow().iter().filter(|listed| *listed == path).count()
     }
 
-    /// Returns the number of changing calls since the last [`Self::restart`].
+    /// Returns the number of calls that change the machine since the last [`Self::restart`] or [`Self::crash_before`].
     pub fn calls(&self) -> usize {
         self.0.calls.get()
     }
 
-    /// Crashes the process before its `call`-th changing call from now, counted from 0.
+    /// Lets the process crash before a later call that changes the machine. `call` is the number of that call from now
+    /// on, counted from 0.
     pub fn crash_before(&self, call: usize) {
         self.0.calls.set(0);
         self.0.crash_before.set(Some(call));
@@ -131,9 +143,9 @@ impl MemoryHost {
         self.0.is_crashed.get()
     }
 
-    /// Sets whether the disk is full. A full disk accepts no new file and no more bytes.
-    pub fn set_full(&self, full: bool) {
-        self.0.is_full.set(full);
+    /// Sets whether the disk is full. If so, each creation of a file and each write fails.
+    pub fn set_full(&self, is_full: bool) {
+        self.0.is_full.set(is_full);
     }
 
     /// Sets the attributes and flags that new files have from now on.
@@ -141,36 +153,39 @@ impl MemoryHost {
         *self.0.new_file_extras.borrow_mut() = extras;
     }
 
-    /// Makes the file system discard the attributes that are copied to a new file, from now on.
+    /// Lets the file system refuse to copy attributes to a new file, from now on.
     pub fn drop_extras(&self) {
         self.0.drops_extras.set(true);
     }
 
-    /// Makes the file system give each new file this mode from now on without an error, as FAT does.
+    /// Lets the file system give each new file this mode from now on, whatever mode the agent sets. As on FAT, this
+    /// causes no error.
     pub fn force_mode(&self, mode: u32) {
         self.0.forced_mode.set(Some(mode));
     }
 
-    /// Makes the next `times` reads of this file fail.
+    /// Lets the next `times` reads of this file fail. Replaces an earlier call of this method.
     pub fn fail_reads(&self, path: &str, times: usize) {
         *self.0.failing_file.borrow_mut() = (path.to_owned(), times);
     }
 
-    /// Fails for a file whose reads must fail ([`Self::fail_reads`]), and counts the failure.
+    /// Fails if [`Self::fail_reads`] requires that this read of the file fails, and counts the failure.
     fn check_readable(&self, path: &str) -> Result<(), HostError> {
-        let mut failing = self.0.failing_file.borrow_mut();
-        if failing.0 != path || failing.1 == 0 {
+        let mut failing_file = self.0.failing_file.borrow_mut();
+        // The path of the file, and the number of its reads that still fail.
+        if failing_file.0 != path || failing_file.1 == 0 {
             return Ok(());
         }
-        failing.1 -= 1;
+        failing_file.1 -= 1;
         Err(io_error("read", path, io::ErrorKind::Other))
     }
 
+    /// Fails if the disk is full. `path` is for the error.
     fn check_room(&self, path: &str) -> Result<(), HostError> {
         if self.0.is_full.get() { Err(io_error("write", path, io::ErrorKind::StorageFull)) } else { Ok(()) }
     }
 
-    /// Starts a new process, with a new session id. The id is the upper bits of the random state.
+    /// Starts a new process after a crash, with a new session id. The session id is the upper bits of `random`.
     pub fn restart(&self) {
         self.0.is_crashed.set(false);
         self.0.crash_before.set(None);
@@ -178,7 +193,7 @@ impl MemoryHost {
         self.0.random.set(self.0.random.get() + (1 << 40));
     }
 
-    /// Cuts the power: what was not synced is lost, and a new process starts.
+    /// Cuts the power: changes that were not synced are lost. Then starts a new process.
     pub fn cut_power(&self) {
         for node in self.0.nodes.borrow_mut().iter_mut() {
             match &mut node.content {
@@ -190,12 +205,12 @@ impl MemoryHost {
         self.restart();
     }
 
-    /// Advances the time.
+    /// Advances the clock and the uptime of the machine.
     pub fn advance_time(&self, time: Duration) {
         self.0.uptime.set(self.0.uptime.get() + time);
     }
 
-    /// Creates a file and its directories, durably, as another program would.
+    /// Creates or replaces a file with this text, and creates its missing directories. All of this is durable at once.
     pub fn put(&self, path: &str, text: &str) {
         let (dir, name) = self.parent_and_name(path);
         self.add(dir, &name, MemoryEntry::File { now: text.into(), durable: text.into() }, 0o644);
@@ -213,7 +228,7 @@ impl MemoryHost {
         self.add(dir, &name, MemoryEntry::Special, 0o644);
     }
 
-    /// Gives a file a second hard link.
+    /// Increases the number of hard links of a file by one.
     pub fn put_hard_link(&self, path: &str) {
         let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].links += 1;
@@ -243,13 +258,13 @@ impl MemoryHost {
         self.0.nodes.borrow_mut()[node].extras = extras;
     }
 
-    /// Sets what prevents a file from being replaced.
+    /// Sets the simulated reason why a file cannot be replaced. With `None`, it can be replaced.
     pub fn set_blocker(&self, path: &str, blocker: Option<ReplaceBlocker>) {
         let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].blocker = blocker;
     }
 
-    /// Returns the text of a file. `None` if it does not exist.
+    /// Returns the text of a file, or `None` if no regular file exists at the path.
     pub fn text(&self, path: &str) -> Option<String> {
         match &self.0.nodes.borrow()[self.find_node(path)?].content {
             MemoryEntry::File { now, .. } => Some(String::from_utf8_lossy(now).into_owned()),
@@ -257,7 +272,7 @@ impl MemoryHost {
         }
     }
 
-    /// Removes an entry.
+    /// Removes an entry durably.
     pub fn delete(&self, path: &str) {
         let (dir, name) = self.parent_and_name(path);
         self.update_names(dir, |names| {
@@ -265,7 +280,7 @@ impl MemoryHost {
         });
     }
 
-    /// Returns the names in a directory.
+    /// Returns the names in a directory, or an empty list if it does not exist.
     pub fn list(&self, path: &str) -> Vec<String> {
         match self.find_node(path).map(|node| self.0.nodes.borrow()[node].content.clone()) {
             Some(MemoryEntry::Dir { now, .. }) => now.into_keys().collect(),
@@ -281,20 +296,21 @@ impl MemoryHost {
         }
     }
 
-    /// Returns the directory of a path and the last name. Creates missing directories.
+    /// Returns the node of the directory that contains a path, and the last name of the path. Creates missing
+    /// directories.
     fn parent_and_name(&self, path: &str) -> (usize, String) {
         let path = HostPath::parse(path).expect("a path of the test");
         let mut dir = 0;
         for name in path.parent().iter().flat_map(|parent| parent.names().map(str::to_owned).collect::<Vec<_>>()) {
             dir = match self.child(dir, &name) {
-                Some(below) => below,
+                Some(subdir) => subdir,
                 None => self.add(dir, &name, new_dir().content, 0o755),
             };
         }
         (dir, path.name().to_owned())
     }
 
-    /// Adds an entry with a new node to a directory, durably. Returns the node.
+    /// Adds an entry with a new node to a directory, durably. Returns the index of the node.
     fn add(&self, dir: usize, name: &str, content: MemoryEntry, mode: u32) -> usize {
         let node = self.add_node(MemoryNode {
             content,
@@ -311,12 +327,14 @@ impl MemoryHost {
         node
     }
 
+    /// Adds a node without an entry in a directory. Returns the index of the node.
     fn add_node(&self, node: MemoryNode) -> usize {
         let mut nodes = self.0.nodes.borrow_mut();
         nodes.push(node);
         nodes.len() - 1
     }
 
+    /// Returns the node of an entry in a directory, or `None` if there is no such entry.
     fn child(&self, dir: usize, name: &str) -> Option<usize> {
         match &self.0.nodes.borrow()[dir].content {
             MemoryEntry::Dir { now, .. } => now.get(name).copied(),
@@ -324,16 +342,19 @@ impl MemoryHost {
         }
     }
 
+    /// Returns the node at a path, or `None` if no entry exists there. Does not follow links.
     fn find_node(&self, path: &str) -> Option<usize> {
         let path = HostPath::parse(path).expect("a path of the test");
         path.names().try_fold(0, |dir, name| self.child(dir, name))
     }
 
+    /// Fails if the process has crashed. `path` is for the error.
     fn check_alive(&self, path: &str) -> Result<(), HostError> {
         if self.is_crashed() { Err(io_error("reach", path, io::ErrorKind::BrokenPipe)) } else { Ok(()) }
     }
 
-    /// Counts a changing call, before which the process may crash.
+    /// Counts a call that changes the machine. Fails if the process has crashed, or if it must crash before this call
+    /// ([`Self::crash_before`]).
     fn count_call(&self, path: &str) -> Result<(), HostError> {
         self.check_alive(path)?;
         let call = self.0.calls.get();
@@ -370,12 +391,14 @@ impl Host for MemoryHost {
         self.check_alive(path.as_str())?;
         let mut dir = self.root()?;
         for name in path.names() {
-            let Some(below) = dir.dir(name)? else { return Ok(None) };
-            dir = below;
+            let Some(subdir) = dir.dir(name)? else { return Ok(None) };
+            dir = subdir;
         }
         Ok(Some(dir))
     }
 
+    /// Records the command and returns the result of the stub ([`Self::on_run`]). The process may crash before and
+    /// after the command.
     fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>> {
         Box::pin(async move {
             let program = command.argv.first().map_or("", String::as_str);
@@ -408,15 +431,18 @@ impl Host for MemoryHost {
         (0, 0)
     }
 
+    /// Returns the id of the current process: the upper bits of `random`, which each restart changes.
     fn session_id(&self) -> u32 {
         u32::try_from(self.0.random.get() >> 40).unwrap_or(0)
     }
 
+    /// Returns the next of a sequence of consecutive numbers, so that tests are repeatable.
     fn random(&self) -> u64 {
         self.0.random.set(self.0.random.get() + 1);
         self.0.random.get()
     }
 
+    /// Returns a fixed date plus the uptime.
     fn now(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_hours(500_000) + self.uptime()
     }
@@ -426,11 +452,13 @@ impl Host for MemoryHost {
     }
 }
 
+/// Returns the node of a new empty directory.
 fn new_dir() -> MemoryNode {
     let content = MemoryEntry::Dir { now: NameTable::new(), durable: NameTable::new() };
     MemoryNode { content, mode: 0o755, user: 0, group: 0, links: 1, extras: Some(Extras::default()), blocker: None }
 }
 
+/// Returns the kind of a node with this content.
 fn file_kind(content: &MemoryEntry) -> FileKind {
     match content {
         MemoryEntry::File { .. } => FileKind::File,
@@ -440,7 +468,7 @@ fn file_kind(content: &MemoryEntry) -> FileKind {
     }
 }
 
-/// Returns the id of a user or group. The machine knows digits, `root` and `www-data`.
+/// Returns the id of a user or group. Accepts a number, `root` and `www-data`. Fails for other names.
 fn account_number(kind: &'static str, name: &str) -> Result<u32, HostError> {
     match (name.parse(), name) {
         (Ok(number), _) => Ok(number),
@@ -450,6 +478,7 @@ fn account_number(kind: &'static str, name: &str) -> Result<u32, HostError> {
     }
 }
 
+/// Returns the error of a failed operation on a path.
 fn io_error(operation: &'static str, path: &str, kind: io::ErrorKind) -> HostError {
     HostError::io(operation, path)(kind.into())
 }

@@ -8,12 +8,14 @@ use super::{MemoryEntry, MemoryHost, MemoryNode, NameTable, file_kind, io_error,
 use crate::host::extras::DEFAULT_ACL;
 use crate::host::{Dir, Extras, FileDetails, FileKind, FileVersion, HostError, NewFile, Stat};
 
+/// An open directory of a machine in memory.
 pub(super) struct MemoryDir {
     pub(super) host: MemoryHost,
     pub(super) node: usize,
     pub(super) path: String,
 }
 
+/// A new file of a machine in memory that is open for writing.
 pub(super) struct MemoryFile {
     pub(super) host: MemoryHost,
     pub(super) node: usize,
@@ -21,12 +23,13 @@ pub(super) struct MemoryFile {
 }
 
 impl MemoryDir {
+    /// Returns the path of an entry of this directory.
     fn child_path(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
     }
 
-    /// Changes the entries of the directory, but not durably. Fails if `change` returns `None`, because an entry is
-    /// missing.
+    /// Changes the entries of the directory by `change`, but not durably. Fails with the error "not found" if `change`
+    /// returns `None`. The process may crash before the change.
     fn update(&self, operation: &'static str, change: impl FnOnce(&mut NameTable) -> Option<()>) -> Result<(), HostError> {
         self.host.count_call(&self.path)?;
         let mut nodes = self.host.0.nodes.borrow_mut();
@@ -34,8 +37,8 @@ impl MemoryDir {
         change(now).ok_or_else(|| io_error(operation, &self.path, io::ErrorKind::NotFound))
     }
 
-    /// Returns the node of a regular file with one link, or `None` if there is no such entry. Fails for other kinds of
-    /// files.
+    /// Returns the node of a regular file, or `None` if no entry has this name. Fails for other kinds of files, and for
+    /// a file with several hard links.
     fn regular_file(&self, name: &str) -> Result<Option<usize>, HostError> {
         self.host.check_alive(&self.path)?;
         self.host.check_readable(&self.child_path(name))?;
@@ -65,16 +68,18 @@ impl Dir for MemoryDir {
         }))
     }
 
-    /// Returns the version of an entry. The machine in memory has no change times, so a hash of the node replaces the
-    /// time.
+    /// Returns the version of an entry, which differs after each change of the entry. A node in memory has no change
+    /// time, so the version contains a hash of the node instead.
     fn version(&self, name: &str) -> Result<Option<FileVersion>, HostError> {
         let Some(stat) = self.stat(name)? else { return Ok(None) };
         let node = self.host.child(self.node, name).unwrap_or_default();
         let mut hasher = DefaultHasher::new();
         format!("{:?}", self.host.0.nodes.borrow()[node]).hash(&mut hasher);
-        Ok(Some(FileVersion { stat, file: (0, node as u64), changed: (hasher.finish().cast_signed(), 0) }))
+        Ok(Some(FileVersion { stat, file_id: (0, node as u64), changed_at: (hasher.finish().cast_signed(), 0) }))
     }
 
+    /// Passes the content of a regular file to `sink` in chunks. Returns whether the file exists. Fails if the content
+    /// is longer than `limit` bytes.
     fn read_chunks(
         &self,
         name: &str,
@@ -92,22 +97,26 @@ impl Dir for MemoryDir {
         Ok(true)
     }
 
+    /// Returns the metadata of a regular file. Its `extras` are an error if a test made them unreadable.
     fn details(&self, name: &str) -> Result<Option<FileDetails>, HostError> {
         let Some(node) = self.regular_file(name)? else { return Ok(None) };
         let extras = self.host.0.nodes.borrow()[node].extras.clone();
+        // The limit is not real: tests need only some error.
         let extras = extras.ok_or_else(|| HostError::ManyExtras { path: self.child_path(name), limit: 0 });
         Ok(self.stat(name)?.map(|stat| FileDetails { stat, extras }))
     }
 
+    /// Fails if a test set a blocker for the entry or for this directory ([`MemoryHost::set_blocker`]).
     fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
         self.host.check_alive(&self.path)?;
         let child = self.host.child(self.node, name);
         let nodes = self.host.0.nodes.borrow();
-        let Some(by) = child.and_then(|node| nodes[node].blocker).or(nodes[self.node].blocker) else { return Ok(()) };
-        let at = if by.is_about_directory() { self.path.clone() } else { self.child_path(name) };
-        Err(HostError::NotReplaceable { path: self.child_path(name), at, by, is_there: child.is_some() })
+        let Some(blocker) = child.and_then(|node| nodes[node].blocker).or(nodes[self.node].blocker) else { return Ok(()) };
+        let blocked_path = if blocker.is_about_directory() { self.path.clone() } else { self.child_path(name) };
+        Err(HostError::NotReplaceable { path: self.child_path(name), at: blocked_path, by: blocker, is_there: child.is_some() })
     }
 
+    /// Returns whether the disk is full. The required number of bytes is ignored.
     fn is_full(&self, _: u64) -> Result<bool, HostError> {
         self.host.check_alive(&self.path)?;
         Ok(self.host.0.is_full.get())
@@ -119,6 +128,7 @@ impl Dir for MemoryDir {
         Ok(nodes[self.node].extras.as_ref().and_then(|extras| extras.attributes.get(DEFAULT_ACL).cloned()))
     }
 
+    /// Returns the names in the directory, and records this call for [`MemoryHost::list_count`].
     fn names(&self) -> Result<Vec<String>, HostError> {
         self.host.check_alive(&self.path)?;
         self.host.0.listed_dirs.borrow_mut().push(self.path.clone());
@@ -133,6 +143,8 @@ impl Dir for MemoryDir {
         self.host.child(self.node, name).map(|node| self.host.open_node(node, &self.child_path(name))).transpose()
     }
 
+    /// Creates an empty file, but not durably. Fails if the name exists or the disk is full. The process may crash
+    /// before.
     fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError> {
         self.host.check_room(&self.path)?;
         self.host.count_call(&self.path)?;
@@ -178,6 +190,7 @@ impl Dir for MemoryDir {
         self.update("remove", |names| names.remove(name).map(|_| ()))
     }
 
+    /// Makes the current entries of the directory durable. The process may crash before.
     fn sync(&self) -> Result<(), HostError> {
         self.host.count_call(&self.path)?;
         if let MemoryEntry::Dir { now, durable } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
@@ -188,6 +201,7 @@ impl Dir for MemoryDir {
 }
 
 impl MemoryFile {
+    /// Changes the node of the file. The process may crash before the change.
     fn update(&self, change: impl FnOnce(&mut MemoryNode)) -> Result<(), HostError> {
         self.host.count_call(&self.path)?;
         change(&mut self.host.0.nodes.borrow_mut()[self.node]);
@@ -209,22 +223,28 @@ impl NewFile for MemoryFile {
         self.update(|node| chown(node, user, group))
     }
 
+    /// Sets the mode of the file, or the mode that a test forced ([`MemoryHost::force_mode`]).
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError> {
-        let kept = self.host.0.forced_mode.get().unwrap_or(mode);
-        self.update(|node| node.mode = kept)
+        let effective_mode = self.host.0.forced_mode.get().unwrap_or(mode);
+        self.update(|node| node.mode = effective_mode)
     }
 
+    /// Only counts the call, because [`Self::set_extras`] sets all flags in memory.
     fn set_initial_flags(&mut self, _: &Extras) -> Result<(), HostError> {
         self.update(|_| ())
     }
 
+    /// Sets the attributes and flags of the file. Fails if a test made the file system refuse them
+    /// ([`MemoryHost::drop_extras`]).
     fn set_extras(&mut self, extras: &Extras) -> Result<(), HostError> {
         if self.host.0.drops_extras.get() {
+            // The name is an example of an attribute that the file system refuses.
             return Err(HostError::Extra { what: "user.note".into(), source: io::ErrorKind::Unsupported.into() });
         }
         self.update(|node| node.extras = Some(extras.clone()))
     }
 
+    /// Makes the current content of the file durable. The process may crash before.
     fn sync(&mut self) -> Result<(), HostError> {
         self.update(|node| {
             if let MemoryEntry::File { now, durable } = &mut node.content {
@@ -234,7 +254,8 @@ impl NewFile for MemoryFile {
     }
 }
 
-/// Changes owner and group of a node. As in the kernel, this clears setuid and setgid.
+/// Changes the owner and the group of a node. `None` does not change them. As in the kernel, this clears the bits
+/// setuid and setgid of the mode.
 fn chown(node: &mut MemoryNode, user: Option<u32>, group: Option<u32>) {
     node.user = user.unwrap_or(node.user);
     node.group = group.unwrap_or(node.group);

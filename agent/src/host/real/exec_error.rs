@@ -1,4 +1,5 @@
-//! Explains why an existing program cannot be run. The system's error only says that a file is missing, not which one.
+//! Explains why an existing program cannot be run. The error of the system only states that a file is missing, and does
+//! not name the file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,15 +9,15 @@ use rustix::io::Errno;
 
 use crate::host::HostError;
 
-/// Number of bytes that are read from the beginning of a program. The kernel looks for the interpreter's name only
-/// there.
+/// Number of bytes that are read from the beginning of a program. The kernel searches only these bytes for the name of
+/// the interpreter.
 const MAX_HEAD_BYTES: u64 = 256;
 
 /// Advice for a script without an interpreter line.
 const SHEBANG_ADVICE: &str = "begin it with the line of its interpreter, as #!/bin/sh";
 
-/// Returns the error for a program that could not be run. If the program exists, the text of the error says what is
-/// missing and names a remedy, in place of the system's text.
+/// Returns the error for a program that could not be run. If the program exists, the text of the system's error is
+/// replaced by a text that names the missing part and a remedy.
 pub(super) fn exec_error(program: &str, error: io::Error) -> HostError {
     let reason = read_head(program).and_then(|head| failure_reason(&head, &error));
     HostError::io("run", program)(match reason {
@@ -25,7 +26,8 @@ pub(super) fn exec_error(program: &str, error: io::Error) -> HostError {
     })
 }
 
-/// Returns the beginning of a program, if it is a file and can be read.
+/// Returns the first [`MAX_HEAD_BYTES`] of a program. Returns `None` if `program` is not an absolute path, is not a
+/// file, or cannot be read.
 fn read_head(program: &str) -> Option<Vec<u8>> {
     let path = Path::new(program);
     if !path.is_absolute() || !path.is_file() {
@@ -36,7 +38,8 @@ fn read_head(program: &str) -> Option<Vec<u8>> {
     Some(head)
 }
 
-/// Returns why a program with this beginning could not be run, or `None` if the system's error says enough.
+/// Returns why a program with these first bytes could not be run. Returns `None` for an error of the system that needs
+/// no further explanation, such as "Permission denied".
 fn failure_reason(head: &[u8], error: &io::Error) -> Option<String> {
     match Errno::from_io_error(error)? {
         Errno::NOENT => Some(missing_message(head)),
@@ -45,22 +48,22 @@ fn failure_reason(head: &[u8], error: &io::Error) -> Option<String> {
     }
 }
 
-/// Returns a message about the file that an existing program needs to start and that is missing: its interpreter or its
-/// loader.
+/// Returns a message about the missing file that an existing program needs to start. The file is the interpreter of a
+/// script, or the loader of a binary. `head` contains the first bytes of the program.
 fn missing_message(head: &[u8]) -> String {
     let Some(name) = interpreter(head) else {
-        return "it is there, and the loader that it was built for is not: install a build for this system".to_owned();
+        return "it exists, and the loader that it was built for is missing: install a build for this system".to_owned();
     };
     if Path::new(&name).exists() {
-        return format!("it is there, and so is its interpreter {name:?}, which cannot start: install that again");
+        return format!("it exists, and so does its interpreter {name:?}, which cannot start: install that again");
     }
     let line_end = if name.ends_with('\r') { "; the line ends with a carriage return: save the file without any" } else { "" };
     format!(
-        "it is there, and the interpreter {name:?} that its first line names is not: install that, or name another one{line_end}"
+        "it exists, and the interpreter {name:?} that its first line names is missing: install that, or name another one{line_end}"
     )
 }
 
-/// Returns the reason why the kernel does not accept a file as a program.
+/// Returns the reason why the kernel does not accept a file as a program, from the first bytes of the file.
 fn not_executable_message(head: &[u8]) -> String {
     match head {
         [] => format!("it is empty: {SHEBANG_ADVICE}"),
@@ -72,7 +75,7 @@ fn not_executable_message(head: &[u8]) -> String {
     }
 }
 
-/// Returns the interpreter that the first line of a script names.
+/// Returns the path of the interpreter from the first line of a script (`#!PATH`). Returns `None` for any other file.
 fn interpreter(head: &[u8]) -> Option<String> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let name = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
@@ -83,20 +86,21 @@ fn interpreter(head: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// Each case contains the beginning of a program, the system's error, and a part of the message.
     #[test]
     fn y09_exec_error_names_missing_part_with_advice() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p");
         let program = path.display().to_string();
         for (head, errno, expected) in [
-            (&b"#!/no/such -x\n"[..], Errno::NOENT, "the interpreter \"/no/such\" that its first line names is not: install"),
+            (&b"#!/no/such -x\n"[..], Errno::NOENT, "the interpreter \"/no/such\" that its first line names is missing: install"),
             (
                 b"#! /no/such\r\n",
                 Errno::NOENT,
-                "\"/no/such\\r\" that its first line names is not: install that, or name another one; the line ends with a carriage return",
+                "\"/no/such\\r\" that its first line names is missing: install that, or name another one; the line ends with a carriage return",
             ),
-            (b"#!/proc/self/status\n", Errno::NOENT, "and so is its interpreter \"/proc/self/status\", which cannot start"),
-            (b"\x7fELF\x02", Errno::NOENT, "the loader that it was built for is not: install a build"),
+            (b"#!/proc/self/status\n", Errno::NOENT, "and so does its interpreter \"/proc/self/status\", which cannot start"),
+            (b"\x7fELF\x02", Errno::NOENT, "the loader that it was built for is missing: install a build"),
             (b"echo\n", Errno::NOEXEC, "its first line names no interpreter: begin it with the line of its interpreter"),
             (b"#!\n", Errno::NOEXEC, "its first line names no interpreter"),
             (b"", Errno::NOEXEC, "it is empty: begin it"),
@@ -106,10 +110,10 @@ mod tests {
             (b"#!/bin/sh\n", Errno::ACCESS, "Permission denied (os error 13)"),
         ] {
             std::fs::write(&path, head).unwrap();
-            let said = exec_error(&program, errno.into()).sentence();
-            assert!(said.starts_with(&format!("cannot run {program}: ")) && said.contains(expected), "{said}");
+            let message = exec_error(&program, errno.into()).sentence();
+            assert!(message.starts_with(&format!("cannot run {program}: ")) && message.contains(expected), "{message}");
         }
-        let said = exec_error("true", Errno::NOENT.into()).sentence();
-        assert_eq!(said, "cannot run true: No such file or directory (os error 2)", "it is looked for in `PATH`");
+        let message = exec_error("true", Errno::NOENT.into()).sentence();
+        assert_eq!(message, "cannot run true: No such file or directory (os error 2)", "it cannot be searched for in `PATH`");
     }
 }

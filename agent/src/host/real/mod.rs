@@ -1,5 +1,5 @@
-//! The real machine, accessed by system calls of the crate rustix. Every path is opened with `openat2`, below the root
-//! and without following links.
+//! The real machine, accessed by system calls of the crate rustix. Every path is opened with `openat2` below the
+//! directory `--root`. Symbolic links are not followed.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -26,16 +26,18 @@ mod exec_error;
 pub mod process_setup;
 mod spawn;
 
-/// Path resolution that follows no link, reaches nothing above the root, and uses no magic link of `/proc`.
+/// Rules for the resolution of a path by `openat2`: the kernel follows no symbolic link and no magic link of `/proc`,
+/// and opens nothing outside of the starting directory.
 const CONFINED_FLAGS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// Size of one read from a file, in bytes.
+/// Maximum size of one read from a file, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Maximum size that the kernel returns for the names of all extended attributes, or for the value of one.
+/// Maximum size of the list of all extended attribute names of a file, and of the value of one attribute, in bytes.
+/// Both are limits of the kernel.
 const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
 
-/// Maximum size of the extended attributes that are preserved of a file, in bytes.
+/// Maximum total size of the extended attributes that the agent preserves when it replaces a file, in bytes.
 const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 
 /// The kernel's list of active swap files.
@@ -64,67 +66,71 @@ struct RealFile {
 }
 
 impl RealHost {
-    /// Opens the machine below `root`, which is `/` without `--root`. Links in `root` itself are followed, once.
+    /// Opens the machine below the directory `root` (`--root`, or `/` by default). Symbolic links in `root` itself are
+    /// resolved once, here.
     ///
     /// # Errors
     /// If `root` is not a directory that can be opened.
     pub fn new(root: &Path) -> Result<Self, HostError> {
-        let shown = || root.display().to_string();
-        let root = root.canonicalize().map_err(HostError::io("open", shown()))?;
+        let root_text = || root.display().to_string();
+        let root = root.canonicalize().map_err(HostError::io("open", root_text()))?;
         let fd = rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| HostError::io("open", shown())(errno.into()))?;
+            .map_err(|errno| HostError::io("open", root_text())(errno.into()))?;
         let mut host = Self { root, fd, random: SystemRandom::new(), session: 0 };
         host.session = u32::try_from(host.random() >> 32).expect("the upper half of 64 bits");
         Ok(host)
     }
 
-    /// Takes a lock that lasts until the returned handle is dropped or this process ends. Returns `None` if another
-    /// process has the lock.
+    /// Acquires an exclusive lock on a file. The lock lasts until the returned handle is dropped or this process ends.
+    /// Returns `None` if another process has the lock.
     ///
-    /// The lock belongs to the process (`fcntl`), not to the open file (`flock`). Otherwise a child that was just
-    /// forked when this process is killed would hold the lock until it runs its program.
+    /// The lock belongs to the process (`fcntl`), not to the open file (`flock`). With `flock`, a forked child would
+    /// share the lock until it executes its program. If this process were killed in that moment, the child would still
+    /// hold the lock.
     ///
     /// # Errors
     /// If the lock file cannot be created or, on a read-only file system, does not exist.
     pub fn lock(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
-        let failed = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
+        let lock_error = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // The path is relative to the root directory, so it is passed without its leading slash.
         let (name, mode) = (&path.as_str()[1..], Mode::RUSR | Mode::WUSR);
         let fd = match rustix::fs::openat2(&self.fd, name, flags, mode, CONFINED_FLAGS) {
             Err(Errno::ROFS) => return self.lock_read_only(path),
-            opened => opened.map_err(failed)?,
+            result => result.map_err(lock_error)?,
         };
-        Ok(try_flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(failed)?.then_some(fd))
+        Ok(try_flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(lock_error)?.then_some(fd))
     }
 
-    /// Takes the lock of [`Self::lock`] on a read-only file system. There the file can only be opened for reading,
-    /// which allows only a shared lock. So a second check looks for a lock of another process, and if there is one,
-    /// returns `None`. Of two processes that take their locks at once, at least one finds the lock of the other.
+    /// Acquires the lock of [`Self::lock`] on a read-only file system. There the file can only be opened for reading,
+    /// which allows only a shared lock, so two processes could get it. Therefore a second check searches for a lock of
+    /// another process, and the function returns `None` if there is one. If two processes lock the file at the same
+    /// time, at least one of the two finds the lock of the other.
     fn lock_read_only(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
-        let failed = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
+        let lock_error = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = match open_at(self.fd.as_fd(), &path.as_str()[1..], flags, CONFINED_FLAGS) {
             // The file is missing and cannot be created.
-            Err(Errno::NOENT) => Err(failed(Errno::ROFS)),
-            opened => opened.map_err(failed),
+            Err(Errno::NOENT) => Err(lock_error(Errno::ROFS)),
+            result => result.map_err(lock_error),
         }?;
-        let is_alone = try_flock(&fd, FlockOperation::NonBlockingLockShared).map_err(failed)?
-            && fcntl_getlk(&fd, &FlockType::WriteLock.into()).map_err(failed)?.is_none();
-        Ok(is_alone.then_some(fd))
+        let is_only_holder = try_flock(&fd, FlockOperation::NonBlockingLockShared).map_err(lock_error)?
+            && fcntl_getlk(&fd, &FlockType::WriteLock.into()).map_err(lock_error)?.is_none();
+        Ok(is_only_holder.then_some(fd))
     }
 
-    /// Returns whether another process has the lock of [`Self::lock`]. The check does not take the lock itself, because
-    /// another process that wants the lock at that moment would not get it.
+    /// Returns whether another process has the lock of [`Self::lock`]. The check does not acquire the lock, not even
+    /// for a moment, because a process that tries to acquire the lock in that moment would fail.
     ///
     /// # Errors
     /// If the lock file cannot be opened.
     pub fn is_locked(&self, path: &HostPath) -> Result<bool, HostError> {
-        let failed = |errno: Errno| HostError::io("look at the lock", path.as_str())(errno.into());
+        let lock_error = |errno: Errno| HostError::io("look at the lock", path.as_str())(errno.into());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match open_at(self.fd.as_fd(), &path.as_str()[1..], flags, CONFINED_FLAGS) {
-            Ok(fd) => Ok(fcntl_getlk(fd, &FlockType::WriteLock.into()).map_err(failed)?.is_some()),
+            Ok(fd) => Ok(fcntl_getlk(fd, &FlockType::WriteLock.into()).map_err(lock_error)?.is_some()),
             Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(failed(errno)),
+            Err(errno) => Err(lock_error(errno)),
         }
     }
 }
@@ -189,6 +195,7 @@ impl Host for RealHost {
         SystemTime::now()
     }
 
+    /// Returns the time since the machine started, including the time in suspend.
     fn uptime(&self) -> Duration {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -196,21 +203,21 @@ impl Host for RealHost {
 }
 
 impl RealHost {
-    /// Returns the error for a directory that could not be opened. Walks its path name by name to find the link or the
-    /// file that is in the way.
+    /// Returns the error for a directory that could not be opened. Checks each directory on the path from the root
+    /// down, to find the symbolic link or the file that caused the error.
     fn path_error(&self, path: &HostPath, errno: Errno) -> HostError {
-        let mut walked = String::new();
+        let mut prefix = String::new();
         for name in path.names() {
-            walked = format!("{walked}/{name}");
-            let Ok(stat) = rustix::fs::statat(&self.fd, &walked[1..], AtFlags::SYMLINK_NOFOLLOW) else { break };
+            prefix = format!("{prefix}/{name}");
+            let Ok(stat) = rustix::fs::statat(&self.fd, &prefix[1..], AtFlags::SYMLINK_NOFOLLOW) else { break };
             match file_kind(stat.st_mode) {
                 FileKind::Directory => {}
                 FileKind::Link => {
-                    let target = rustix::fs::readlinkat(&self.fd, &walked[1..], Vec::new()).ok();
-                    return link_error(path.as_str(), walked, target);
+                    let target = rustix::fs::readlinkat(&self.fd, &prefix[1..], Vec::new()).ok();
+                    return link_error(path.as_str(), prefix, target);
                 }
                 found => {
-                    return HostError::WrongKind { path: walked, wanted: FileKind::Directory.as_str(), found: found.as_str() };
+                    return HostError::WrongKind { path: prefix, wanted: FileKind::Directory.as_str(), found: found.as_str() };
                 }
             }
         }
@@ -219,18 +226,20 @@ impl RealHost {
 }
 
 impl RealDir {
+    /// Returns the path of an entry of this directory, for a message.
     fn child_path(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
     }
 
-    /// Maps the error of a system call to one that names the operation and the entry.
+    /// Converts the error of a system call to a [`HostError`] that names the operation and the entry.
     fn check_errno<T>(&self, operation: &'static str, name: &str, result: Result<T, Errno>) -> Result<T, HostError> {
         result.map_err(|errno| HostError::io(operation, self.child_path(name))(errno.into()))
     }
 
-    /// Maps the error of a system call that changes an entry. If something prevents the change even for root, the error
-    /// names the obstacle and a remedy. [`Dir::check_replaceable`] before the change does not find every obstacle:
-    /// older kernels do not show mount points, and directories that are created on the path are not checked.
+    /// Converts the error of a system call that changes an entry. If something prevents the change even for root, the
+    /// error names the obstacle and a remedy. A call of [`Dir::check_replaceable`] before the change does not find
+    /// every obstacle: older kernels do not report mount points, and a directory that the agent has just created on the
+    /// path was not checked.
     fn check_change<T>(&self, operation: &'static str, name: &str, result: Result<T, Errno>) -> Result<T, HostError> {
         match result.as_ref().err().copied() {
             Some(Errno::BUSY) => return Err(self.blocker_error(name, ReplaceBlocker::Mounted, true)),
@@ -241,62 +250,68 @@ impl RealDir {
         self.check_errno(operation, name, result)
     }
 
-    /// Returns the error that an entry cannot be replaced, with the path of the obstacle.
-    fn blocker_error(&self, name: &str, by: ReplaceBlocker, is_there: bool) -> HostError {
-        let at = match by {
+    /// Returns the error that an entry cannot be replaced or created, with the path of the obstacle. `exists` is true
+    /// if the entry exists.
+    fn blocker_error(&self, name: &str, blocker: ReplaceBlocker, exists: bool) -> HostError {
+        let obstacle_path = match blocker {
             ReplaceBlocker::ReadOnly => self.mount_point(),
-            _ if by.is_about_directory() => self.display_path(),
+            _ if blocker.is_about_directory() => self.display_path(),
             _ => self.child_path(name),
         };
-        HostError::NotReplaceable { path: self.child_path(name), at, by, is_there }
+        HostError::NotReplaceable { path: self.child_path(name), at: obstacle_path, by: blocker, is_there: exists }
     }
 
+    /// Returns the error for an entry that is a symbolic link.
     fn link_error(&self, name: &str) -> HostError {
         let target = rustix::fs::readlinkat(&self.fd, c_name(name), Vec::new()).ok();
         link_error(&self.child_path(name), self.child_path(name), target)
     }
 
-    /// Returns the path of this directory, for a message.
+    /// Returns the path of this directory, for a message. The stored path of the root directory is empty, and `/` is
+    /// returned for it.
     fn display_path(&self) -> String {
         if self.path.is_empty() { "/".to_owned() } else { self.path.clone() }
     }
 
-    /// Returns the mount point of this directory's file system, or the directory itself if the kernel does not tell.
+    /// Returns the mount point of this directory's file system, for a message. Searches from this directory upwards,
+    /// and not above the agent's root. Returns the path of this directory if the kernel does not report mount points.
     fn mount_point(&self) -> String {
-        let (mut at, mut up) = (self.path.as_str(), ".".to_owned());
+        let (mut dir_path, mut relative_path) = (self.path.as_str(), ".".to_owned());
         loop {
-            let found = rustix::fs::statx(&self.fd, up.as_str(), AtFlags::empty(), StatxFlags::empty());
-            let Ok(found) = found else { return self.display_path() };
-            if !found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {
+            let metadata = rustix::fs::statx(&self.fd, relative_path.as_str(), AtFlags::empty(), StatxFlags::empty());
+            let Ok(metadata) = metadata else { return self.display_path() };
+            if !metadata.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {
                 return self.display_path();
             }
-            if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) && !at.is_empty() {
-                return at.to_owned();
+            if metadata.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) && !dir_path.is_empty() {
+                return dir_path.to_owned();
             }
-            // The root counts even if it is not a mount point itself.
-            let Some((above, _)) = at.rsplit_once('/') else { return "/".to_owned() };
-            at = above;
-            up.push_str("/..");
+            // The search ends at the agent's root, even if that is not a mount point.
+            let Some((parent_path, _)) = dir_path.rsplit_once('/') else { return "/".to_owned() };
+            dir_path = parent_path;
+            relative_path.push_str("/..");
         }
     }
 
-    /// Returns whether a file is an active swap file. Compares device and inode, because the kernel's list may name the
-    /// file by another path. A file that cannot be examined counts as no swap file.
+    /// Returns whether a file is an active swap file. Compares device and inode, because the kernel's list may contain
+    /// the file under another path. Returns `false` if the metadata of the file cannot be read.
     fn is_swap(&self, name: &str) -> bool {
-        let Ok(found) = rustix::fs::statat(&self.fd, c_name(name), AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let Ok(stat) = rustix::fs::statat(&self.fd, c_name(name), AtFlags::SYMLINK_NOFOLLOW) else { return false };
         let swaps = std::fs::read(PROC_SWAPS).unwrap_or_default();
-        file_kind(found.st_mode) == FileKind::File
+        file_kind(stat.st_mode) == FileKind::File
             && swap_files(&String::from_utf8_lossy(&swaps))
-                .any(|path| rustix::fs::stat(path).is_ok_and(|swap| (swap.st_dev, swap.st_ino) == (found.st_dev, found.st_ino)))
+                .any(|path| rustix::fs::stat(path).is_ok_and(|swap| (swap.st_dev, swap.st_ino) == (stat.st_dev, stat.st_ino)))
     }
 
-    /// Opens a regular file with one link, without following a symbolic link or waiting for the other end of a FIFO.
+    /// Opens a regular file for reading, or returns `None` if it does not exist. Fails for any other kind of file, and
+    /// for a file with several hard links. Does not follow a symbolic link, and does not block on a FIFO.
     fn open_file(&self, name: &str) -> Result<Option<OwnedFd>, HostError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = match rustix::fs::openat2(&self.fd, c_name(name), flags, Mode::empty(), CONFINED_FLAGS) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(self.link_error(name)),
+            // The entry is a socket, or a device without a driver.
             Err(Errno::NXIO | Errno::NODEV) => return Err(self.not_a_file(name, FileKind::Special)),
             Err(errno) => return self.check_errno("open", name, Err(errno)),
         };
@@ -308,23 +323,24 @@ impl RealDir {
         }
     }
 
-    /// Sets the mode of a directory that was just created. A user who can write the parent directory may have put
-    /// another directory in its place, so that the agent opens that one to others. So a directory that does not belong
-    /// to the agent, or is not empty, keeps its mode. An inherited setgid bit stays, because it gives new entries their
-    /// group.
-    fn set_new_dir_mode(&self, name: &str, dir: &OwnedFd, mode: Mode) -> Result<(), HostError> {
+    /// Sets the mode of a directory that was just created. A user who can write the parent directory may have replaced
+    /// the new directory by another one, so that the agent would make that one accessible to others. So the function
+    /// fails, and sets no mode, if the directory does not belong to the agent or is not empty. An inherited setgid bit
+    /// is preserved, because it determines the group of new entries.
+    fn set_new_dir_mode(&self, name: &str, dir: &OwnedFd, target_mode: Mode) -> Result<(), HostError> {
         let stat = self.check_errno("look at", name, rustix::fs::fstat(dir))?;
-        let mode = mode | Mode::from_raw_mode(stat.st_mode) & Mode::SGID;
-        if Mode::from_raw_mode(stat.st_mode) == mode {
+        let target_mode = target_mode | Mode::from_raw_mode(stat.st_mode) & Mode::SGID;
+        if Mode::from_raw_mode(stat.st_mode) == target_mode {
             return Ok(());
         }
         let mut entries = self.check_errno("list", name, rustix::fs::Dir::read_from(dir))?;
-        let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+        let is_owned_by_agent = stat.st_uid == rustix::process::geteuid().as_raw();
         let is_empty = entries.all(|entry| entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")));
-        let result = if is_own && is_empty { rustix::fs::fchmod(dir, mode) } else { Err(Errno::EXIST) };
+        let result = if is_owned_by_agent && is_empty { rustix::fs::fchmod(dir, target_mode) } else { Err(Errno::EXIST) };
         self.check_errno("set the mode of", name, result)
     }
 
+    /// Returns the error for an entry that should be a regular file and is of the kind `found`.
     fn not_a_file(&self, name: &str, found: FileKind) -> HostError {
         HostError::WrongKind { path: self.child_path(name), wanted: FileKind::File.as_str(), found: found.as_str() }
     }
@@ -339,6 +355,7 @@ impl Dir for RealDir {
         }
     }
 
+    /// Returns the metadata by which two versions of an entry are distinguished, or `None` if the entry does not exist.
     fn version(&self, name: &str) -> Result<Option<FileVersion>, HostError> {
         match rustix::fs::statat(&self.fd, c_name(name), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(Some(to_version(&found))),
@@ -347,6 +364,8 @@ impl Dir for RealDir {
         }
     }
 
+    /// Reads a regular file of at most `limit` bytes, and calls `sink` with each chunk. Returns `false` if the file
+    /// does not exist.
     fn read_chunks(
         &self,
         name: &str,
@@ -354,16 +373,16 @@ impl Dir for RealDir {
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<bool, HostError> {
         let Some(fd) = self.open_file(name)? else { return Ok(false) };
-        let (mut piece, mut taken) = ([0; CHUNK_BYTES], 0);
+        let (mut buffer, mut total_bytes) = ([0; CHUNK_BYTES], 0);
         loop {
-            match rustix::io::read(&fd, &mut piece[..]) {
+            match rustix::io::read(&fd, &mut buffer[..]) {
                 Ok(0) => return Ok(true),
                 Ok(length) => {
-                    taken += length as u64;
-                    if taken > limit {
+                    total_bytes += length as u64;
+                    if total_bytes > limit {
                         return Err(HostError::TooLarge { path: self.child_path(name), limit });
                     }
-                    sink(&piece[..length])?;
+                    sink(&buffer[..length])?;
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => return self.check_errno("read", name, Err(errno)),
@@ -371,57 +390,64 @@ impl Dir for RealDir {
         }
     }
 
+    /// Returns the metadata, extended attributes and inode flags of a regular file, or `None` if the file does not
+    /// exist. If only attributes or flags cannot be read, their error is part of the result.
     fn details(&self, name: &str) -> Result<Option<FileDetails>, HostError> {
         let Some(fd) = self.open_file(name)? else { return Ok(None) };
         let stat = to_stat(&self.check_errno("look at", name, rustix::fs::fstat(&fd))?);
-        let extras = || {
+        let read_extras = || {
             let attributes = self.check_errno("read the attributes of", name, read_attributes(&fd))?;
             let attributes =
                 attributes.ok_or_else(|| HostError::ManyExtras { path: self.child_path(name), limit: MAX_ATTRIBUTES_BYTES })?;
             let flags = self.check_errno("read the flags of", name, read_flags(&fd))?.map(|flags| flags & REPORTED_FLAGS);
             Ok(Extras { attributes, flags })
         };
-        Ok(Some(FileDetails { stat, extras: extras() }))
+        Ok(Some(FileDetails { stat, extras: read_extras() }))
     }
 
+    /// Checks that nothing prevents the replacement or creation of an entry even for root: a read-only file system, a
+    /// mount over the entry, the flags "immutable" and "append-only", or an active swap file. Changes nothing.
     fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
-        let attributes = |at: &CStr, of: AtFlags| match rustix::fs::statx(&self.fd, at, of, StatxFlags::empty()) {
-            Ok(found) => Ok(Some(found.stx_attributes)),
-            // There is no such file yet, or the kernel cannot tell. In both cases no obstacle is known.
+        let attributes = |path: &CStr, flags: AtFlags| match rustix::fs::statx(&self.fd, path, flags, StatxFlags::empty()) {
+            Ok(metadata) => Ok(Some(metadata.stx_attributes)),
+            // The file does not exist yet, or the kernel is too old for `statx`. In both cases no obstacle is known.
             Err(Errno::NOENT | Errno::NOSYS) => Ok(None),
             Err(errno) => self.check_errno("look at", name, Err(errno)),
         };
-        let file = attributes(&c_name(name), AtFlags::SYMLINK_NOFOLLOW)?;
-        let dir = attributes(c"", AtFlags::EMPTY_PATH)?.unwrap_or(StatxAttributes::empty());
-        let (of_file, is_there) = (file.unwrap_or(StatxAttributes::empty()), file.is_some());
-        let by = [
-            (of_file, StatxAttributes::MOUNT_ROOT, ReplaceBlocker::Mounted),
-            (of_file, StatxAttributes::IMMUTABLE, ReplaceBlocker::Immutable),
-            (of_file, StatxAttributes::APPEND, ReplaceBlocker::AppendOnly),
-            (dir, StatxAttributes::IMMUTABLE, ReplaceBlocker::ImmutableDirectory),
-            (dir, StatxAttributes::APPEND, ReplaceBlocker::AppendOnlyDirectory),
+        let file_attributes = attributes(&c_name(name), AtFlags::SYMLINK_NOFOLLOW)?;
+        let dir_attributes = attributes(c"", AtFlags::EMPTY_PATH)?.unwrap_or(StatxAttributes::empty());
+        let (known_file_attributes, exists) = (file_attributes.unwrap_or(StatxAttributes::empty()), file_attributes.is_some());
+        let obstacles = [
+            (known_file_attributes, StatxAttributes::MOUNT_ROOT, ReplaceBlocker::Mounted),
+            (known_file_attributes, StatxAttributes::IMMUTABLE, ReplaceBlocker::Immutable),
+            (known_file_attributes, StatxAttributes::APPEND, ReplaceBlocker::AppendOnly),
+            (dir_attributes, StatxAttributes::IMMUTABLE, ReplaceBlocker::ImmutableDirectory),
+            (dir_attributes, StatxAttributes::APPEND, ReplaceBlocker::AppendOnlyDirectory),
         ];
         let mount = self.check_errno("look at", name, rustix::fs::fstatvfs(&self.fd))?;
         // A read-only file system is reported before the flags, because no flag can be removed there.
         if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            return Err(self.blocker_error(name, ReplaceBlocker::ReadOnly, is_there));
+            return Err(self.blocker_error(name, ReplaceBlocker::ReadOnly, exists));
         }
-        match by.into_iter().find(|(present, flag, _)| present.contains(*flag)) {
-            Some((_, _, by)) => Err(self.blocker_error(name, by, is_there)),
-            None if is_there && self.is_swap(name) => Err(self.blocker_error(name, ReplaceBlocker::Swap, true)),
+        match obstacles.into_iter().find(|(present, flag, _)| present.contains(*flag)) {
+            Some((_, _, blocker)) => Err(self.blocker_error(name, blocker, exists)),
+            None if exists && self.is_swap(name) => Err(self.blocker_error(name, ReplaceBlocker::Swap, true)),
             None => Ok(()),
         }
     }
 
+    /// Returns whether the file system of this directory has too little space, or no inode, for a new file of this
+    /// size.
     fn is_full(&self, bytes: u64) -> Result<bool, HostError> {
         let stat = self.check_errno("look at", "", rustix::fs::fstatvfs(&self.fd))?;
         // Only root may use the space that is reserved for root. A file system that reports 0 blocks or inodes in total
         // does not count them, so it is not full.
-        let free = if rustix::process::geteuid().is_root() { stat.f_bfree } else { stat.f_bavail };
-        let has_no_bytes = stat.f_blocks > 0 && free.saturating_mul(stat.f_frsize) < bytes;
-        Ok(has_no_bytes || (stat.f_files > 0 && stat.f_ffree == 0))
+        let free_blocks = if rustix::process::geteuid().is_root() { stat.f_bfree } else { stat.f_bavail };
+        let lacks_space = stat.f_blocks > 0 && free_blocks.saturating_mul(stat.f_frsize) < bytes;
+        Ok(lacks_space || (stat.f_files > 0 && stat.f_ffree == 0))
     }
 
+    /// Returns the default access control list of this directory in the kernel's format, or `None` if there is none.
     fn default_acl(&self) -> Result<Option<Vec<u8>>, HostError> {
         let mut list = vec![0; MAX_ATTRIBUTE_BYTES];
         match rustix::fs::fgetxattr(&self.fd, DEFAULT_ACL, &mut list[..]) {
@@ -434,6 +460,7 @@ impl Dir for RealDir {
         }
     }
 
+    /// Returns the sorted names of the entries of this directory. Names that are not UTF-8 are left out.
     fn names(&self) -> Result<Vec<String>, HostError> {
         let entries = self.check_errno("list", "", rustix::fs::Dir::read_from(&self.fd))?;
         let mut names = Vec::new();
@@ -449,6 +476,8 @@ impl Dir for RealDir {
         Ok(names)
     }
 
+    /// Returns the entries whose names are not UTF-8, each with its name for display and its metadata, sorted by name.
+    /// An entry that is removed at the same time is left out.
     fn unreadable_names(&self) -> Result<Vec<(String, Stat)>, HostError> {
         let entries = self.check_errno("list", "", rustix::fs::Dir::read_from(&self.fd))?;
         let mut names = Vec::new();
@@ -458,17 +487,19 @@ impl Dir for RealDir {
             if name.to_str().is_ok() {
                 continue;
             }
-            let shown = name.to_string_lossy().into_owned();
+            let display_name = name.to_string_lossy().into_owned();
             match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(found) => names.push((shown, to_stat(&found))),
+                Ok(stat) => names.push((display_name, to_stat(&stat))),
                 Err(Errno::NOENT) => {}
-                Err(errno) => return self.check_errno("look at", &shown, Err(errno)),
+                Err(errno) => return self.check_errno("look at", &display_name, Err(errno)),
             }
         }
-        names.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        names.sort_unstable_by(|(first, _), (second, _)| first.cmp(second));
         Ok(names)
     }
 
+    /// Opens a subdirectory, or returns `None` if it does not exist. Fails if the entry is a link or another kind of
+    /// file.
     fn dir(&self, name: &str) -> Result<Option<Box<dyn Dir>>, HostError> {
         let path = self.child_path(name);
         match open_dir(self.fd.as_fd(), name) {
@@ -494,10 +525,11 @@ impl Dir for RealDir {
         Ok(Box::new(RealFile { fd, path: self.child_path(name) }))
     }
 
+    /// Creates a subdirectory with exactly this mode, whatever the umask is.
     fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError> {
         let mode = Mode::from_raw_mode(mode);
-        // The directory is created with its mode, because it would otherwise keep a wrong mode if the agent is killed
-        // here. The umask may have removed bits, which the second call restores.
+        // The directory gets its mode when it is created, so that it has no wrong mode if the agent is killed before
+        // the next call. The umask may have removed bits of the mode. `set_new_dir_mode` adds these bits again.
         self.check_change("make", name, rustix::fs::mkdirat(&self.fd, c_name(name), mode))?;
         let fd = self.check_errno("open", name, open_dir(self.fd.as_fd(), name))?;
         self.set_new_dir_mode(name, &fd, mode)
@@ -521,19 +553,21 @@ impl Dir for RealDir {
 }
 
 impl RealFile {
-    /// Sets the flags in `mask` as they are in `extras`, and leaves all other flags unchanged.
+    /// Sets the inode flags of `mask` to their values in `extras`. Other flags are unchanged. If `extras` has no flags,
+    /// nothing is done. Fails if a flag should be set and the file system does not support flags.
     fn set_flags(&self, extras: &Extras, mask: IFlags) -> Result<(), HostError> {
-        let Some(wanted) = extras.flags.map(|flags| flags & mask) else { return Ok(()) };
+        let Some(target_flags) = extras.flags.map(|flags| flags & mask) else { return Ok(()) };
         match check_preserved("the flags", read_flags(&self.fd))? {
-            None if wanted.is_empty() => Ok(()),
+            None if target_flags.is_empty() => Ok(()),
             None => check_preserved("the flags", Err(Errno::NOTSUP)),
-            Some(present) if present & mask == wanted => Ok(()),
-            Some(present) => {
-                check_preserved("the flags", rustix::fs::ioctl_setflags(&self.fd, present.difference(mask) | wanted))
+            Some(current_flags) if current_flags & mask == target_flags => Ok(()),
+            Some(current_flags) => {
+                check_preserved("the flags", rustix::fs::ioctl_setflags(&self.fd, current_flags.difference(mask) | target_flags))
             }
         }
     }
 
+    /// Converts the error of a system call to a [`HostError`] that names the operation and this file.
     fn check_errno<T>(&self, operation: &'static str, result: Result<T, Errno>) -> Result<T, HostError> {
         result.map_err(|errno| HostError::io(operation, self.path.as_str())(errno.into()))
     }
@@ -556,29 +590,32 @@ impl NewFile for RealFile {
     }
 
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError> {
-        // Some NFS servers drop an access control list when the mode is set, even to its present value.
+        // The mode is not set to its present value again, because some NFS servers then drop the access control list.
         if self.check_errno("look at", rustix::fs::fstat(&self.fd))?.st_mode & 0o7777 == mode {
             return Ok(());
         }
         self.check_errno("set the mode of", rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(mode)))
     }
 
+    /// Sets the inode flags that can be set only while the file is empty.
     fn set_initial_flags(&mut self, extras: &Extras) -> Result<(), HostError> {
         self.set_flags(extras, EMPTY_FILE_FLAGS)
     }
 
+    /// Sets the extended attributes and inode flags of `extras` on the new file. If `extras` contains no access control
+    /// list, removes the list that the file inherited from its directory.
     fn set_extras(&mut self, extras: &Extras) -> Result<(), HostError> {
-        let present = check_preserved("the attributes", read_attributes(&self.fd))?.unwrap_or_default();
-        // The access control list is set last, because it may take from an agent that is not root the right to set the
-        // other attributes.
-        let (lists, others): (Vec<_>, Vec<_>) = extras.attributes.iter().partition(|(name, _)| name.as_c_str() == ACL);
-        for (name, value) in others.into_iter().chain(lists) {
-            if present.get(name) != Some(value) {
-                let set = rustix::fs::fsetxattr(&self.fd, name.as_c_str(), value, XattrFlags::empty());
-                check_preserved(&name.to_string_lossy().escape_debug().to_string(), set)?;
+        let current_attributes = check_preserved("the attributes", read_attributes(&self.fd))?.unwrap_or_default();
+        // The access control list is set last. For an agent that is not root, the list may remove the permission to set
+        // the other attributes.
+        let (acl, other_attributes): (Vec<_>, Vec<_>) = extras.attributes.iter().partition(|(name, _)| name.as_c_str() == ACL);
+        for (name, value) in other_attributes.into_iter().chain(acl) {
+            if current_attributes.get(name) != Some(value) {
+                let result = rustix::fs::fsetxattr(&self.fd, name.as_c_str(), value, XattrFlags::empty());
+                check_preserved(&name.to_string_lossy().escape_debug().to_string(), result)?;
             }
         }
-        if present.contains_key(ACL) && !extras.attributes.contains_key(ACL) {
+        if current_attributes.contains_key(ACL) && !extras.attributes.contains_key(ACL) {
             check_preserved("no access control list", rustix::fs::fremovexattr(&self.fd, ACL))?;
         }
         self.set_flags(extras, PRESERVED_FLAGS)
@@ -589,7 +626,8 @@ impl NewFile for RealFile {
     }
 }
 
-/// Takes a lock for this process. Returns `false` if another process has a conflicting lock.
+/// Acquires a lock on a file for this process, without waiting. Returns `false` if another process has a conflicting
+/// lock.
 fn try_flock(fd: &OwnedFd, operation: FlockOperation) -> Result<bool, Errno> {
     match rustix::fs::fcntl_lock(fd, operation) {
         Ok(()) => Ok(true),
@@ -598,15 +636,16 @@ fn try_flock(fd: &OwnedFd, operation: FlockOperation) -> Result<bool, Errno> {
     }
 }
 
-/// Returns the error for a symbolic link `at` on a path. It also names the path that results if the link is replaced by
-/// its target.
-fn link_error(path: &str, at: String, target: Option<CString>) -> HostError {
+/// Returns the error for a path with a symbolic link at `link`. If the target of the link is known, the error also
+/// contains the path with the link replaced by its target.
+fn link_error(path: &str, link: String, target: Option<CString>) -> HostError {
     let target = target.and_then(|target| target.into_string().ok()).filter(|target| !target.is_empty());
-    let real = target.map(|target| {
-        let above = at.rsplit_once('/').map_or("", |(above, _)| above);
-        let from = if target.starts_with('/') { "" } else { above };
+    let resolved_path = target.map(|target| {
+        let link_dir = link.rsplit_once('/').map_or("", |(link_dir, _)| link_dir);
+        let base = if target.starts_with('/') { "" } else { link_dir };
         let mut names = Vec::new();
-        for name in [from, &target, path.strip_prefix(&at).unwrap_or_default()].iter().flat_map(|part| part.split('/')) {
+        // The target, after the directory of a relative target, and in front of the rest of `path` after the link.
+        for name in [base, &target, path.strip_prefix(&link).unwrap_or_default()].iter().flat_map(|part| part.split('/')) {
             match name {
                 "" | "." => {}
                 ".." => drop(names.pop()),
@@ -615,44 +654,45 @@ fn link_error(path: &str, at: String, target: Option<CString>) -> HostError {
         }
         format!("/{}", names.join("/"))
     });
-    HostError::Link { path: path.to_owned(), at, real }
+    HostError::Link { path: path.to_owned(), at: link, real: resolved_path }
 }
 
-/// Maps the error of a system call that gives the new file an attribute or flag of the old file.
+/// Converts the error of a system call that gives the new file an attribute or flag of the replaced file. `what` names
+/// the attribute or flags.
 fn check_preserved<T>(what: &str, result: Result<T, Errno>) -> Result<T, HostError> {
     result.map_err(|errno| HostError::Extra { what: what.into(), source: errno.into() })
 }
 
-/// Returns the extended attributes of a file, or `None` if they exceed [`MAX_ATTRIBUTES_BYTES`]. On a file system
-/// without extended attributes, returns an empty map.
+/// Returns the extended attributes of a file by name, or `None` if they exceed [`MAX_ATTRIBUTES_BYTES`]. On a file
+/// system without extended attributes, returns an empty map.
 fn read_attributes(fd: &OwnedFd) -> Result<Option<BTreeMap<CString, Vec<u8>>>, Errno> {
     let mut names = vec![0; MAX_ATTRIBUTE_BYTES];
     let length = match rustix::fs::flistxattr(fd, &mut names[..]) {
         Err(Errno::NOTSUP) => 0,
-        listed => listed?,
+        result => result?,
     };
-    let (mut value, mut total) = (vec![0; MAX_ATTRIBUTE_BYTES], length);
+    let (mut value, mut total_bytes) = (vec![0; MAX_ATTRIBUTE_BYTES], length);
     let mut attributes = BTreeMap::new();
     for name in names[..length].split_inclusive(|byte| *byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok()) {
         match rustix::fs::fgetxattr(fd, name, &mut value[..]) {
             // The attribute was removed after the names were listed.
             Err(Errno::NODATA) => continue,
-            // This is the access control list again, under another name.
+            // This attribute is the access control list under a second name. The list is read under its first name.
             Ok(_) if name.to_bytes().starts_with(ACL_ALIAS) => continue,
             length => {
                 let length = length?;
-                total += length;
+                total_bytes += length;
                 attributes.insert(name.to_owned(), value[..length].to_vec());
             }
         }
-        if total > MAX_ATTRIBUTES_BYTES {
+        if total_bytes > MAX_ATTRIBUTES_BYTES {
             return Ok(None);
         }
     }
     Ok(Some(attributes))
 }
 
-/// Returns the flags of an inode, or `None` if its file system has no flags.
+/// Returns the inode flags of a file (`chattr`), or `None` if its file system does not support flags.
 fn read_flags(fd: &OwnedFd) -> Result<Option<IFlags>, Errno> {
     match rustix::fs::ioctl_getflags(fd) {
         Err(Errno::NOTTY | Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) => Ok(None),
@@ -660,15 +700,17 @@ fn read_flags(fd: &OwnedFd) -> Result<Option<IFlags>, Errno> {
     }
 }
 
-/// Returns the files in the kernel's list of swap areas. The list has a heading, then a line per area with path, type
-/// and more. In a path, blanks and backslashes are octal escapes.
+/// Returns the paths of the swap files in the text of `/proc/swaps`. The first line is a heading. Each further line
+/// describes a swap area, with its path and type in the first two fields. In a path, blanks and backslashes are written
+/// as octal escapes.
 fn swap_files(swaps: &str) -> impl Iterator<Item = CString> {
     let fields = swaps.lines().skip(1).map(|line| line.split_ascii_whitespace());
     let files = fields.filter_map(|mut fields| fields.next().filter(|_| fields.next() == Some("file")));
     files.filter_map(|path| CString::new(unescape(path)).ok())
 }
 
-/// Decodes a path in which the kernel wrote bytes as a backslash and three octal digits.
+/// Decodes a path in which the kernel wrote some bytes as a backslash and three octal digits. A backslash without three
+/// octal digits is unchanged.
 fn unescape(path: &str) -> Vec<u8> {
     let mut parts = path.split('\\');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -685,54 +727,60 @@ fn unescape(path: &str) -> Vec<u8> {
     bytes
 }
 
-/// Opens a directory so that it can be listed and synced, and so that its entries can be opened and changed.
+/// Opens a directory below `at`, so that the directory can be listed and synced, and its entries can be opened.
 fn open_dir(at: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     open_at(at, path, flags, CONFINED_FLAGS)
 }
 
-/// Opens an existing file or directory. `within` restricts how its path is resolved.
-fn open_at(at: BorrowedFd<'_>, path: &str, flags: OFlags, within: ResolveFlags) -> Result<OwnedFd, Errno> {
+/// Opens an existing file or directory below the directory `at`. `resolution` restricts which links and directories the
+/// kernel may use to resolve the path.
+fn open_at(at: BorrowedFd<'_>, path: &str, flags: OFlags, resolution: ResolveFlags) -> Result<OwnedFd, Errno> {
     loop {
-        match rustix::fs::openat2(at, path, flags, Mode::empty(), within) {
-            // The kernel could not exclude that a concurrent rename escapes the root, and requests a retry.
+        match rustix::fs::openat2(at, path, flags, Mode::empty(), resolution) {
+            // A signal interrupted the call, or a concurrent rename may have moved the path out of the root. In the
+            // second case the kernel requests a retry.
             Err(Errno::AGAIN | Errno::INTR) => {}
-            other => return other,
+            result => return result,
         }
     }
 }
 
-/// Returns a name as a C string for the kernel. A slash is replaced, so that a name can never become a path. Names from
-/// a [`HostPath`] have none.
+/// Returns a name as a C string for the kernel. A slash is replaced, so that a name never works as a path. A name from
+/// a [`HostPath`] never contains a slash.
 fn c_name(name: &str) -> CString {
-    CString::new(name.replace('/', "\u{fffd}")).expect("names hold no NUL: HostPath and Dir::names see to it")
+    CString::new(name.replace('/', "\u{fffd}")).expect("names hold no NUL: HostPath and Dir::names guarantee this")
 }
 
-fn to_stat(found: &rustix::fs::Stat) -> Stat {
+/// Converts the metadata that the kernel returned.
+fn to_stat(kernel_stat: &rustix::fs::Stat) -> Stat {
     Stat {
-        kind: file_kind(found.st_mode),
-        mode: found.st_mode & 0o7777,
-        user: found.st_uid,
-        group: found.st_gid,
-        size: u64::try_from(found.st_size).unwrap_or(0),
-        links: links(found),
+        kind: file_kind(kernel_stat.st_mode),
+        mode: kernel_stat.st_mode & 0o7777,
+        user: kernel_stat.st_uid,
+        group: kernel_stat.st_gid,
+        size: u64::try_from(kernel_stat.st_size).unwrap_or(0),
+        links: links(kernel_stat),
     }
 }
 
+/// Converts the metadata that the kernel returned, with the fields that change with each change of the file.
 #[allow(clippy::unnecessary_cast, clippy::cast_possible_wrap, reason = "their widths differ between architectures")]
-fn to_version(found: &rustix::fs::Stat) -> FileVersion {
+fn to_version(kernel_stat: &rustix::fs::Stat) -> FileVersion {
     FileVersion {
-        stat: to_stat(found),
-        file: (found.st_dev as u64, found.st_ino as u64),
-        changed: (found.st_ctime as i64, found.st_ctime_nsec as i64),
+        stat: to_stat(kernel_stat),
+        file_id: (kernel_stat.st_dev as u64, kernel_stat.st_ino as u64),
+        changed_at: (kernel_stat.st_ctime as i64, kernel_stat.st_ctime_nsec as i64),
     }
 }
 
+/// Returns the number of hard links of a file.
 #[allow(clippy::unnecessary_cast, reason = "its width differs between architectures")]
 fn links(stat: &rustix::fs::Stat) -> u64 {
     stat.st_nlink as u64
 }
 
+/// Returns the kind of a file from the mode that the kernel returned.
 fn file_kind(mode: u32) -> FileKind {
     match rustix::fs::FileType::from_raw_mode(mode) {
         rustix::fs::FileType::RegularFile => FileKind::File,

@@ -1,4 +1,4 @@
-//! Runs commands. Each command has a process group of its own, which is killed as a whole.
+//! Runs commands. Each command has its own process group, so that the command can be killed with all its children.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
@@ -25,16 +25,18 @@ use crate::host::{CommandResult, ExitKind, FileKind, HostCommand, HostError, Hos
 /// Time between SIGTERM and SIGKILL for a command that exceeded its time limit.
 const TERMINATE_GRACE: Duration = Duration::from_secs(5);
 
-/// Time for which the output is still read after a command has ended, if a child of the command holds the output open.
+/// Maximum time for which the output is still read after a command has ended. A child of the command may hold the
+/// output open for much longer.
 const OUTPUT_LINGER: Duration = Duration::from_millis(200);
 
-/// The process group of a command, which is killed when this value is dropped. `None` if the group must live on.
+/// The process group of a command. The group is killed when this value is dropped, except if the value is `None`.
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
+    /// Sends a signal to all processes of the group. Does nothing if the value is `None`.
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.0 {
-            // The group may have ended by itself. Then there is nothing to signal, and the error is ignored.
+            // The error is ignored, because the processes of the group may have ended by themselves.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -46,33 +48,34 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Runs a command until it exits or exceeds its time limit. Does not wait for the end of the output, because a child
-/// that the command left may hold the output open.
+/// Runs a command until it exits or exceeds its time limit. Returns how the command ended and the end of its output.
+/// After the exit, the output is read only for [`OUTPUT_LINGER`], because a child that still runs may hold it open.
 pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostCommand) -> Result<CommandResult, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
-    let failed = |operation| HostError::io(operation, program);
-    let (reader, writer) = io::pipe().map_err(failed("open a pipe for"))?;
-    let mut prepared = prepare(root, command, writer)?;
-    // The new process enters the directory by this descriptor, so it stays open until then.
+    let io_error = |operation| HostError::io(operation, program);
+    let (output_reader, output_writer) = io::pipe().map_err(io_error("open a pipe for"))?;
+    let mut prepared = prepare(root, command, output_writer)?;
+    // The new process enters the directory by this file descriptor, so the descriptor must be open until `spawn`.
     let working_dir = command.cwd.as_ref().map(|cwd| open_working_dir(root_fd, cwd)).transpose()?;
     prepared.current_dir(working_dir.as_ref().map_or_else(|| root.to_owned(), fd_path));
     let mut child = {
         let _score = OomScoreGuard::new();
         prepared.spawn().map_err(|error| exec_error(program, error))?
     };
-    // `prepared` also holds the writing end of the output. While this end is open here, the output never ends.
+    // `prepared` also holds the writing end of the output pipe. While that end is open in the agent, a read of the
+    // output would never reach the end.
     drop(prepared);
     let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
-    let mut output = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed("read from"))?;
+    let mut output = pipe::Receiver::from_owned_fd(output_reader.into()).map_err(io_error("read from"))?;
     let mut tail = OutputTail::default();
-    let feeding = write_input(child.stdin.take(), &command.input);
-    let end = match timeout(command.timeout, wait(&mut child, &mut output, &mut tail, feeding)).await {
+    let write_stdin = write_input(child.stdin.take(), &command.input);
+    let end = match timeout(command.timeout, wait(&mut child, &mut output, &mut tail, write_stdin)).await {
         Ok(status) => {
-            let end = exit_kind(status.map_err(failed("wait for"))?);
+            let end = exit_kind(status.map_err(io_error("wait for"))?);
             let _ = timeout(OUTPUT_LINGER, read_output(&mut output, &mut tail)).await;
             if end.is_success() {
-                // A daemon that a successful command started may live on. A process that a failed command left is
-                // killed, because the next try would start it a second time.
+                // A daemon that a successful command started may continue to run. The remaining processes of a failed
+                // command are killed, because the next attempt would start them a second time.
                 group.0 = None;
             }
             end
@@ -85,131 +88,132 @@ pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostComm
     Ok(CommandResult { end, output: tail.into_text() })
 }
 
-/// Opens the working directory of a command. Links in its path are followed, but cannot lead out of the root. If this
-/// fails, the error names the first part of the path that is not a directory.
+/// Opens the working directory of a command. Symbolic links in its path are followed, but cannot lead out of the root.
+/// The error names the first part of the path that is not a directory.
 fn open_working_dir(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
     let open = |path: &str, flags: OFlags| {
-        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        super::open_at(root, &path[1..], OFlags::PATH | OFlags::CLOEXEC | flags, within)
+        let resolution = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        super::open_at(root, &path[1..], OFlags::PATH | OFlags::CLOEXEC | flags, resolution)
     };
     open(cwd.as_str(), OFlags::DIRECTORY).map_err(|errno| {
         let path = cwd.as_str().to_owned();
-        let mut at = String::new();
+        let mut partial_path = String::new();
         for name in cwd.names() {
-            at = format!("{at}/{name}");
-            if open(&at, OFlags::DIRECTORY).is_err() {
+            partial_path = format!("{partial_path}/{name}");
+            if open(&partial_path, OFlags::DIRECTORY).is_err() {
                 break;
             }
         }
-        match not_a_directory(open(&at, OFlags::NOFOLLOW)) {
-            Some(found) => HostError::BadWorkingDir { path, at, found },
+        match not_a_directory(open(&partial_path, OFlags::NOFOLLOW)) {
+            Some(obstacle) => HostError::BadWorkingDir { path, at: partial_path, found: obstacle },
             None => HostError::io("enter", path)(errno.into()),
         }
     })
 }
 
-/// Returns what exists in place of a directory, from the result of opening it. If it is a link, the link itself is
-/// examined, not its target. Returns `None` if it is a directory or the system does not say.
+/// Returns the kind of obstacle at a path where a directory was expected. `opened` is the result of opening that path
+/// without following a link. Returns `None` if the path is a directory, or if its kind cannot be determined.
 fn not_a_directory(opened: Result<OwnedFd, Errno>) -> Option<NotADirectory> {
-    let found = match opened {
-        Ok(found) => found,
+    let file = match opened {
+        Ok(file) => file,
         Err(Errno::NOENT) => return Some(NotADirectory::Nothing),
         Err(_) => return None,
     };
-    match super::file_kind(rustix::fs::fstat(&found).ok()?.st_mode) {
+    match super::file_kind(rustix::fs::fstat(&file).ok()?.st_mode) {
         FileKind::Directory => None,
         FileKind::Link => {
-            let target = rustix::fs::readlinkat(&found, "", Vec::new()).ok()?;
+            let target = rustix::fs::readlinkat(&file, "", Vec::new()).ok()?;
             Some(NotADirectory::Link(target.to_string_lossy().into_owned()))
         }
         kind @ (FileKind::File | FileKind::Special) => Some(NotADirectory::Other(kind)),
     }
 }
 
-/// Returns a path by which a new process can enter an open directory.
+/// Returns the path of an open directory in `/proc/self/fd`, by which a new process can enter the directory.
 fn fd_path(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 
-/// Prepares a command with its account, its environment, its standard input and `output` as its standard output and
-/// standard error.
+/// Prepares a command to be spawned: sets its account, environment, standard input and process group. The pipe `output`
+/// becomes its standard output and standard error. The caller sets the working directory.
 fn prepare(root: &Path, command: &HostCommand, output: io::PipeWriter) -> Result<tokio::process::Command, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
-    let failed = |operation| HostError::io(operation, program);
+    let io_error = |operation| HostError::io(operation, program);
     let account = command.user.as_deref().map(|user| accounts::find_account(Path::new(PASSWD), user)).transpose()?;
-    let mut spawned = base_command(program, account.as_ref());
-    spawned
+    let mut prepared = base_command(program, account.as_ref());
+    prepared
         .args(command.argv.iter().skip(1))
         .env_clear()
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .env("HOME", "/root")
         .env("LANG", "C.UTF-8")
         .env("STEMMA_ROOT", root)
-        .stdin(input(command).map_err(failed("make the input of"))?)
-        .stdout(output.try_clone().map_err(failed("open a pipe for"))?)
+        .stdin(input(command).map_err(io_error("make the input of"))?)
+        .stdout(output.try_clone().map_err(io_error("open a pipe for"))?)
         .stderr(output)
         .process_group(0);
     if let Some(account) = &account {
         let Account { name, home, shell, .. } = account;
-        spawned.env("HOME", home).env("SHELL", shell);
+        prepared.env("HOME", home).env("SHELL", shell);
         if let Some(name) = name {
-            spawned.env("USER", name).env("LOGNAME", name);
+            prepared.env("USER", name).env("LOGNAME", name);
         }
     }
-    spawned.envs(&command.env);
-    detach_command_terminal(&mut spawned);
-    Ok(spawned)
+    prepared.envs(&command.env);
+    detach_command_terminal(&mut prepared);
+    Ok(prepared)
 }
 
-/// Returns the standard input of a command: its script as a file, a pipe for its input, or nothing to read.
+/// Returns the standard input of a command: its script as a file in memory, a pipe for its input, or else `/dev/null`.
 fn input(command: &HostCommand) -> io::Result<Stdio> {
     let Some(script) = &command.script else {
         return Ok(if command.input.is_empty() { Stdio::null() } else { Stdio::piped() });
     };
-    // The script is a complete file in memory. If the agent was killed while it wrote the script into a pipe, the
-    // command would run half a script.
+    // The script is a complete file in memory, not a pipe. If the agent were killed while it writes into a pipe, the
+    // command would run only a part of the script.
     let mut file = File::from(rustix::fs::memfd_create(c"script", MemfdFlags::CLOEXEC)?);
     file.write_all(script.as_bytes())?;
     file.rewind()?;
     Ok(file.into())
 }
 
-/// Returns the command that runs a program, directly or through `setpriv` if it runs as another account. `setpriv` sets
-/// all groups of the account, also those from a directory service, and then becomes the program. The standard library
-/// would set the primary group only.
+/// Returns the command that runs a program, through `setpriv` if the account is not that of the agent. `setpriv` sets
+/// all groups of the account, also those from a directory service, and then executes the program. The standard library
+/// would only set the primary group.
 fn base_command(program: &str, account: Option<&Account>) -> tokio::process::Command {
-    let current = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    match account.filter(|account| (account.user, account.group) != current) {
+    let agent_ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    match account.filter(|account| (account.user, account.group) != agent_ids) {
         None => tokio::process::Command::new(program),
         Some(Account { user, group, name, .. }) => {
-            let mut spawned = tokio::process::Command::new("setpriv");
+            let mut command = tokio::process::Command::new("setpriv");
             let groups = if name.is_some() { "--init-groups" } else { "--clear-groups" };
-            spawned.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).args([groups, "--", program]);
-            spawned
+            command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).args([groups, "--", program]);
+            command
         }
     }
 }
 
-/// Waits for the child to exit, and in the meantime reads its output and writes its input (`feeding`).
+/// Waits for the child to exit. Until then, reads the child's output into `tail` and polls `write_stdin`, which writes
+/// the child's input.
 async fn wait(
     child: &mut Child,
     output: &mut pipe::Receiver,
     tail: &mut OutputTail,
-    feeding: impl Future<Output = ()>,
+    write_stdin: impl Future<Output = ()>,
 ) -> io::Result<std::process::ExitStatus> {
-    let mut transfer = std::pin::pin!(async { tokio::join!(read_output(output, tail), feeding) });
-    let mut is_open = true;
+    let mut transfer = std::pin::pin!(async { tokio::join!(read_output(output, tail), write_stdin) });
+    let mut is_transfer_open = true;
     loop {
         tokio::select! {
             // The exit is polled first, so that a flood of output cannot hide it.
             biased;
             status = child.wait() => return status,
-            _ = &mut transfer, if is_open => is_open = false,
+            _ = &mut transfer, if is_transfer_open => is_transfer_open = false,
         }
     }
 }
 
-/// Reads the output until all writers have closed it.
+/// Reads the output of a command into `tail` until all processes have closed the output.
 async fn read_output(output: &mut pipe::Receiver, tail: &mut OutputTail) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = output.read(&mut buffer).await {
@@ -217,15 +221,15 @@ async fn read_output(output: &mut pipe::Receiver, tail: &mut OutputTail) {
     }
 }
 
-/// Writes the input of a command and then closes its standard input.
-async fn write_input(input: Option<ChildStdin>, bytes: &[u8]) {
-    if let Some(mut input) = input {
-        // A command that does not read its input has ended already, or does not need it.
-        let _ = input.write_all(bytes).await;
+/// Writes `bytes` to the standard input of a command, if the input is a pipe, and then closes the pipe.
+async fn write_input(pipe: Option<ChildStdin>, bytes: &[u8]) {
+    if let Some(mut pipe) = pipe {
+        // An error is ignored, because the command has already ended or does not read its input.
+        let _ = pipe.write_all(bytes).await;
     }
 }
 
-/// Ends a process group by SIGTERM, and by SIGKILL if the command has not exited after [`TERMINATE_GRACE`].
+/// Ends a process group by SIGTERM. If the command has not exited after [`TERMINATE_GRACE`], sends SIGKILL.
 async fn stop(group: &ProcessGroup, child: &mut Child) {
     group.signal(Signal::TERM);
     if timeout(TERMINATE_GRACE, child.wait()).await.is_err() {
@@ -234,6 +238,7 @@ async fn stop(group: &ProcessGroup, child: &mut Child) {
     }
 }
 
+/// Converts an exit status to the exit code of the command, or to the signal that ended the command.
 fn exit_kind(status: std::process::ExitStatus) -> ExitKind {
     status.code().map_or_else(|| ExitKind::Signal(status.signal().unwrap_or(0)), ExitKind::Status)
 }

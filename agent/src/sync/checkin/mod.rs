@@ -1,5 +1,6 @@
-//! The loop of the network half. One check-in is pending at a time. While it waits for the response, the loop handles
-//! messages of the root half (`apply`), changes of the label files and hooks, and timers.
+//! The loop of the network half. It always has one pending check-in, which the controller holds open until there is
+//! something new or a wait is over. During that time, the loop handles messages of the root half (`apply`), changes of
+//! the label files and hooks, and timers.
 //!
 //! ```text
 //!              something to report (after a short delay, so that several things are reported together)
@@ -40,22 +41,23 @@ use crate::identity::HostIdentity;
 use crate::paths;
 use crate::watch::{FileWatch, WatchScope};
 
-/// Delay of a check-in after an event, so that other events within this time are reported in the same check-in.
+/// Delay of a check-in after an event. Other events within this time are reported in the same check-in.
 const BATCH_DELAY: Duration = Duration::from_millis(30);
 /// Delay after a change of label files or hooks, so that their author can finish writing.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
-/// Interval at which the stable facts are collected again.
+/// Interval at which facts, label files and hooks are read again without an event.
 const OBSERVE_INTERVAL: Duration = Duration::from_hours(1);
-/// Maximum wait that a controller can request before the next check-in. It is no longer than the wait after a failure.
+/// Maximum wait that a controller can request before the next check-in. It equals the maximum wait after a failure.
 const MAX_REQUESTED_WAIT: Duration = Duration::from_mins(1);
-/// Maximum time to wait until apply has accepted or refused an offer. Then a check-in is sent anyway.
+/// Maximum time to wait until the root half of the agent (apply) has accepted or refused an offered desired state.
+/// After this time, a check-in is sent without an answer of apply.
 const OFFER_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Explanation for two hosts with one identity, and what to do.
+/// Message for the case that two hosts have the same identity, with a remedy.
 const SHARED_IDENTITY_MESSAGE: &str = "another host, or another agent on this one, uses this host's certificate, as a copy of its disk does. Stop the \
      agent on the copy, remove /var/lib/stemma-agent there, and let it join with a token of its own";
 
-/// An exchange in progress.
+/// A request to a controller that is in progress.
 type InFlight<T> = Pending<'static, ExchangeResult<T>>;
 
 /// The network half of the agent: its connections, timers and everything that it has to send.
@@ -68,22 +70,26 @@ pub struct Sync {
     clock: Arc<dyn Clock>,
     channel: SyncEnd,
     outbox: Outbox,
-    /// The wire version that is used with the controller: the newest of this agent, or an older one that the current
-    /// controller supports.
+    /// The wire version of requests to the current controller. It is the newest version of this agent, or an older
+    /// version if the controller refused the newest one.
     version: WireVersion,
     /// The wire version of the pending check-in and of its response.
     pending_version: WireVersion,
     backoff: Backoff,
+    /// An open connection that no request uses now.
     idle_client: Option<Client>,
     pending_check_in: Option<InFlight<CheckInResponse>>,
+    /// The previous check-in, if a newer one was sent before its response arrived.
     superseded_check_in: Option<InFlight<CheckInResponse>>,
     pending_fetch: Option<InFlight<bool>>,
+    /// The hash of the content that `pending_fetch` fetches.
     pending_fetch_hash: Hash,
-    /// The profile of the desired state that was offered last. All other content that apply requests are blobs of this
-    /// profile.
+    /// The hash of the profile (task list) of the last offered desired state. All other content that
+    /// the root half (apply) requests is a blob of this profile.
     profile: Option<Hash>,
-    wanted_bodies: VecDeque<Hash>,
-    /// Time of the next check-in, which supersedes the pending one.
+    /// Hashes of the content that the root half (apply) has requested and that is not being fetched yet.
+    requested_bodies: VecDeque<Hash>,
+    /// Time at which the next check-in is sent. It then supersedes a check-in that is still pending.
     check_in_at: Option<Instant>,
     renew_at: Instant,
     /// The renewal in progress.
@@ -91,14 +97,14 @@ pub struct Sync {
     failed_renewals: FailedRenewals,
     connection_log: ConnectionLog,
     duplicate_host: DuplicateHost,
-    /// True if a desired state was offered to apply, and apply has neither accepted nor refused it yet. A check-in now
-    /// would only return the same state again.
+    /// True if a desired state was offered to the root half (apply), which has neither accepted nor refused it yet. The
+    /// controller would answer a check-in at this time with the same state.
     is_offer_pending: bool,
-    /// Determines the wait after offers that apply refused.
-    refusals: Backoff,
+    /// The consecutive offers that the root half (apply) refused. They determine the wait before the next check-in.
+    refusal_backoff: Backoff,
 }
 
-/// Why the network half ended.
+/// The reason why the network half ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// The credentials cannot be used.
@@ -112,25 +118,26 @@ pub enum SyncError {
 /// Runs the network half until the root half ends.
 ///
 /// # Errors
-/// [`SyncError`].
+/// [`SyncError`] if the credentials cannot be used, and always when the root half has ended.
 pub async fn run(
     host: Rc<dyn Host>,
     identity: HostIdentity,
-    end: SyncEnd,
+    channel: SyncEnd,
     clock: Arc<dyn Clock>,
 ) -> Result<Infallible, SyncError> {
-    let mut sync = Sync::new(host, identity, end, clock)?;
-    // The check-in contains the desired state that apply has, so nothing is sent before apply has reported it.
+    let mut sync = Sync::new(host, identity, channel, clock)?;
+    // A check-in contains the revision of the desired state that apply has. So nothing is sent before apply has
+    // reported that revision in its first message.
     sync.wait_for_hello().await?;
     sync.check_in_at = Some(Instant::now());
     sync.run_loop().await
 }
 
 impl Sync {
-    /// Reads credentials and connection record, observes the host, and creates the network half without any exchange.
+    /// Reads credentials and connection record, observes the host, and creates the network half. Sends no request.
     fn new(host: Rc<dyn Host>, identity: HostIdentity, channel: SyncEnd, clock: Arc<dyn Clock>) -> Result<Self, SyncError> {
         let credentials = TlsCredentials::load(&*host)?;
-        // An unfinished file may contain a private key.
+        // An agent that was killed may have left an unfinished file, which may contain a private key.
         if let Err(error) = sweep_state_dir(&*host) {
             warn!(error = error.sentence().as_str(); "an unfinished file of a killed agent cannot be deleted");
         }
@@ -155,7 +162,7 @@ impl Sync {
             pending_fetch: None,
             pending_fetch_hash: Hash([0; 32]),
             profile: None,
-            wanted_bodies: VecDeque::new(),
+            requested_bodies: VecDeque::new(),
             check_in_at: None,
             renew_at,
             pending_renewal: None,
@@ -163,11 +170,12 @@ impl Sync {
             connection_log,
             duplicate_host: DuplicateHost::default(),
             is_offer_pending: false,
-            refusals: Backoff::default(),
+            refusal_backoff: Backoff::default(),
         })
     }
 
-    /// Waits for the first message of apply, which contains the desired state that it has.
+    /// Waits for the first message of the root half, apply. This message (`Hello`) contains the revision of the desired
+    /// state that apply has.
     async fn wait_for_hello(&mut self) -> Result<(), SyncError> {
         loop {
             match self.channel.receive().await {
@@ -182,20 +190,21 @@ impl Sync {
         }
     }
 
-    /// Handles responses, messages of apply, changed files and timers, until the channel to apply is closed.
+    /// Handles responses of the controller, messages of the root half (apply), changed files and timers. Ends when the
+    /// channel to the root half is closed.
     async fn run_loop(mut self) -> Result<Infallible, SyncError> {
         let dirs = [labels::DIR, paths::HOOKS].map(|dir| (self.host.system_path(&HostPath::from_static(dir)), WatchScope::All));
         let mut files = FileWatch::new(self.host.system_root(), dirs.into());
         let mut observe_at = Instant::now() + OBSERVE_INTERVAL;
         loop {
             tokio::select! {
-                (client, answer) = or_pending(self.pending_check_in.as_mut()) => {
+                (client, response) = or_pending(self.pending_check_in.as_mut()) => {
                     self.pending_check_in = None;
-                    self.on_response(client, answer).await?;
+                    self.on_response(client, response).await?;
                 }
-                (_, answer) = or_pending(self.superseded_check_in.as_mut()) => {
+                (_, response) = or_pending(self.superseded_check_in.as_mut()) => {
                     self.superseded_check_in = None;
-                    self.on_superseded_response(answer);
+                    self.on_superseded_response(response);
                 }
                 (client, result) = or_pending(self.pending_fetch.as_mut()) => {
                     self.pending_fetch = None;
@@ -204,6 +213,7 @@ impl Sync {
                 message = self.channel.receive() => self.on_received(message)?,
                 () = or_pending(self.check_in_at.map(sleep_until)) => {
                     self.send_check_in();
+                    // Some changes cause no event of the kernel, for example a mount. They are found at each check-in.
                     if files.is_outdated() {
                         observe_at = observe_at.min(Instant::now() + SETTLE_TIME);
                     }
@@ -215,23 +225,24 @@ impl Sync {
                     self.observe().await?;
                 }
                 () = sleep_until(self.renew_at), if self.pending_renewal.is_none() => self.start_renewal(),
-                renewed = or_pending(self.pending_renewal.as_mut()) => {
+                result = or_pending(self.pending_renewal.as_mut()) => {
                     self.pending_renewal = None;
-                    self.on_renewed(renewed);
+                    self.on_renewed(result);
                 }
             }
         }
     }
 
-    /// Sends a check-in on a second connection if one is pending. The new check-in supersedes the pending one.
+    /// Sends a check-in. If another check-in is pending, the new one is sent on a second connection and supersedes the
+    /// pending one, which means that the controller answers the older check-in at once.
     fn send_check_in(&mut self) {
         self.check_in_at = None;
         let client = self.idle_client.take().unwrap_or_else(|| self.new_client());
-        if let Some(pending) = self.pending_check_in.take()
-            && self.superseded_check_in.replace(pending).is_some()
+        if let Some(older) = self.pending_check_in.take()
+            && self.superseded_check_in.replace(older).is_some()
         {
-            // Two check-ins are superseded now. The older one is dropped. It may not have arrived, so its contents are
-            // sent again.
+            // Two check-ins are superseded now. The older of these two is dropped. That check-in may not have arrived
+            // at the controller, so its contents are sent again.
             self.outbox.resend_all();
         }
         self.pending_version = self.version;
@@ -239,17 +250,18 @@ impl Sync {
         self.pending_check_in = Some(Box::pin(check_in(client, self.version, request)));
     }
 
-    /// Returns the next check-in. If it may end an outage, it requests an immediate response. Only a response shows
-    /// that a controller serves this host, and a pending check-in gets it only at the end of its wait.
+    /// Returns the next check-in. After an outage, the check-in requests an immediate response. Only a response shows
+    /// that a controller serves this host again, and a controller usually holds the response for the requested wait.
     fn next_check_in(&mut self) -> CheckIn {
         let request = self.outbox.check_in(self.version);
-        // While a duplicate host is active, a response does not end the outage. Check-ins without a wait would then
-        // follow each other without a pause.
+        // While another host uses the same identity, a response does not end the outage. Then check-ins without a wait
+        // would be sent one after the other without a pause.
         let may_end_outage = self.connection_log.is_outage() && !self.duplicate_host.is_recent();
         CheckIn { wait_ms: if may_end_outage { 0 } else { request.wait_ms }, ..request }
     }
 
-    /// Schedules a check-in soon, so that everything that happens shortly after is reported with it.
+    /// Schedules a check-in after [`BATCH_DELAY`], if a check-in is pending. Everything that happens within the delay
+    /// is reported in the same check-in. Without a pending check-in, a time for the next one is already set.
     fn schedule_check_in(&mut self) {
         if self.pending_check_in.is_some() {
             let soon = Instant::now() + BATCH_DELAY;
@@ -258,16 +270,17 @@ impl Sync {
     }
 
     /// Handles the response to the pending check-in, and schedules the next one.
-    async fn on_response(&mut self, client: Client, answer: Result<CheckInResponse, ExchangeError>) -> Result<(), SyncError> {
-        match answer {
+    async fn on_response(&mut self, client: Client, response: Result<CheckInResponse, ExchangeError>) -> Result<(), SyncError> {
+        match response {
             Ok(CheckInResponse::Superseded) if self.superseded_check_in.take().is_some() => {
-                // The older check-in arrived last and superseded this one. Both are lost, so everything is sent again.
+                // The older check-in arrived after the newer one and superseded it. Neither has a usable response, so
+                // everything is sent again.
                 self.outbox.resend_all();
                 self.check_in_at = Some(Instant::now());
             }
             Ok(CheckInResponse::Superseded) => {
-                // Another process with this identity checked in. A newer check-in of this process would have moved
-                // this one to `superseded_check_in`.
+                // Another process with this identity checked in. It was not this process: before this process sends a
+                // newer check-in, it moves the older one to `superseded_check_in`.
                 self.check_in_at = Some(Instant::now() + self.record_duplicate(&client));
             }
             Ok(CheckInResponse::Current(update)) => {
@@ -280,16 +293,17 @@ impl Sync {
                 self.idle_client = Some(client);
                 self.backoff.succeed();
                 self.is_offer_pending = update.desired.is_some();
-                let next = if self.is_offer_pending { OFFER_ANSWER_TIMEOUT } else { requested_wait(&update) };
-                self.check_in_at = Some(Instant::now() + next);
+                let delay = if self.is_offer_pending { OFFER_ANSWER_TIMEOUT } else { requested_wait(&update) };
+                self.check_in_at = Some(Instant::now() + delay);
                 self.forward_offer(*update).await?;
             }
             Err(ExchangeError::Expired) => {
                 self.check_in_at = Some(Instant::now() + self.backoff.fail());
                 self.start_renewal();
             }
-            Err(ExchangeError::Version { version: asked, .. }) if asked > WireVersion::FIRST => {
-                self.downgrade_version(asked);
+            // The controller does not support this version, and an older version exists.
+            Err(ExchangeError::Version { version: refused_version, .. }) if refused_version > WireVersion::FIRST => {
+                self.downgrade_version(refused_version);
                 self.idle_client = Some(client);
                 self.outbox.resend_all();
                 self.check_in_at = Some(Instant::now());
@@ -300,30 +314,30 @@ impl Sync {
     }
 
     /// Switches to the wire version before the refused one, because the controller is older than this agent. The newest
-    /// version is tried again after a connection failed, because a controller that is upgraded restarts.
+    /// version is used again after a connection has failed, because a controller that is upgraded restarts.
     fn downgrade_version(&mut self, refused: WireVersion) {
-        if let Some(before) = refused.previous().filter(|before| *before < self.version) {
-            self.version = before;
-            info!(version:% = before; "the controller is older; its version is used");
+        if let Some(older) = refused.previous().filter(|older| *older < self.version) {
+            self.version = older;
+            info!(version:% = older; "the controller is older; its version is used");
         }
     }
 
-    /// Handles the end of a superseded check-in. If it failed, it may never have arrived, so everything is reported
-    /// again.
-    fn on_superseded_response(&mut self, answer: Result<CheckInResponse, ExchangeError>) {
-        if let Err(error) = answer {
+    /// Handles the end of a superseded check-in. If the check-in failed, it may never have arrived at the controller.
+    /// So everything is reported again.
+    fn on_superseded_response(&mut self, response: Result<CheckInResponse, ExchangeError>) {
+        if let Err(error) = response {
             debug!(error:% = error_chain(&error); "a check-in was lost");
-            if let ExchangeError::Version { version: asked, .. } = error {
-                // Otherwise each check-in could be superseded before it is refused, and the next would use the same
-                // wrong version.
-                self.downgrade_version(asked);
+            if let ExchangeError::Version { version: refused_version, .. } = error {
+                // The version must change here too. Otherwise each check-in could be superseded before its refusal
+                // arrives, and the next check-in would use the same wrong version.
+                self.downgrade_version(refused_version);
             }
             self.outbox.resend_all();
             self.schedule_check_in();
         }
     }
 
-    /// Records that another process checks in with this host's certificate. Returns how long to wait.
+    /// Records that another process checks in with this host's certificate. Returns the wait before the next check-in.
     fn record_duplicate(&mut self, client: &Client) -> Duration {
         let (is_new, wait) = self.duplicate_host.record();
         if is_new {
@@ -338,7 +352,8 @@ impl Sync {
         wait
     }
 
-    /// Handles a failed check-in: switches to the next controller of the list.
+    /// Handles a failed check-in: records the outage, switches to the next controller of the list, and schedules the
+    /// next check-in after a wait.
     fn on_failure(&mut self, error: &ExchangeError) {
         let wait = self.backoff.fail();
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
@@ -348,13 +363,14 @@ impl Sync {
             ExchangeError::Unknown { .. } => ConnectionState::Unknown,
             _ => ConnectionState::Unserved,
         };
-        // Each cause is logged once, not at each attempt. An agent that never was connected logs it too, because its
-        // node may have been deleted.
+        // Each cause is logged once, not at each attempt. An agent that was never connected logs the cause too, because
+        // its node may have been deleted.
         if self.connection_log.record(&*self.host, state, url.clone(), cause.clone()) {
             warn!(url, error = cause, wait_ms; "no controller serves this host");
         } else {
             debug!(url, error = cause, wait_ms; "still no controller");
         }
+        // A rotation by one would panic if the list were empty.
         self.targets.rotate_left(1.min(self.targets.len()));
         self.version = self.channel.max_version();
         self.idle_client = None;
@@ -362,37 +378,40 @@ impl Sync {
         self.check_in_at = Some(Instant::now() + wait);
     }
 
-    /// Removes what the controller has acknowledged from the outbox, and forwards the rest of its response to apply.
+    /// Removes the items that the controller has acknowledged from the outbox. Forwards the rest of the response to the
+    /// root half (apply).
     async fn forward_offer(&mut self, update: CheckInUpdate) -> Result<(), SyncError> {
         self.outbox.on_acknowledged(&update);
         let CheckInUpdate { acknowledged, desired, grants, .. } = update;
-        if let Some(set) = desired.as_ref().and_then(|desired| desired.task_set.as_deref()) {
-            // Apply verifies the task set. Here it only determines which endpoint to use.
-            self.profile = decode_part::<TaskSet>(self.pending_version, set).ok().and_then(|set| set.profile);
+        if let Some(task_set) = desired.as_ref().and_then(|desired| desired.task_set.as_deref()) {
+            // Apply verifies the task set. Here its profile only determines the endpoint from which content is fetched.
+            self.profile = decode_part::<TaskSet>(self.pending_version, task_set).ok().and_then(|task_set| task_set.profile);
         }
         let offer = SyncMessage::Offer { desired, grants, acknowledged };
         self.send_as(self.pending_version, &offer).await
     }
 
-    /// Sends a message to apply. While the channel is full, messages of apply are received, so that the two halves
-    /// never wait for each other.
+    /// Sends a message to the root half (apply). While the channel is full, messages of apply are received and handled,
+    /// so that the two halves never wait for each other.
     async fn send(&mut self, message: &SyncMessage) -> Result<(), SyncError> {
         self.send_as(self.channel.max_version(), message).await
     }
 
-    /// Sends a message like [`Self::send`], in a given version, which must be that of the encoded parts in the message.
+    /// Sends a message like [`Self::send`], in a given wire version. The version must be that in which the parts of the
+    /// message are encoded.
     async fn send_as(&mut self, version: WireVersion, message: &SyncMessage) -> Result<(), SyncError> {
         let to_apply = self.channel.sender();
         let mut sending = std::pin::pin!(to_apply.send_as(version, message));
         loop {
             tokio::select! {
-                sent = &mut sending => return Ok(sent?),
+                result = &mut sending => return Ok(result?),
                 message = self.channel.receive() => self.on_received(message)?,
             }
         }
     }
 
-    /// Handles a message of apply. A message that cannot be decoded is logged and skipped.
+    /// Handles a message that was received from the root half (apply). A message that cannot be decoded is logged and
+    /// skipped. Fails if the channel is closed.
     fn on_received(&mut self, message: Result<ApplyMessage, ChannelError>) -> Result<(), SyncError> {
         match message {
             Ok(message) => self.handle_message(message),
@@ -402,14 +421,15 @@ impl Sync {
         Ok(())
     }
 
-    /// Handles a message of apply: queues requested content, schedules the check-in after an offer was accepted or
-    /// refused, and adds everything else to the outbox.
+    /// Handles a message of the root half (apply): queues requested content, schedules the check-in after an offer was
+    /// accepted or refused, and adds everything else to the outbox.
     fn handle_message(&mut self, message: ApplyMessage) {
         match message {
             ApplyMessage::ContentRequest(hash) => {
-                // Queued even while it is being fetched, because apply requests it again only if the transfer was lost.
-                if !self.wanted_bodies.contains(&hash) {
-                    self.wanted_bodies.push_back(hash);
+                // The hash is queued even while its content is being fetched. Apply requests the same content again
+                // only if the transfer was lost.
+                if !self.requested_bodies.contains(&hash) {
+                    self.requested_bodies.push_back(hash);
                 }
                 let client = self.new_client();
                 self.fetch_next(client);
@@ -418,12 +438,12 @@ impl Sync {
                 warn!(error = reason; "an offer was refused");
                 if std::mem::take(&mut self.is_offer_pending) {
                     // The controller would offer the same state again at once, so the waits increase.
-                    self.check_in_at = Some(Instant::now() + self.refusals.fail());
+                    self.check_in_at = Some(Instant::now() + self.refusal_backoff.fail());
                 }
             }
             message => {
                 if matches!(message, ApplyMessage::Accepted(_)) && std::mem::take(&mut self.is_offer_pending) {
-                    self.refusals.succeed();
+                    self.refusal_backoff.succeed();
                     self.check_in_at = Some(Instant::now());
                 }
                 if self.outbox.handle_message(message) {
@@ -433,12 +453,13 @@ impl Sync {
         }
     }
 
-    /// Starts to fetch the next requested content, unless a transfer is in progress.
+    /// Starts to fetch the next requested content, unless a transfer is in progress or no content is requested.
     fn fetch_next(&mut self, client: Client) {
         if self.pending_fetch.is_none()
-            && let Some(hash) = self.wanted_bodies.pop_front()
+            && let Some(hash) = self.requested_bodies.pop_front()
         {
             self.pending_fetch_hash = hash;
+            // Without an offer, it is not known whether the hash is that of a profile or of a blob.
             let kind = match self.profile {
                 Some(profile) if profile == hash => BodyKind::Profile,
                 Some(_) => BodyKind::Blob,
@@ -448,25 +469,26 @@ impl Sync {
         }
     }
 
-    /// Handles the end of a transfer. Tells apply if the content is not available, and fetches the next one.
+    /// Handles the end of a transfer. If the content is not available, notifies the root half (apply). Then fetches
+    /// the next requested content.
     async fn on_fetched(&mut self, client: Client, result: Result<bool, ExchangeError>) -> Result<(), SyncError> {
         let hash = self.pending_fetch_hash;
-        let is_lost = result.is_err();
+        let has_failed = result.is_err();
         if let Err(error) = &result {
             warn!(hash:% = hash, error:% = error_chain(error); "a body could not be fetched");
         }
         if !result.unwrap_or(false) {
             self.send(&SyncMessage::BodyUnavailable(hash)).await?;
         }
-        // One connection serves all wanted bodies, unless it broke. A new client connects to the first controller of
-        // the list, which may have changed.
-        let client = if is_lost { self.new_client() } else { client };
+        // All content is fetched over one connection, unless the connection broke. A new client connects to the first
+        // controller of the list, which may be another one now.
+        let client = if has_failed { self.new_client() } else { client };
         self.fetch_next(client);
         Ok(())
     }
 
-    /// Observes the host again, and sends the digest of the observation to apply. Schedules a check-in if there is
-    /// something new.
+    /// Reads facts, label files and hooks of the host again, and sends the digest of this observation to the
+    /// root half (apply). Schedules a check-in if there is something new to report.
     async fn observe(&mut self) -> Result<(), SyncError> {
         if self.outbox.refresh_observation(&*self.host) {
             self.schedule_check_in();
@@ -475,7 +497,8 @@ impl Sync {
         self.send(&SyncMessage::Observed(digest)).await
     }
 
-    /// Starts a renewal, unless one is in progress. Messages and responses are handled in the meantime.
+    /// Starts a renewal of the certificate, unless one is in progress or the last failure was recent. The renewal runs
+    /// in the main loop, so messages and responses are handled while it runs.
     fn start_renewal(&mut self) {
         if self.pending_renewal.is_some() || self.failed_renewals.should_wait(self.clock.unix_seconds()) {
             return;
@@ -490,16 +513,16 @@ impl Sync {
         }
     }
 
-    /// Stores the new certificate and schedules the next renewal. A certificate that cannot be used is not stored,
-    /// because the present one still works.
-    fn on_renewed(&mut self, renewed: Result<TlsCredentials, JoinError>) {
-        let renewed = renewed.and_then(|next| {
-            next.check_issued(&self.identity, self.clock.unix_seconds())?;
-            let tls = next.tls(&self.identity, self.clock.clone())?;
-            Ok((next, tls))
+    /// Handles the result of a renewal: stores the new certificate and schedules the next renewal. A certificate that
+    /// cannot be used is not stored, because the current certificate still works.
+    fn on_renewed(&mut self, result: Result<TlsCredentials, JoinError>) {
+        let result = result.and_then(|new_credentials| {
+            new_credentials.check_issued(&self.identity, self.clock.unix_seconds())?;
+            let tls = new_credentials.tls(&self.identity, self.clock.clone())?;
+            Ok((new_credentials, tls))
         });
-        let (next, tls) = match renewed {
-            Ok(renewed) => renewed,
+        let (new_credentials, tls) = match result {
+            Ok(result) => result,
             Err(error) => {
                 if matches!(error, JoinError::Refused { status: 400, .. }) {
                     // The controller will never issue a certificate for this key.
@@ -514,47 +537,53 @@ impl Sync {
         };
         self.store_refused_renewal(None);
         self.failed_renewals = FailedRenewals::default();
-        let stored = next.store(&*self.host);
+        let store_result = new_credentials.store(&*self.host);
         self.tls = tls;
-        self.credentials = next;
+        self.credentials = new_credentials;
         self.idle_client = None;
         self.schedule_check_in();
-        match stored {
+        match store_result {
             Ok(()) => {
                 self.delete_pending_key();
                 self.renew_at = renew_at(&self.credentials, &*self.clock);
                 info!("certificate renewed");
             }
-            // The certificate is used until the next start. The next renewal may be stored.
+            // This process uses the new certificate, although it is not on disk. The result of the next renewal may be
+            // stored again.
             Err(error) => warn!(error:% = error_chain(&error); "the renewed certificate could not be stored"),
         }
     }
 
+    /// Stores the reason why a renewal was refused, for the command `status`. With `None`, deletes the stored reason.
     fn store_refused_renewal(&self, error: Option<&JoinError>) {
-        let why =
+        let message =
             error.map(|error| format!("the certificate was not renewed, and the present one stays: {}", error_chain(error)));
-        if let Err(error) = store_refused_renewal(&*self.host, why.as_deref()) {
+        if let Err(error) = store_refused_renewal(&*self.host, message.as_deref()) {
             warn!(error:% = error_chain(&error); "the result of a renewal could not be stored for status");
         }
     }
 
+    /// Deletes the stored key of a renewal that has ended. An error is only logged.
     fn delete_pending_key(&self) {
         if let Err(error) = delete_pending_key(&*self.host) {
             warn!(error:% = error_chain(&error); "the key of a finished renewal could not be deleted");
         }
     }
 
+    /// Creates a client for the current controller, the first of the list. The client connects with the first request.
     fn new_client(&self) -> Client {
-        let target = self.targets.front().cloned().expect("join refused a list without a controller");
+        let target = self.targets.front().cloned().expect("a list without a controller was refused by join");
         Client::new(target, Some(self.tls.clone()), ClientLimits::default())
     }
 }
 
-/// Returns how long the controller wants this host to wait. The number is not signed, so it is limited.
+/// Returns the wait before the next check-in that the controller requests. The number is not signed, so it is limited
+/// to [`MAX_REQUESTED_WAIT`].
 fn requested_wait(update: &CheckInUpdate) -> Duration {
     Duration::from_millis(update.next_check_in_ms.into()).min(MAX_REQUESTED_WAIT)
 }
 
+/// Returns the time at which the certificate should be renewed.
 fn renew_at(credentials: &TlsCredentials, clock: &dyn Clock) -> Instant {
     Instant::now() + renewal_delay(credentials.validity, clock.unix_seconds())
 }

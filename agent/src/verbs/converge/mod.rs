@@ -1,4 +1,4 @@
-//! `run`, `once`, `check`, `refill`: the commands that apply or check the desired state.
+//! The commands that apply or check the stored desired state: `run`, `once`, `check` and `refill`.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,28 +33,29 @@ use crate::host::{HostCommand, or_pending};
 use crate::identity::{HostIdentity, IdentityError};
 use crate::sync;
 
-/// Time after which an agent that was just killed has exited.
+/// Time within which an agent that was just killed has exited and released its lock.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Time in which a running agent starts a requested reconcile. An agent of an older version never does.
+/// Time within which a running agent starts a requested reconcile. An agent of an older version never starts one.
 const RECONCILE_START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Additional start timeout, in microseconds, that is requested from the service manager while the agent waits. Longer
-/// than [`RECONCILE_START_TIMEOUT`].
+/// Additional start timeout that is requested from the service manager while the agent waits, in microseconds. It is
+/// longer than [`RECONCILE_START_TIMEOUT`], because the request is repeated after that time.
 const EXTEND_START_US: u32 = 60_000_000;
 
-/// Interval at which the running agent's progress is polled.
+/// Interval at which `once` polls the progress of the running agent.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Message for a host that was paused or parked before any task began.
+/// Part of the message for a host that was paused or parked before any task began.
 const NONE_APPLIED_MESSAGE: &str = "no task was applied, labels were";
 
-/// Message for a host that was paused or parked while its agent applied tasks. The command does not wait for the agent.
+/// Part of the message for a host that was paused or parked while its agent applied tasks. The command does not wait
+/// for the agent.
 const AGENT_STOPPED_MESSAGE: &str =
     "the running task will end, and no other begins; labels were applied, and `stemma-agent status` shows how tasks ended";
 
 /// Runs both halves of the agent until a signal stops them. If the identity or credentials are damaged, only the root
-/// half works: it keeps applying the stored desired state.
+/// half runs, and applies the stored desired state.
 ///
 /// # Errors
 /// Fails if this host has not joined, or if its state or configuration cannot be used.
@@ -63,21 +64,22 @@ pub fn run(root: &Path) -> Result<AgentExit> {
     let _lock = lock_for_agent(&local)?;
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
-        let listener = WakeListener::listen(&local.host).unwrap_or_else(|failed| {
-            warn!(error = failed.sentence().as_str(); "no command on this host can wake the agent before it is started again");
+        let listener = WakeListener::listen(&local.host).unwrap_or_else(|error| {
+            warn!(error = error.sentence().as_str(); "no command on this host can wake the agent before it is started again");
             WakeListener::never()
         });
         let (worker, identity) = new_worker(&local, config, membership, apply_end, listener, StopWhen::OnRequest)?;
         let mut worker = worker.with_file_watch();
         if service::is_systemd_booted(root) {
+            // After the first run, this command starts the units that wait for the tasks.
             let argv = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
             worker = worker.with_applied_command(HostCommand::new(argv.to_vec(), Duration::from_secs(10)));
         }
         info!(path = root.display().to_string().as_str(); "agent started");
         notify(&[NotifyState::Ready]);
         tokio::select! {
-            ended = worker.run(async { wait_for_signal().await; }) => {
-                ended.context("the root half")?;
+            result = worker.run(async { wait_for_signal().await; }) => {
+                result.context("the root half")?;
             }
             error = run_sync(&local, identity, sync_end) => return Err(error).context("the network half"),
         }
@@ -97,7 +99,7 @@ fn open_joined(root: &Path) -> Result<(LocalHost, AgentConfig, Membership)> {
     Ok((local, config, membership))
 }
 
-/// Opens the state and configuration of a host. Fails if another user could have written them (S71).
+/// Opens the state and configuration of a host. Fails if another user could have written them.
 fn open(root: &Path) -> Result<(LocalHost, AgentConfig)> {
     let local = LocalHost::open(root)?;
     check_access(&*local.host)?;
@@ -105,148 +107,154 @@ fn open(root: &Path) -> Result<(LocalHost, AgentConfig)> {
     Ok((local, config))
 }
 
-/// Creates the root half of a host that has joined. Returns it with the identity, if identity and credentials are
-/// intact.
+/// Creates the root half of the agent. Returns it, and the identity of the host if identity and credentials are intact.
+/// Without these, the root half reports the damage as a finding.
 fn new_worker(
     local: &LocalHost,
     config: AgentConfig,
     membership: Membership,
-    end: ApplyEnd,
+    channel: ApplyEnd,
     listener: WakeListener,
     stop_when: StopWhen,
 ) -> Result<(ApplyWorker, Option<HostIdentity>)> {
-    let create = |trust| ApplyWorker::new(local.site.clone(), config, trust, end, listener, stop_when);
+    let create = |verifier| ApplyWorker::new(local.site.clone(), config, verifier, channel, listener, stop_when);
     Ok(match membership {
         Membership::Member(member) => {
-            let (identity, trust) = *member;
-            (create(Some(trust))?, Some(identity))
+            let (identity, verifier) = *member;
+            (create(Some(verifier))?, Some(identity))
         }
-        Membership::Damaged(_, why) => {
-            error!(error = why.as_str(); "this host cannot connect to its fleet");
-            (create(None)?.without_network(why), None)
+        Membership::Damaged(_, message) => {
+            error!(error = message.as_str(); "this host cannot connect to its fleet");
+            (create(None)?.without_network(message), None)
         }
         Membership::NotJoined => (create(None)?, None),
     })
 }
 
-/// Runs the network half, or only drains the channel if there is no identity.
-async fn run_sync(local: &LocalHost, identity: Option<HostIdentity>, end: SyncEnd) -> sync::SyncError {
+/// Runs the network half and returns the error with which it ended. Without an identity, discards the messages of the
+/// root half and never returns.
+async fn run_sync(local: &LocalHost, identity: Option<HostIdentity>, channel: SyncEnd) -> sync::SyncError {
     match identity {
         Some(identity) => {
-            let Err(error) = sync::run(local.host.clone(), identity, end, Arc::new(SystemClock)).await;
+            let Err(error) = sync::run(local.host.clone(), identity, channel, Arc::new(SystemClock)).await;
             error
         }
         None => {
-            drain_messages(end).await;
+            drain_messages(channel).await;
             std::future::pending().await
         }
     }
 }
 
-/// Takes the lock of this host's state. Returns `None` if another process still holds the lock after the timeout.
+/// Acquires the lock of this host's state. Returns `None` if another process still has the lock after the timeout.
 fn lock(local: &LocalHost, timeout: Duration) -> Result<Option<OwnedFd>> {
     let deadline = Instant::now() + timeout;
     loop {
         match local.lock()? {
             None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
-            held => return Ok(held),
+            lock_result => return Ok(lock_result),
         }
     }
 }
 
-/// Takes the lock of this host's state for an agent that keeps running. Waits for a `once` that holds it, however long
-/// its tasks run.
+/// Acquires the lock of this host's state for the command `run`. If the command `once` has the lock, waits until its
+/// tasks have ended. Fails if another agent has the lock.
 fn lock_for_agent(local: &LocalHost) -> Result<OwnedFd> {
-    if let Some(held) = lock(local, EXIT_TIMEOUT)? {
-        return Ok(held);
+    if let Some(lock_handle) = lock(local, EXIT_TIMEOUT)? {
+        return Ok(lock_handle);
     }
-    // Only an agent listens for wakeups. The wakeup makes it reconcile once more.
+    // Only a running agent listens for wakeups, so a process that does not is the command `once`. The wakeup has no
+    // other effect than one more reconcile of that agent.
     if wake(&local.host)? == WakeResult::Running {
         bail!("an agent already runs on this state; see `stemma-agent status`");
     }
     warn!("waiting until the running `stemma-agent once` ends");
     loop {
         notify(&[NotifyState::ExtendTimeoutUsec(EXTEND_START_US)]);
-        if let Some(held) = lock(local, RECONCILE_START_TIMEOUT)? {
-            return Ok(held);
+        if let Some(lock_handle) = lock(local, RECONCILE_START_TIMEOUT)? {
+            return Ok(lock_handle);
         }
     }
 }
 
-/// Notifies the service manager, if there is one.
+/// Notifies the service manager of the state of this process, if there is a service manager.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         warn!(error:% = error; "the service manager cannot be notified");
     }
 }
 
-/// Discards the messages of the root half when no network half runs.
-async fn drain_messages(mut end: SyncEnd) {
-    while end.receive().await.is_ok() {}
+/// Discards the messages of the root half until it ends. This replaces the network half, so that the channel never
+/// fills.
+async fn drain_messages(mut channel: SyncEnd) {
+    while channel.receive().await.is_ok() {}
 }
 
-/// Applies the stored desired state once. If an agent is running, the command requests a reconcile from the agent and
-/// waits for its end.
+/// Applies the stored desired state once, and prints the outcomes of the tasks. If an agent is running, the command
+/// requests a reconcile from that agent and waits for its end.
 ///
 /// # Errors
 /// The same errors as [`run`]. Also fails if the running agent does not respond, or if its state cannot be written.
 pub fn once(root: &Path) -> Result<AgentExit> {
     let (local, config, membership) = open_joined(root)?;
     let damage = match &membership {
-        Membership::Damaged(_, why) => Some(format!("{why}\n")),
+        Membership::Damaged(_, message) => Some(format!("{message}\n")),
         Membership::Member(_) | Membership::NotJoined => None,
     };
     let (baseline, was_stopped) = (RunBaseline::load(&local)?, stop_reason(&local)?.is_some());
     let signal = Cell::new(None);
-    let held = lock(&local, Duration::ZERO)?.map_or_else(|| wait_for_running_agent(&local), |held| Ok(Some(held)))?;
-    let summary = match held {
-        Some(_held) => runtime()?.block_on(async {
+    let lock_handle = lock(&local, Duration::ZERO)?.map_or_else(|| wait_for_running_agent(&local), |handle| Ok(Some(handle)))?;
+    let summary = match lock_handle {
+        Some(_lock_handle) => runtime()?.block_on(async {
             let (sync_end, apply_end) = pair();
             let (worker, _) = new_worker(&local, config, membership, apply_end, WakeListener::never(), StopWhen::WhenIdle)?;
-            let stop = async { signal.set(Some(wait_for_signal().await)) };
-            let (ended, ()) = tokio::join!(worker.run(stop), drain_messages(sync_end));
-            ended.context("the root half").map(Some)
+            let signal_received = async { signal.set(Some(wait_for_signal().await)) };
+            let (result, ()) = tokio::join!(worker.run(signal_received), drain_messages(sync_end));
+            result.context("the root half").map(Some)
         })?,
         None => None,
     };
-    let (stop, stuck) = (stop_reason(&local)?, status::stuck_reason(&local)?);
-    if let Some(why) = &stuck {
-        print_stuck(why);
+    let (paused_or_parked, stuck_message) = (stop_reason(&local)?, status::stuck_reason(&local)?);
+    if let Some(message) = &stuck_message {
+        print_stuck(message);
     }
-    let why = match (signal.get(), &summary, stop) {
+    // The first case that applies: a signal stopped the run, or the host was paused or parked (before the run, during
+    // this run, or while another agent ran), or its identity is damaged.
+    let message = match (signal.get(), &summary, paused_or_parked) {
         (Some(signal), Some(summary), _) if summary.outcomes.len() < summary.task_count => {
             Some(interrupted_message(signal, summary))
         }
-        (_, _, Some(stop)) if was_stopped => Some(stop.sentence(NONE_APPLIED_MESSAGE)),
-        (_, Some(summary), Some(stop)) => Some(stop.sentence(&stopped_message(summary))),
-        (_, None, Some(stop)) => Some(stop.sentence(AGENT_STOPPED_MESSAGE)),
+        (_, _, Some(paused_or_parked)) if was_stopped => Some(paused_or_parked.sentence(NONE_APPLIED_MESSAGE)),
+        (_, Some(summary), Some(paused_or_parked)) => Some(paused_or_parked.sentence(&stopped_message(summary))),
+        (_, None, Some(paused_or_parked)) => Some(paused_or_parked.sentence(AGENT_STOPPED_MESSAGE)),
         (_, _, None) => damage,
     };
-    if let Some(why) = why {
+    if let Some(message) = message {
         // Most of these messages state that labels were applied, which may be wrong on a stuck host.
-        if stuck.is_none() || signal.get().is_some() {
-            print(&why)?;
+        if stuck_message.is_none() || signal.get().is_some() {
+            print(&message)?;
         }
         return Ok(AgentExit::Failed);
     }
-    finish_once(&local, &baseline).map(|outcome| if stuck.is_some() { AgentExit::Failed } else { outcome })
+    finish_once(&local, &baseline).map(|outcome| if stuck_message.is_some() { AgentExit::Failed } else { outcome })
 }
 
-/// Prints why this host can neither store nor apply its desired state.
-fn print_stuck(why: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "this host is stuck: {}", escape_terminal(why));
+/// Prints on standard error why this host can neither store nor apply its desired state.
+fn print_stuck(reason: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "this host is stuck: {}", escape_terminal(reason));
 }
 
 /// Returns the message for a run that a signal stopped before all tasks had run.
 fn interrupted_message(signal: &str, summary: &RunSummary) -> String {
-    let left = match summary.task_count - summary.outcomes.len() {
+    let remaining_text = match summary.task_count - summary.outcomes.len() {
         1 => "1 has not run".to_owned(),
-        left => format!("{left} have not run"),
+        count => format!("{count} have not run"),
     };
-    format!("stopped by {signal} after {}: {left}; run `stemma-agent once` again\n", progress_text(summary))
+    format!("stopped by {signal} after {}: {remaining_text}; run `stemma-agent once` again\n", progress_text(summary))
 }
 
-/// Returns the message for a host that was paused or parked while this process applied its tasks.
+/// Returns the part of a message that describes the tasks of a host that was paused or parked while this process
+/// applied them.
 fn stopped_message(summary: &RunSummary) -> String {
     if summary.outcomes.is_empty() {
         return NONE_APPLIED_MESSAGE.to_owned();
@@ -254,7 +262,8 @@ fn stopped_message(summary: &RunSummary) -> String {
     format!("it was after {}, and no other was begun; labels were applied", progress_text(summary))
 }
 
-/// Returns the progress of a run: `2 of 5 tasks (2 changed)`.
+/// Returns the progress of a run: the number of tasks that have ended, of all tasks, and their outcomes, as in
+/// `2 of 5 tasks (2 changed)`.
 fn progress_text(summary: &RunSummary) -> String {
     let mut outcomes: BTreeMap<String, usize> = BTreeMap::new();
     for outcome in &summary.outcomes {
@@ -271,122 +280,132 @@ fn outcome_counts(outcomes: &BTreeMap<String, usize>) -> String {
     counts.join(", ")
 }
 
-/// The outcomes of tasks before a run, to find out what the run changed.
+/// The stored records of tasks before a run. A comparison with the records after the run shows what the run changed.
 struct RunBaseline {
-    tasks: BTreeMap<String, TaskRecord>,
-    /// Sequence number of the last stored result.
+    /// The record of the last run of each task, by task id.
+    records: BTreeMap<String, TaskRecord>,
+    /// Sequence number of the last task result that was stored before the run.
     last_sequence: u64,
 }
 
 impl RunBaseline {
+    /// Reads the records before a run.
     fn load(local: &LocalHost) -> Result<Self> {
         let ledger = &local.site.ledger;
         let tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
-        Ok(Self { tasks, last_sequence: ledger.results()?.last().map_or(0, |result| result.sequence) })
+        Ok(Self { records: tasks, last_sequence: ledger.results()?.last().map_or(0, |result| result.sequence) })
     }
 
-    /// Counts the outcomes of these tasks in the run. A task that changed something in an earlier run and had nothing
-    /// to do in this one has neither a new record nor a result. It counts as unchanged.
+    /// Returns the number of tasks with each outcome in the run. `tasks` contains the records after the run. A task
+    /// with the same record as before and no new result had nothing to do in this run. If its recorded outcome is
+    /// `changed`, that outcome is of an earlier run, so the task is counted as `unchanged`.
     fn outcomes(&self, ledger: &Ledger, tasks: &BTreeMap<String, TaskRecord>) -> Result<BTreeMap<String, usize>> {
         let results = ledger.results()?;
         let has_result = |id: &String| results.iter().any(|result| result.sequence > self.last_sequence && result.task == *id);
         let mut outcomes = BTreeMap::new();
         for (id, record) in tasks {
-            let is_same = record.outcome == Outcome::Changed && self.tasks.get(id) == Some(record);
-            let outcome = if is_same && !has_result(id) { Outcome::Unchanged } else { record.outcome };
+            let is_same_record = record.outcome == Outcome::Changed && self.records.get(id) == Some(record);
+            let outcome = if is_same_record && !has_result(id) { Outcome::Unchanged } else { record.outcome };
             *outcomes.entry(words(outcome)).or_default() += 1;
         }
         Ok(outcomes)
     }
 }
 
-/// Returns the line that counts the outcomes of the tasks: `5 tasks: 2 changed, 3 unchanged`.
+/// Returns the line with the number of tasks of each outcome, as in `5 tasks: 2 changed, 3 unchanged`.
 fn summary_text(outcomes: &BTreeMap<String, usize>) -> String {
     match outcomes.values().sum::<usize>() {
         0 => "no task has run\n".to_owned(),
         1 => format!("1 task: {}\n", outcome_counts(outcomes)),
-        all => format!("{all} tasks: {}\n", outcome_counts(outcomes)),
+        total => format!("{total} tasks: {}\n", outcome_counts(outcomes)),
     }
 }
 
-/// Requests a reconcile from the running agent and waits for its end. Returns `None` when the agent has reconciled, or
-/// the lock if the agent exited and released it.
+/// Requests a reconcile from the running agent and waits for its end. Returns `None` when the agent has reconciled. If
+/// the agent exits, acquires its lock and returns the lock, so that the caller can apply the tasks itself.
+///
+/// Each request has a number, which is higher than the number of each earlier request. The agent stores the numbers of
+/// the last requests that it started and finished.
 fn wait_for_running_agent(local: &LocalHost) -> Result<Option<OwnedFd>> {
     let ledger = &local.site.ledger;
-    let (_, done) = ledger.get(&RECONCILE_DONE)?.unwrap_or_default();
-    let number = ledger.get(&RECONCILE_REQUESTED)?.unwrap_or_default().max(done) + 1;
-    if let Err(failed) = ledger.put(&RECONCILE_REQUESTED, &number) {
-        // The request cannot be stored. The agent is still woken and reconciles, so its controller learns of the
-        // failure too.
+    let (_, finished_number) = ledger.get(&RECONCILE_DONE)?.unwrap_or_default();
+    let request_number = ledger.get(&RECONCILE_REQUESTED)?.unwrap_or_default().max(finished_number) + 1;
+    if let Err(error) = ledger.put(&RECONCILE_REQUESTED, &request_number) {
+        // The request cannot be stored. The agent is woken nevertheless, because it then reports the failure to its
+        // controller.
         let _ = wake(&local.host);
-        return Err(failed.into());
+        return Err(error.into());
     }
     let mut deadline = Instant::now() + RECONCILE_START_TIMEOUT;
-    let mut woken = wake(&local.host)?;
+    let mut wake_result = wake(&local.host)?;
     loop {
-        if let Some(held) = lock(local, POLL_INTERVAL)? {
-            return Ok(Some(held));
+        if let Some(lock_handle) = lock(local, POLL_INTERVAL)? {
+            return Ok(Some(lock_handle));
         }
-        let (started, done) = ledger.get(&RECONCILE_DONE)?.unwrap_or_default();
-        // The command does not wait for tasks that still run on a paused or parked host. They end, and no other begins.
-        if done >= number || (started >= number && stop_reason(local)?.is_some()) {
+        let (started_number, finished_number) = ledger.get(&RECONCILE_DONE)?.unwrap_or_default();
+        // On a paused or parked host, the command does not wait for the running tasks. These tasks end, and no other
+        // task begins.
+        if finished_number >= request_number || (started_number >= request_number && stop_reason(local)?.is_some()) {
             return Ok(None);
         }
-        if let Err(failed) = ledger.check_room() {
-            bail!("the agent's own state cannot be kept: {}", failed.sentence());
+        if let Err(error) = ledger.check_room() {
+            bail!("the agent's own state cannot be stored: {}", error.sentence());
         }
-        if started >= number {
-            // Tasks may run for any time.
+        if started_number >= request_number {
+            // The agent has started the reconcile. Its tasks may run for any time, so the deadline is moved.
             deadline = Instant::now() + RECONCILE_START_TIMEOUT;
-        } else if ledger.get(&RECONCILE_REQUESTED)?.unwrap_or_default() < number {
-            // Another `once` read the stored number before this one stored its number, and then stored a lower one.
-            ledger.put(&RECONCILE_REQUESTED, &number)?;
-            woken = wake(&local.host)?;
-        } else if woken == WakeResult::Running && Instant::now() > deadline {
-            // A process that cannot be woken is another `once`, which ends after its tasks. If an agent takes the lock
-            // after it, that agent handles the request.
+        } else if ledger.get(&RECONCILE_REQUESTED)?.unwrap_or_default() < request_number {
+            // Another `once` read the stored number before this process stored its number, and then stored a lower
+            // number.
+            ledger.put(&RECONCILE_REQUESTED, &request_number)?;
+            wake_result = wake(&local.host)?;
+        } else if wake_result == WakeResult::Running && Instant::now() > deadline {
+            // This is an error only if the process with the lock is an agent. Otherwise it is another `once`, which
+            // ends after its tasks. If an agent then acquires the lock, that agent handles the request.
             bail!("another agent holds the state of this host and does not answer; restart it");
         }
     }
 }
 
-/// Why no task is applied on a host now.
+/// The reason why no task is applied on a host now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopReason {
+    /// The host was paused by `stemma-agent pause`.
     Paused,
+    /// The host is parked.
     Parked,
 }
 
 impl StopReason {
-    /// Returns a message with the reason, what happened to the tasks, and what to do.
-    fn sentence(self, tasks: &str) -> String {
+    /// Returns a message with the reason, the given text about the tasks, and advice.
+    fn sentence(self, tasks_text: &str) -> String {
         let (state, advice) = match self {
             Self::Paused => ("paused", "run `stemma-agent resume`, then `stemma-agent once`"),
             Self::Parked => ("parked", "on a controller, set parked to false"),
         };
-        format!("this host is {state}: {tasks}; {advice}\n")
+        format!("this host is {state}: {tasks_text}; {advice}\n")
     }
 }
 
-/// Returns why no task is applied on this host now.
+/// Returns the reason why no task is applied on this host now, or `None` if tasks are applied.
 fn stop_reason(local: &LocalHost) -> Result<Option<StopReason>> {
     let local_state = local.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
-    let parked = local.site.ledger.accepted()?.is_some_and(|accepted| accepted.desired().known.parked);
+    let is_parked_by_operator = local.site.ledger.accepted()?.is_some_and(|accepted| accepted.desired().known.parked);
     Ok(if local_state.paused {
         Some(StopReason::Paused)
-    } else if parked || local_state.parked.is_some() {
+    } else if is_parked_by_operator || local_state.parked.is_some() {
         Some(StopReason::Parked)
     } else {
         None
     })
 }
 
-/// Prints which tasks failed, how many tasks had which outcome, and how many wait at a barrier. Returns the exit status
-/// of `once`.
+/// Prints the failed tasks, the number of tasks of each outcome, and the number of tasks that wait at a barrier.
+/// Returns the exit status of `once`.
 fn finish_once(local: &LocalHost, baseline: &RunBaseline) -> Result<AgentExit> {
     let ledger = &local.site.ledger;
     let Some(desired) = ledger.accepted()?.map(|accepted| accepted.desired()) else {
-        print("this host holds no desired state yet\n")?;
+        print("this host has no desired state yet\n")?;
         return Ok(AgentExit::Done);
     };
     if desired.is_unreleased() {
@@ -402,39 +421,40 @@ fn finish_once(local: &LocalHost, baseline: &RunBaseline) -> Result<AgentExit> {
     let profile = ledger.profile(&desired)?.unwrap_or_default();
     let reasons = ledger.get(&REASONS)?.unwrap_or_default();
     let mut tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
+    // Records of an earlier task set are ignored.
     tasks.retain(|_, record| record.task_set == desired.digest);
-    let waiting = waiting_tasks(local, &desired, &profile, &tasks)?.len();
+    let waiting_count = waiting_tasks(local, &desired, &profile, &tasks)?.len();
     for task in profile.tasks.iter().filter(|task| is_observed(task)) {
         tasks.remove(&task.id);
     }
     let outcomes = baseline.outcomes(ledger, &tasks)?;
     tasks.retain(|_, record| record.outcome.is_failure());
-    let line = |(id, record): (&String, &TaskRecord)| {
-        let why = reasons.get(id).map_or("", |reason| reason.message.as_str());
-        format!("{id:<24} {:<18} {}\n", words(record.outcome), escape_terminal(why))
+    let format_line = |(id, record): (&String, &TaskRecord)| {
+        let reason = reasons.get(id).map_or("", |reason| reason.message.as_str());
+        format!("{id:<24} {:<18} {}\n", words(record.outcome), escape_terminal(reason))
     };
-    print(&tasks.iter().map(line).collect::<String>())?;
+    print(&tasks.iter().map(format_line).collect::<String>())?;
     print(&summary_text(&outcomes))?;
-    match waiting {
+    match waiting_count {
         0 => {}
-        1 => print("1 task waits at a barrier; `stemma-agent explain task` says at which\n")?,
-        count => print(&format!("{count} tasks wait at a barrier; `stemma-agent explain task` says at which\n"))?,
+        1 => print("1 task waits at a barrier; `stemma-agent explain task` shows at which\n")?,
+        count => print(&format!("{count} tasks wait at a barrier; `stemma-agent explain task` shows at which\n"))?,
     }
-    Ok(match (tasks.is_empty(), waiting) {
+    Ok(match (tasks.is_empty(), waiting_count) {
         (false, _) => AgentExit::Failed,
         (true, 0) => AgentExit::Done,
         (true, _) => AgentExit::Waits,
     })
 }
 
-/// Checks every task of the stored desired state, and prints what would change.
+/// Checks every task of the stored desired state, without changing anything, and prints what would change.
 ///
 /// # Errors
 /// Fails if the state or configuration cannot be used.
 pub fn check(root: &Path, output: OutputFormat) -> Result<AgentExit> {
     let (local, config) = open(root)?;
     let Some(accepted) = local.site.ledger.accepted()? else {
-        print("this host holds no desired state yet\n")?;
+        print("this host has no desired state yet\n")?;
         return Ok(AgentExit::NotFound);
     };
     let desired = accepted.desired();
@@ -445,24 +465,24 @@ pub fn check(root: &Path, output: OutputFormat) -> Result<AgentExit> {
     let profile = local.site.ledger.profile(&desired)?.unwrap_or_default();
     let site = local.site.clone().with_label_map(&config.host_label_map);
     let mut run = TaskRun::plan(site, &config.ceiling, &desired, &profile, RunPurpose::Check)?;
-    let open = BTreeSet::new();
+    let no_open_barriers = BTreeSet::new();
     runtime()?.block_on(async {
-        while run.advance(&open).await? {}
+        while run.advance(&no_open_barriers).await? {}
         anyhow::Ok(())
     })?;
     let results = run.into_results();
-    let differs = results.iter().any(|result| result.outcome == Outcome::WouldChange);
-    let failed = results.iter().any(|result| !matches!(result.outcome, Outcome::WouldChange | Outcome::Unchanged));
+    let would_change = results.iter().any(|result| result.outcome == Outcome::WouldChange);
+    let has_failed = results.iter().any(|result| !matches!(result.outcome, Outcome::WouldChange | Outcome::Unchanged));
     print_results(&results, output)?;
-    let stuck = status::stuck_reason(&local)?;
-    if let Some(why) = &stuck {
+    let stuck_message = status::stuck_reason(&local)?;
+    if let Some(message) = &stuck_message {
         // A running agent reports this to its controller too.
         let _ = wake(&local.host);
-        print_stuck(why);
+        print_stuck(message);
     }
-    Ok(if failed || stuck.is_some() {
+    Ok(if has_failed || stuck_message.is_some() {
         AgentExit::Failed
-    } else if differs {
+    } else if would_change {
         AgentExit::WouldChange
     } else {
         AgentExit::Done
@@ -481,7 +501,8 @@ fn print_results(results: &[TaskResult], output: OutputFormat) -> Result<()> {
     }
 }
 
-/// Writes `/run/stemma` from the ledger. `stemma-labels.service` runs this at boot.
+/// Writes the files in `/run/stemma` (labels, tags and the like, for programs on this host) from the stored desired
+/// state. `stemma-labels.service` runs this command at boot, because `/run` is empty then.
 ///
 /// # Errors
 /// Fails if the state cannot be read or `/run/stemma` cannot be written.
@@ -494,16 +515,18 @@ pub fn refill(root: &Path) -> Result<AgentExit> {
     Ok(AgentExit::Done)
 }
 
+/// Creates the Tokio runtime, with the current thread as its only thread.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")
 }
 
-/// Waits for a signal that stops this process, and returns its name: SIGTERM, SIGINT, or SIGHUP (the terminal was
-/// closed), unless the process was started with `nohup`. The signals are caught, because if one killed the process, the
-/// outcome of the command that a task runs would be unknown.
+/// Waits for a signal that should stop this process, and returns the name of the signal: SIGTERM, SIGINT or SIGHUP.
+/// SIGHUP (the terminal was closed) is ignored if the process was started with `nohup`. The signals are caught, because
+/// the outcome of a running command would be unknown if a signal killed this process.
 async fn wait_for_signal() -> &'static str {
     use tokio::signal::unix::{Signal, SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        // If a handler cannot be installed, this function never returns.
         return std::future::pending().await;
     };
     let mut hangup = if process_setup::is_hangup_ignored() { None } else { signal(SignalKind::hangup()).ok() };

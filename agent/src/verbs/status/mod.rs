@@ -1,4 +1,5 @@
-//! `status`: what this host has and the state of its tasks, read from the ledger.
+//! The command `status`: the labels, traits and tags of this host and the state of its tasks, read from the ledger (the
+//! agent's records on disk).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Display, Write};
@@ -18,29 +19,30 @@ use super::membership::{Membership, read_membership};
 use super::waits::waiting_tasks;
 use super::{AgentExit, LocalHost, print, print_json};
 use crate::apply::executor::{OBSERVED_MESSAGE, is_observed};
-use crate::apply::ledger::{Accepted, Desired, LOCAL_STATE, PROGRESS, REASONS, REPORT, Reason, TaskRecord};
-use crate::apply::orphans::{self, MAX_NAMED};
+use crate::apply::ledger::{AcceptedState, Desired, LOCAL_STATE, PROGRESS, REASONS, REPORT, Reason, TaskRecord};
+use crate::apply::orphans::{self, MAX_LISTED_ORPHANS};
 use crate::args::OutputFormat;
 use crate::host::Host as _;
 use crate::sync::{ConnectionRecord, ConnectionState};
 
-/// Reason if no agent runs on this host.
+/// Reason why this host gets no updates if no agent runs on it.
 const NO_AGENT_MESSAGE: &str = "no agent runs on this host";
 
-/// Reason if the running agent cannot connect to its controllers.
+/// Reason why this host gets no updates if the running agent cannot connect to its controllers.
 const NO_NETWORK_MESSAGE: &str = "no agent is connected to its controllers, because its identity or key is damaged";
 
-/// Reason if no controller answers.
+/// Reason why this host gets no updates if no controller responds.
 const UNSERVED_MESSAGE: &str = "no controller serves it";
 
-/// Finding about a host that its controllers no longer know.
-const UNKNOWN_NODE_MESSAGE: &str = "its node was deleted, or its certificate was revoked: it gets no updates any more. To bring it back, \
+/// Finding about a host whose node was deleted or whose certificate was revoked.
+const UNKNOWN_NODE_MESSAGE: &str = "its node was deleted, or its certificate was revoked: it no longer gets updates. To bring it back, \
      stop the agent, remove /var/lib/stemma-agent, and run `stemma-agent join` with a new token";
 
-/// Explanation why a host does not begin its tasks.
+/// Explanation that is added to the state of a host that does not begin its tasks because of its mode.
 const OBSERVE_SUFFIX: &str = ": its mode is observe, so no task is run or checked";
 
-/// The JSON output. Names are those of `stemma resolve -o json`, so that the two can be compared.
+/// The JSON output of `status`. The names are the same as in `stemma resolve -o json`, so that the two outputs can be
+/// compared.
 #[derive(Serialize)]
 struct StatusOutput {
     node: Option<String>,
@@ -50,25 +52,27 @@ struct StatusOutput {
     epoch: Option<String>,
     revision: Option<u64>,
     mode: Option<String>,
-    /// The last reported progress, or `running` if tasks run and that was not reported yet.
+    /// The progress in the last report of the agent, or `running` if tasks run that are not in a report yet.
     #[serde(serialize_with = "in_words")]
     progress: Progress,
-    /// True if the tasks of this host are not known here yet: only labels arrived, or the tasks are on their way.
+    /// True if this host does not know its tasks yet, because only labels have arrived or the task list is being
+    /// fetched.
     #[serde(skip)]
     has_unknown_tasks: bool,
-    /// The connection to the controllers at its last change. `null` if it was never stored, because there was no
-    /// outage.
+    /// The state of the connection to the controllers, stored at its last change. `null` if no state was stored,
+    /// because there was no outage.
     connection: Option<ConnectionRecord>,
     /// True if an agent runs on this host. Without an agent, the state of the connection is unknown.
+    /// `null` if this cannot be checked.
     agent_runs: Option<bool>,
-    /// Why this host gets no updates. `null` if it gets updates, as far as is known on the host.
+    /// The reason why this host gets no updates. `null` if it gets updates, as far as the host knows.
     untold: Option<&'static str>,
     paused: bool,
     /// True if an operator paused the node group or cluster of this host, so that no new task set is released to it.
     is_paused_by_operator: bool,
-    /// Who parked this host, and why. `null` if it is not parked.
+    /// The person or setting that parked this host, as text. `null` if the host is not parked.
     parked: Option<String>,
-    /// Why and for how long this host keeps its task set. `null` if there is no hold.
+    /// The reason and remaining time of a hold, which prevents that a newer task set is applied. `null` without a hold.
     held: Option<String>,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -82,38 +86,41 @@ struct StatusOutput {
     findings: Vec<String>,
     /// Files that tasks wrote and that no task manages now.
     orphans: Vec<OrphanedPath>,
-    /// True if identity or credentials are damaged. The first finding says which.
+    /// True if identity or credentials are damaged. The first finding names the damaged file.
     is_damaged: bool,
-    /// Why the agent can neither store nor apply its desired state. `null` if it can.
+    /// The reason why the agent can neither store nor apply its desired state. `null` if there is no such problem.
     stuck: Option<String>,
 }
 
+/// A task in the output of `status`.
 #[derive(Serialize)]
 struct TaskOutput {
     id: String,
     /// `null` if the task has not ended yet on this host.
     outcome: Option<TaskEnd>,
-    /// The barrier that the task, or an earlier task of this host, waits for. `null` if it waits for none.
+    /// The barrier that the task waits for, directly or through an earlier task of this host. `null` if it does not
+    /// wait.
     waits_for: Option<String>,
-    /// The reason and the end of the output, if there is any.
+    /// The reason for the outcome and the end of the task's output, if they are stored.
     #[serde(flatten)]
     reason: Option<Reason>,
 }
 
-/// The outcome of a task on this host.
+/// The outcome of a task on this host, as `status` and `explain` print it.
 #[derive(Clone, Copy)]
 pub(super) enum TaskEnd {
-    /// Neither run nor checked, because of the task's own mode. Reported to controllers like a task that was only
-    /// checked.
+    /// The task was neither run nor checked, because its own mode is `observe`. The agent reports such a task to
+    /// controllers like a task that was only checked.
     Observed,
     /// The task was run or checked, with this outcome.
     Outcome(Outcome),
 }
 
-/// Prints the state of this host.
+/// Prints the state of this host. The exit status is a failure if tasks have failed, the host is stuck, its identity is
+/// damaged, or its controllers no longer know it.
 ///
 /// # Errors
-/// Fails if the ledger cannot be read.
+/// Fails if the ledger (the agent's stored state) cannot be read.
 pub fn status(root: &Path, output: OutputFormat) -> Result<AgentExit> {
     let local = LocalHost::open(root)?;
     let status = collect(&local)?;
@@ -121,9 +128,9 @@ pub fn status(root: &Path, output: OutputFormat) -> Result<AgentExit> {
         OutputFormat::Json => print_json(&status)?,
         OutputFormat::Human => print(&human_text(&status, local.host.unix_seconds()))?,
     }
-    let failed = status.progress_word() == "failed";
+    let has_failed_task = status.progress_word() == "failed";
     let is_stuck = status.stuck.is_some();
-    Ok(if failed || is_stuck || status.is_damaged || status.is_unknown() { AgentExit::Failed } else { AgentExit::Done })
+    Ok(if has_failed_task || is_stuck || status.is_damaged || status.is_unknown() { AgentExit::Failed } else { AgentExit::Done })
 }
 
 impl StatusOutput {
@@ -132,46 +139,47 @@ impl StatusOutput {
         self.connection.as_ref().is_some_and(|connection| connection.state == ConnectionState::Unknown)
     }
 
-    /// Returns the state in a few words: what a person wants to know first.
+    /// Returns the state of this host in a few words, for the line `state` of the output.
     fn state_text(&self) -> String {
         let parts = [
             self.paused.then(|| "paused on this host".to_owned()),
             self.is_paused_by_operator.then(|| "paused by an operator (its nodegroup or cluster)".to_owned()),
-            self.parked.as_ref().map(|by| format!("parked {by}")),
-            self.held.as_ref().map(|why| format!("held {why}")),
+            self.parked.as_ref().map(|parker| format!("parked {parker}")),
+            self.held.as_ref().map(|reason| format!("held {reason}")),
         ];
-        let said: String = parts.into_iter().flatten().map(|said| format!(", {said}")).collect();
+        let suffix: String = parts.into_iter().flatten().map(|part| format!(", {part}")).collect();
         if self.is_unknown() {
-            return format!("no longer known to its controllers{said}; its tasks: {}", self.progress_word());
+            return format!("no longer known to its controllers{suffix}; its tasks: {}", self.progress_word());
         }
-        if let Some(why) = &self.stuck {
-            return format!("stuck{said}: {why}");
+        if let Some(reason) = &self.stuck {
+            return format!("stuck{suffix}: {reason}");
         }
-        let why = if self.is_observed() { OBSERVE_SUFFIX } else { "" };
-        format!("{}{said}{why}", self.state_word())
+        let reason = if self.is_observed() { OBSERVE_SUFFIX } else { "" };
+        format!("{}{suffix}{reason}", self.state_word())
     }
 
-    /// Returns `unplaced`, as controllers do for a node in no nodegroup, or else the progress of the tasks.
+    /// Returns `unplaced` for a host that is in no nodegroup, as controllers do, or else the progress of the tasks.
     fn state_word(&self) -> &str {
         if self.is_unplaced() { "unplaced" } else { self.progress_word() }
     }
 
-    /// Returns whether this host has the desired state of a node that is in no nodegroup.
+    /// Returns whether this host has a desired state without a nodegroup.
     const fn is_unplaced(&self) -> bool {
         self.revision.is_some() && self.group.is_none()
     }
 
-    /// Returns whether tasks of this host have not begun because its mode is `observe`.
+    /// Returns whether the mode of this host is `observe` and some of its tasks therefore have not begun.
     fn is_observed(&self) -> bool {
         let is_observe_mode = self.mode.as_ref().is_some_and(|mode| *mode == words(Mode::Observe));
         let is_idle = !self.is_unplaced() && self.progress == Progress::Idle;
         is_observe_mode && is_idle && self.tasks.iter().any(TaskOutput::is_pending)
     }
 
-    /// Returns the progress of the tasks in the words that controllers use: the reported progress while tasks run or
-    /// have failed, or else the combined outcome of the tasks.
+    /// Returns the progress of the tasks in one or more words, as controllers show it. While tasks run or after one has
+    /// failed, this is the reported progress. Otherwise it is the combined outcome of the tasks.
     fn progress_word(&self) -> &'static str {
         let outcomes = (!self.has_unknown_tasks).then(|| self.tasks.iter().map(TaskOutput::node_outcome));
+        // The host itself knows its results, so it never counts as one that has sent none (`true`).
         match (self.progress, TaskSummary::from_outcomes(outcomes, true)) {
             (Progress::Running, _) => "running",
             (Progress::Failed, _) | (_, TaskSummary::Failed) => "failed",
@@ -187,7 +195,7 @@ impl StatusOutput {
 }
 
 impl TaskOutput {
-    /// Returns whether the task has not ended and waits for no other host.
+    /// Returns whether the task has not ended and does not wait for another host.
     fn is_pending_here(&self) -> bool {
         self.is_pending() && self.waits_for.is_none()
     }
@@ -197,10 +205,10 @@ impl TaskOutput {
         self.outcome.is_none()
     }
 
-    /// Returns the outcome of the task as it counts for the state of the node.
+    /// Returns the outcome of the task for the computation of the host's state, or `None` if the task has not ended.
     fn node_outcome(&self) -> Option<TaskOutcome> {
-        self.outcome.map(|ended| match ended {
-            // Controllers do not count such a task.
+        self.outcome.map(|task_end| match task_end {
+            // A host converges without its observed tasks, so such a task is like a succeeded one.
             TaskEnd::Observed => TaskOutcome::Succeeded,
             TaskEnd::Outcome(outcome) => outcome.to_task_outcome(),
         })
@@ -208,14 +216,15 @@ impl TaskOutput {
 }
 
 impl TaskEnd {
-    /// Returns the outcome of a task from its record.
+    /// Returns the outcome of a task in the current task set, from its record.
     pub(super) fn from_record(task: &ProfileTask, record: &TaskRecord) -> Self {
         if is_observed(task) { Self::Observed } else { Self::Outcome(record.outcome) }
     }
 
-    /// Returns the outcome of a task in an earlier task set, from the recorded outcome and reason.
+    /// Returns the outcome of a task in an earlier task set. The definition of the task there is not known any more. So
+    /// the recorded reason determines whether the task was only observed.
     pub(super) fn from_earlier(outcome: Outcome, reason: Option<&Reason>) -> Self {
-        let is_observed = outcome == Outcome::WouldChange && reason.is_some_and(|said| said.message == OBSERVED_MESSAGE);
+        let is_observed = outcome == Outcome::WouldChange && reason.is_some_and(|reason| reason.message == OBSERVED_MESSAGE);
         if is_observed { Self::Observed } else { Self::Outcome(outcome) }
     }
 }
@@ -235,41 +244,42 @@ impl Serialize for TaskEnd {
     }
 }
 
-/// Reads everything that `status` prints: from the ledger, the identity, the connection record and the host's files.
+/// Reads everything that `status` prints: from the ledger (the agent's stored state), the identity, the connection
+/// record and the host's files.
 fn collect(local: &LocalHost) -> Result<StatusOutput> {
     let ledger = &local.site.ledger;
     let (identity, damage) = match read_membership(local)? {
         Membership::Member(member) => (Some(member.0), None),
-        Membership::Damaged(identity, why) => (identity, Some(why)),
+        Membership::Damaged(identity, message) => (identity, Some(message)),
         Membership::NotJoined => (None, None),
     };
     let (is_damaged, connection) = (damage.is_some(), ConnectionRecord::load(&*local.host)?);
     let accepted = ledger.accepted()?;
     let report = ledger.get(&REPORT)?.unwrap_or_default();
     let stuck = stuck_reason(local)?;
-    let held = accepted.as_ref().map(Accepted::desired);
-    let profile = held.as_ref().map(|held| ledger.profile(held)).transpose()?.flatten();
-    let has_unknown_tasks = profile.is_none() || held.as_ref().is_some_and(Desired::is_unreleased);
-    let tasks = held.as_ref().map(|held| tasks(local, held)).transpose()?.unwrap_or_default();
+    let desired = accepted.as_ref().map(AcceptedState::desired);
+    let profile = desired.as_ref().map(|desired| ledger.profile(desired)).transpose()?.flatten();
+    let has_unknown_tasks = profile.is_none() || desired.as_ref().is_some_and(Desired::is_unreleased);
+    let tasks = desired.as_ref().map(|desired| tasks(local, desired)).transpose()?.unwrap_or_default();
     let local_state = ledger.get(&LOCAL_STATE)?.unwrap_or_default();
     let agent_runs = local.is_running();
-    // Only an agent that started after the damage reports this finding. An agent that started before the damage is
-    // still connected.
-    let is_disconnected = damage.as_ref().is_some_and(|why| report.findings.contains(why));
+    // An agent that was started after the damage reports the damage as a finding and is not connected. An agent that
+    // was started before the damage does not report it and is still connected.
+    let is_disconnected = damage.as_ref().is_some_and(|message| report.findings.contains(message));
     let is_member = identity.is_some() || is_damaged;
     let untold = is_member.then(|| disconnect_reason(agent_runs, is_disconnected, connection.as_ref())).flatten();
     let runs_tasks = agent_runs == Some(true)
         && stuck.is_none()
-        && held.as_ref().is_some_and(|held| is_starting(report.progress, held, &local_state, &tasks));
-    let hold = held.as_ref().map(|held| hold_text(held, &local_state, &tasks, local.host.unix_seconds()));
-    let orphans = held.as_ref().map(|held| orphans(local, held)).transpose()?.unwrap_or_default();
-    let mode = held.as_ref().map(|held| words(held.mode()));
-    let is_held = held.is_some();
-    let (known, set) = held.map(|held| (held.known, held.task_set)).unwrap_or_default();
+        && desired.as_ref().is_some_and(|desired| is_starting(report.progress, desired, &local_state, &tasks));
+    let hold = desired.as_ref().map(|desired| hold_text(desired, &local_state, &tasks, local.host.unix_seconds()));
+    let orphans = desired.as_ref().map(|desired| orphans(local, desired)).transpose()?.unwrap_or_default();
+    let mode = desired.as_ref().map(|desired| words(desired.mode()));
+    let has_desired = desired.is_some();
+    let (known, task_set) = desired.map(|desired| (desired.known, desired.task_set)).unwrap_or_default();
     let (is_paused, parked) = (local_state.paused, parked_text(&known, local_state));
     Ok(StatusOutput {
         node: identity.as_ref().map(|identity| identity.node.to_string()),
-        name: is_held.then_some(known.name),
+        name: has_desired.then_some(known.name),
         group: (!known.group.is_empty()).then_some(known.group),
         fleet: identity.map(|identity| identity.fleet),
         epoch: accepted.as_ref().map(|accepted| accepted.epoch.to_string()),
@@ -277,8 +287,8 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
         mode,
         progress: match (agent_runs, report.progress) {
             _ if runs_tasks => Progress::Running,
-            // The agent that reported running tasks has exited or was killed. So the outcomes of the tasks determine
-            // the state.
+            // The agent that reported running tasks has exited or was killed. With `Idle`, the state is computed from
+            // the outcomes of the tasks.
             (Some(false), Progress::Running) => Progress::Idle,
             (_, reported) => reported,
         },
@@ -294,11 +304,11 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
         labels: known.labels.into_iter().map(|(key, label)| (key, label.value)).collect(),
         annotations: known.annotations,
         traits: known.traits,
-        tags: set.tags,
-        primary_tags: set.primaries,
-        task_digest: is_held.then(|| TaskDigest(set.task_digest).to_string()),
+        tags: task_set.tags,
+        primary_tags: task_set.primaries,
+        task_digest: has_desired.then(|| TaskDigest(task_set.task_digest).to_string()),
         tasks,
-        skipped: set.left_out,
+        skipped: task_set.left_out,
         unacknowledged_results: ledger.results()?.len(),
         orphans,
         is_damaged,
@@ -306,9 +316,10 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
     })
 }
 
-/// Returns why this host gets no updates, as far as is known on the host. There is no reason for a host that is unknown
-/// to its controllers, because its state shows this already, and none for a host that shares its identity, because both
-/// hosts get updates in turn.
+/// Returns the reason why this host gets no updates, or `None` if it gets updates as far as the host knows.
+/// `is_disconnected` is true if the running agent cannot connect because of damaged files. The result is also `None`
+/// for two other hosts: for a host that is unknown to its controllers, whose state already shows this, and for a host
+/// that shares its identity with another host, because both get updates in turn.
 fn disconnect_reason(
     agent_runs: Option<bool>,
     is_disconnected: bool,
@@ -323,16 +334,17 @@ fn disconnect_reason(
     }
 }
 
-/// Returns why the agent can neither store nor apply its desired state. Whether its state can be written, for example
-/// on a full disk, is checked here: an agent reports this only when it has something to store, and none may run. Other
-/// causes, such as labels that cannot be written, are in the last report.
+/// Returns the reason why the agent can neither store nor apply its desired state, or `None` if there is no problem.
+/// This function itself checks whether the agent's state can be written, which fails for example on a full disk. The
+/// agent would report this problem only when it stores something, and maybe no agent runs. Other reasons, such as
+/// labels that cannot be written, are read from the agent's last report.
 ///
 /// # Errors
-/// Fails if the ledger cannot be read.
+/// Fails if the ledger (the agent's stored state) cannot be read.
 pub(super) fn stuck_reason(local: &LocalHost) -> Result<Option<String>> {
     let ledger = &local.site.ledger;
-    if let Err(failed) = ledger.check_writable() {
-        return Ok(Some(failed.sentence()));
+    if let Err(error) = ledger.check_writable() {
+        return Ok(Some(error.sentence()));
     }
     let report = ledger.get(&REPORT)?.unwrap_or_default();
     Ok(report.facts.get(STUCK_FACT).and_then(|fact| status::stuck_reason(fact)))
@@ -344,8 +356,9 @@ pub(super) fn human_status(root: &Path) -> String {
     human_text(&collect(&LocalHost::open(root).unwrap()).unwrap(), 0)
 }
 
-/// Returns the findings about the membership, the findings of the last report, and the current findings about label
-/// files, hooks, facts and certificate. Each sentence is listed once.
+/// Returns the findings about the membership (`damage`, and whether the controllers know this host), the findings of
+/// the agent's last report, and the current findings about label files, hooks, facts and certificate. A finding that
+/// occurs several times is returned once.
 fn findings(
     local: &LocalHost,
     damage: Option<String>,
@@ -362,69 +375,75 @@ fn findings(
     findings
 }
 
-/// Returns the tasks of this host, in order, each with its outcome in the current task set, or with what it waits for.
+/// Returns the tasks of this host in the order in which they run. Each has its outcome in the current task set, or the
+/// barrier that it waits for.
 fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
     let ledger = &local.site.ledger;
     let profile = ledger.profile(desired)?.unwrap_or_default();
     let mut records = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
-    records.retain(|_, ended| ended.task_set == desired.digest);
+    records.retain(|_, record| record.task_set == desired.digest);
     let mut reasons = ledger.get(&REASONS)?.unwrap_or_default();
-    let waiting = waiting_tasks(local, desired, &profile, &records)?;
-    let here = profile.tasks.iter().filter(|task| desired.task_set.runs_task(&task.id));
-    Ok(here
+    let barriers = waiting_tasks(local, desired, &profile, &records)?;
+    let tasks_of_host = profile.tasks.iter().filter(|task| desired.task_set.runs_task(&task.id));
+    Ok(tasks_of_host
         .map(|task| {
-            let outcome = records.get(&task.id).map(|ended| TaskEnd::from_record(task, ended));
+            let outcome = records.get(&task.id).map(|record| TaskEnd::from_record(task, record));
             let reason = outcome.as_ref().and_then(|_| reasons.remove(&task.id));
-            // Only a controller knows why the nodes of the barrier have not finished.
-            let waits_for = waiting.get(task.id.as_str()).map(|barrier| status::barrier_text(&barrier.task, &barrier.selector));
+            // The text does not contain why the tasks of the barrier have not finished, because only a controller knows
+            // it.
+            let waits_for = barriers.get(task.id.as_str()).map(|barrier| status::barrier_text(&barrier.task, &barrier.selector));
             TaskOutput { outcome, reason, waits_for, id: task.id.clone() }
         })
         .collect())
 }
 
-/// Returns who parked this host, or `None` if it is not parked.
+/// Returns by whom or why this host was parked, as text, or `None` if the host is not parked.
 fn parked_text(known: &Known, local_state: LocalState) -> Option<String> {
-    let on_host = local_state.parked.map(|why| format!("on this host ({why})"));
+    let on_host = local_state.parked.map(|reason| format!("on this host ({reason})"));
     if known.parked { Some("by an operator".to_owned()) } else { on_host }
 }
 
-/// Returns whether tasks run that were not reported yet. An agent reports running tasks only after half a second, so
-/// that a shorter run needs neither a record nor a check-in. Until then its report is that of an idle host.
+/// Returns whether tasks probably run although the agent has not reported them yet. An agent reports running tasks only
+/// after half a second, so that a shorter run needs neither a record nor a check-in. Until then, its last report is
+/// that of an idle host.
 fn is_starting(reported: Progress, desired: &Desired, local_state: &LocalState, tasks: &[TaskOutput]) -> bool {
-    let is_new = tasks.iter().all(TaskOutput::is_pending);
-    let begins = match desired.mode() {
+    let has_no_outcomes = tasks.iter().all(TaskOutput::is_pending);
+    let runs_in_mode = match desired.mode() {
         Mode::Observe => false,
-        // A host that found something that would change is idle, even while one of its tasks waits for a blob.
-        Mode::Noop => is_new,
+        // In mode `noop`, the agent checks all tasks at once. After that it is idle, even if a task without an outcome
+        // waits for a blob.
+        Mode::Noop => has_no_outcomes,
         Mode::Apply => true,
     };
-    // The agent notices the end of a hold at its next reconcile.
-    let is_held_back = is_new && local_state.hold.is_some();
+    // A hold that has just ended is still stored here. The agent notices the end of a hold at its next reconcile.
+    let is_held_back = has_no_outcomes && local_state.hold.is_some();
     let is_stopped = local_state.paused || local_state.parked.is_some() || desired.known.parked || is_held_back;
     let is_idle = matches!(reported, Progress::Idle | Progress::Converged);
-    is_idle && begins && !is_stopped && tasks.iter().any(TaskOutput::is_pending_here)
+    is_idle && runs_in_mode && !is_stopped && tasks.iter().any(TaskOutput::is_pending_here)
 }
 
-/// Returns the reason and the remaining time of a hold, or `None` without a hold. A hold on the host keeps back a task
-/// set that has arrived and not begun. For an operator's hold, only a controller knows whether a newer task set waits.
-fn hold_text(desired: &Desired, local_state: &LocalState, tasks: &[TaskOutput], now: u64) -> Option<String> {
-    let in_force = |hold: &Option<(u64, String)>| hold.clone().filter(|(until, _)| *until > now);
-    let is_new = tasks.iter().all(TaskOutput::is_pending) && !tasks.is_empty();
-    let (until, why, keeps) = match (in_force(&local_state.hold), in_force(&desired.known.hold)) {
-        (Some((until, why)), _) | (None, Some((until, why))) if desired.is_unreleased() => {
-            (until, why, "no task set was released yet")
+/// Returns the reason and the remaining time of a hold as text, or `None` without a hold. `now_s` is in seconds since
+/// 1970. The hold may be stored on the host, if the host received a task set during a hold and has not begun it, or in
+/// the desired state. In the second case, only a controller knows whether a newer task set waits.
+fn hold_text(desired: &Desired, local_state: &LocalState, tasks: &[TaskOutput], now_s: u64) -> Option<String> {
+    // A hold consists of its end in seconds since 1970, or the maximum for no end, and its reason.
+    let in_force = |hold: &Option<(u64, String)>| hold.clone().filter(|(end_s, _)| *end_s > now_s);
+    let has_no_outcomes = tasks.iter().all(TaskOutput::is_pending) && !tasks.is_empty();
+    let (end_s, reason, effect) = match (in_force(&local_state.hold), in_force(&desired.known.hold)) {
+        (Some((end_s, reason)), _) | (None, Some((end_s, reason))) if desired.is_unreleased() => {
+            (end_s, reason, "no task set was released yet")
         }
-        (Some((until, why)), _) if is_new => (until, why, "a newer task set waits"),
-        (Some((until, why)), _) | (None, Some((until, why))) => (until, why, "it keeps its task set"),
+        (Some((end_s, reason)), _) if has_no_outcomes => (end_s, reason, "a newer task set waits"),
+        (Some((end_s, reason)), _) | (None, Some((end_s, reason))) => (end_s, reason, "it keeps its task set"),
         (None, None) => return None,
     };
-    let time =
-        if until == u64::MAX { "until that is ended".to_owned() } else { format!("for {} more", duration_text(until - now)) };
-    let why = if why.is_empty() { why } else { format!("({why}) ") };
-    Some(format!("{why}{time}: {keeps}"))
+    let remaining_time =
+        if end_s == u64::MAX { "until that is ended".to_owned() } else { format!("for {} more", duration_text(end_s - now_s)) };
+    let reason = if reason.is_empty() { reason } else { format!("({reason}) ") };
+    Some(format!("{reason}{remaining_time}: {effect}"))
 }
 
-/// Returns a duration in words.
+/// Returns a duration in words: in minutes, or in hours from two hours on.
 fn duration_text(seconds: u64) -> String {
     match seconds / 60 {
         0 => "less than a minute".to_owned(),
@@ -439,17 +458,17 @@ fn orphans(local: &LocalHost, desired: &Desired) -> Result<Vec<OrphanedPath>> {
     Ok(orphans::orphans(&local.site, desired, &profile)?)
 }
 
-/// Returns the output of `status` for people, one field per line.
+/// Returns the output of `status` for people, one field per line. `now` is in seconds since 1970.
 fn human_text(status: &StatusOutput, now: u64) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
-        writeln!(text, "{key:<10}{}", escape_terminal(value)).expect("a String takes all");
+        writeln!(text, "{key:<10}{}", escape_terminal(value)).expect("writing to a String never fails");
     };
-    let unknown = || "-".to_owned();
+    let dash = || "-".to_owned();
     let no_node = if status.is_damaged { "its identity is damaged" } else { "has not joined a fleet" };
     line("node", status.node.as_deref().unwrap_or(no_node));
-    line("name", &status.name.clone().unwrap_or_else(unknown));
-    line("group", &status.group.clone().unwrap_or_else(unknown));
+    line("name", &status.name.clone().unwrap_or_else(dash));
+    line("group", &status.group.clone().unwrap_or_else(dash));
     match (&status.epoch, status.revision) {
         (Some(epoch), Some(revision)) => line("holds", &format!("revision {revision} of epoch {}", &epoch[..8])),
         _ => line("holds", "nothing yet"),
@@ -459,28 +478,28 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
     if status.node.is_some() || status.is_damaged {
         line("contact", &connection_text(status, now));
     }
-    if let Some(why) = status.untold {
-        line("untold", &format!("it gets no updates: {why}"));
+    if let Some(reason) = status.untold {
+        line("untold", &format!("it gets no updates: {reason}"));
     }
     line("labels", &status.labels.len().to_string());
     line("traits", &status.traits.len().to_string());
     line("tags", &status.tags.join(" "));
     for task in &status.tasks {
-        let ended = task.outcome.map(|ended| ended.to_string());
-        let ended = ended.or_else(|| Some(format!("waiting for {}", task.waits_for.as_ref()?)));
-        line("task", &format!("{:<24} {}", task.id, ended.as_deref().unwrap_or("not yet")));
-        for said in task.reason.iter().flat_map(reason_lines) {
-            line("", &format!("  {said}"));
+        let outcome_text = task.outcome.map(|task_end| task_end.to_string());
+        let outcome_text = outcome_text.or_else(|| Some(format!("waiting for {}", task.waits_for.as_ref()?)));
+        line("task", &format!("{:<24} {}", task.id, outcome_text.as_deref().unwrap_or("not yet")));
+        for reason_line in task.reason.iter().flat_map(reason_lines) {
+            line("", &format!("  {reason_line}"));
         }
     }
-    for (id, why) in &status.skipped {
-        line("skipped", &format!("{id:<24} {why}"));
+    for (id, reason) in &status.skipped {
+        line("skipped", &format!("{id:<24} {reason}"));
     }
-    for OrphanedPath { task, path } in status.orphans.iter().take(MAX_NAMED) {
+    for OrphanedPath { task, path } in status.orphans.iter().take(MAX_LISTED_ORPHANS) {
         line("orphaned", &format!("{task:<24} {path}"));
     }
-    if status.orphans.len() > MAX_NAMED {
-        line("orphaned", &format!("and {} more files", status.orphans.len() - MAX_NAMED));
+    if status.orphans.len() > MAX_LISTED_ORPHANS {
+        line("orphaned", &format!("and {} more files", status.orphans.len() - MAX_LISTED_ORPHANS));
     }
     if status.unacknowledged_results > 0 {
         line("results", &format!("{} not yet acknowledged by a controller", status.unacknowledged_results));
@@ -491,41 +510,45 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
     text
 }
 
-/// Replaces control and formatting characters, so that a terminal does not obey file names, keys or command output
-/// (S60).
+/// Replaces control and formatting characters by U+FFFD. Otherwise a terminal would execute the escape sequences in
+/// file names, keys or command output.
 pub(super) fn escape_terminal(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || is_format_character(c) { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|letter| if letter.is_control() || is_format_character(letter) { '\u{fffd}' } else { letter }).collect()
 }
 
-/// Returns the state of the connection to the controllers.
+/// Returns the state of the connection to the controllers as text, with its cause and duration. If it is not sure that
+/// an agent is connected now, the text begins with the reason and then shows the last known state. `now` is in seconds
+/// since 1970.
 fn connection_text(status: &StatusOutput, now: u64) -> String {
-    let silent = match status.agent_runs {
+    let disconnect_reason = match status.agent_runs {
+        // An outage of the controllers is not a reason to doubt the record, which contains the outage.
         Some(true) => status.untold.filter(|why| *why == NO_NETWORK_MESSAGE),
         Some(false) => Some(NO_AGENT_MESSAGE),
         None => Some("whether an agent runs on this host is not known"),
     };
-    let Some(ConnectionRecord { state: standing, url, cause, since }) = &status.connection else {
-        return silent.unwrap_or("no outage noted").to_owned();
+    let Some(ConnectionRecord { state: connection_state, url, cause, since }) = &status.connection else {
+        return disconnect_reason.unwrap_or("no outage recorded").to_owned();
     };
-    let what = match standing {
+    let relation = match connection_state {
         ConnectionState::Connected => "connected to",
         ConnectionState::Unserved => "not served by",
         ConnectionState::Unknown => "no longer known to",
         ConnectionState::Shared => "shares its identity with another at",
     };
     let cause = if cause.is_empty() { String::new() } else { format!(": {cause}") };
-    if let Some(silent) = silent {
-        return format!("{silent}; last known state: {what} {url}{cause}");
+    if let Some(disconnect_reason) = disconnect_reason {
+        return format!("{disconnect_reason}; last known state: {relation} {url}{cause}");
     }
-    format!("{what} {url} for {}{cause}", duration_text(now.saturating_sub(*since)))
+    format!("{relation} {url} for {}{cause}", duration_text(now.saturating_sub(*since)))
 }
 
-/// Returns the lines that explain the outcome of a task, without blank lines at the end of its output.
+/// Returns the lines that explain the outcome of a task: the message, then the lines of the task's output without blank
+/// lines at its end.
 pub(super) fn reason_lines(reason: &Reason) -> impl Iterator<Item = &str> {
     std::iter::once(reason.message.as_str()).chain(reason.output.trim_end().lines())
 }
 
-/// Returns the name of a variant as words: `DependencyFailed` is `dependency failed`.
+/// Returns the name of an enum variant as words. For example, `DependencyFailed` becomes `dependency failed`.
 pub fn words(variant: impl Debug) -> String {
     let mut text = String::new();
     for letter in format!("{variant:?}").chars() {
@@ -537,7 +560,7 @@ pub fn words(variant: impl Debug) -> String {
     text
 }
 
-/// Serializes a variant by its name as words.
+/// Serializes an enum variant by its name as words, like [`words`].
 fn in_words<S: Serializer>(variant: &impl Debug, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&words(variant))
 }

@@ -14,12 +14,14 @@ const WOULD_CHANGE: Option<TaskEnd> = Some(TaskEnd::Outcome(Outcome::WouldChange
 const FAILED: Option<TaskEnd> = Some(TaskEnd::Outcome(Outcome::Failed));
 const DRIFTED: Option<TaskEnd> = Some(TaskEnd::Outcome(Outcome::Drifted));
 
-/// Returns a task with this outcome, and with the text of the barrier at which it waits.
+/// Returns the output of `status` for a task `t` with this outcome. `waits_for` describes the barrier at which the task
+/// waits.
 fn task_output(outcome: Option<TaskEnd>, waits_for: Option<&str>) -> TaskOutput {
     TaskOutput { id: "t".to_owned(), outcome, waits_for: waits_for.map(str::to_owned), reason: None }
 }
 
-/// Earlier, the finding was shown until a label changed.
+/// A file name with a dot is not valid for a hook. `status` shows an executable file with such a name as skipped.
+/// Regression test: after the hook was deleted, the finding was still shown until a label changed.
 #[test]
 fn y08_status_shows_skipped_hook_until_deleted() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -31,13 +33,16 @@ fn y08_status_shows_skipped_hook_until_deleted() {
     let hook = root.path().join("etc/stemma/hooks.d/10-a.sh");
     assert!(!is_shown());
     std::fs::write(&hook, "").unwrap();
-    assert!(!is_shown(), "it cannot be executed");
+    assert!(!is_shown(), "a file that is not executable is not a hook");
     std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
     assert!(is_shown());
     std::fs::remove_file(&hook).unwrap();
     assert!(!is_shown());
 }
 
+/// For each stored state of the connection, the test checks the exit status and three outputs: with no agent, with an
+/// unknown agent, and with a running agent. Only a running agent has a connection now, so only its output contains the
+/// duration (150 s, from 1000 to 1150).
 #[test]
 fn w08_status_shows_connection_and_fails_when_host_is_unknown() {
     let root = tempfile::tempdir().unwrap();
@@ -63,10 +68,10 @@ fn w08_status_shows_connection_and_fails_when_host_is_unknown() {
         let record = serde_json::json!({"standing": state, "url": "https://c:1", "cause": "x", "since": 1000});
         replace(&*host, &*dir, "connection.json", record.to_string().as_bytes(), &Attributes::with_mode(0o600)).unwrap();
         assert_eq!(status(root.path(), OutputFormat::Human).unwrap(), exit, "{state}");
-        let found = collect(&LocalHost::open(root.path()).unwrap()).unwrap();
-        let text = human_text(&found, 1150);
+        let output = collect(&LocalHost::open(root.path()).unwrap()).unwrap();
+        let text = human_text(&output, 1150);
         assert!(text.contains(without_agent) && !text.contains("for 2 min"), "no agent runs: {text}");
-        let text = human_text(&StatusOutput { agent_runs: None, ..found }, 1150);
+        let text = human_text(&StatusOutput { agent_runs: None, ..output }, 1150);
         assert!(text.contains("whether an agent runs on this host is not known; last"), "{text}");
         let text = human_text(
             &StatusOutput { agent_runs: Some(true), ..collect(&LocalHost::open(root.path()).unwrap()).unwrap() },
@@ -76,8 +81,9 @@ fn w08_status_shows_connection_and_fails_when_host_is_unknown() {
     }
 }
 
-/// Earlier, `status` did not show the note `untold`, which the controllers show. It printed `connected to` although the
-/// agent had started with a damaged key.
+/// Regression test: `status` did not show the note `untold`, which the controllers show. If the agent had started with
+/// a damaged key, `status` printed `connected to`. The first table checks the reason alone, the rest of the test the
+/// printed text. `None` as `agent_runs` means that it is not known whether an agent runs.
 #[test]
 fn y06_status_explains_why_host_gets_no_updates() {
     let record = |state| ConnectionRecord { state, url: "https://c:1".to_owned(), cause: String::new(), since: 1000 };
@@ -106,19 +112,19 @@ fn y06_status_explains_why_host_gets_no_updates() {
     }
     let root = tempfile::tempdir().unwrap();
     joined_host(root.path(), &TestTaskSet::default());
-    let found = || collect(&LocalHost::open(root.path()).unwrap()).unwrap();
-    let text = human_text(&found(), 1150);
+    let output = || collect(&LocalHost::open(root.path()).unwrap()).unwrap();
+    let text = human_text(&output(), 1150);
     assert!(text.contains("untold    it gets no updates: no agent runs on this host\n"), "{text}");
-    let text = human_text(&StatusOutput { agent_runs: Some(true), untold: damaged, connection: connected, ..found() }, 1150);
+    let text = human_text(&StatusOutput { agent_runs: Some(true), untold: damaged, connection: connected, ..output() }, 1150);
     let expected = "no agent is connected to its controllers, because its identity or key is damaged; last known state: \
                 connected to https://c:1\n";
     assert!(text.contains(&format!("contact   {expected}")), "{text}");
-    let fresh = tempfile::tempdir().unwrap();
-    assert!(!human_status(fresh.path()).contains("untold"), "it has not joined");
+    let unjoined_root = tempfile::tempdir().unwrap();
+    assert!(!human_status(unjoined_root.path()).contains("untold"), "the host has not joined");
 }
 
-/// Earlier, `status` printed only `converged` or `idle` (not a node state), even if an operator had paused, held or
-/// parked the node.
+/// Regression test: `status` printed only `converged` or `idle` (not a node state), even if an operator had paused,
+/// held or parked the node.
 #[test]
 fn y06_status_shows_held_paused_and_parked() {
     let now = 1_800_000_000;
@@ -172,9 +178,11 @@ fn y06_status_shows_held_paused_and_parked() {
     }
 }
 
-/// Earlier, `status` printed `converged`. For a held host, it also stated that the host keeps its task set.
+/// Regression test: before the first task set was released, `status` printed `converged`. For a held host, it also
+/// printed that the host retains its task set.
 #[test]
 fn y06_status_shows_waiting_when_no_task_set_was_released() {
+    // The end of this hold is the maximum, so it lasts until `unhold`. Its reason is `x`.
     let hold = || Some((u64::MAX, "x".to_owned()));
     for (hold, paused, state) in [
         (hold(), false, "waiting, held (x) until that is ended: no task set was released yet"),
@@ -191,11 +199,12 @@ fn y06_status_shows_waiting_when_no_task_set_was_released() {
         let desired = Desired { known, task_set: TaskSet::default(), ..TestTaskSet::default().desired() };
         Ledger::open(host).unwrap().put(&ACCEPTED, &accepted_state(1, &desired)).unwrap();
         assert_eq!(once(root.path()).unwrap(), AgentExit::Done, "{state}");
+        // There is nothing to check yet.
         assert_eq!(check(root.path(), OutputFormat::Json).unwrap(), AgentExit::NotFound, "{state}");
         assert_eq!(status(root.path(), OutputFormat::Human).unwrap(), AgentExit::Done);
         assert_eq!(collect(&LocalHost::open(root.path()).unwrap()).unwrap().state_text(), state);
     }
-    // A node without a release at any level, and one in no nodegroup, have no tasks to wait for.
+    // A node without a release at any level, and a node in no nodegroup, have no tasks to wait for.
     for (group, paused, state) in [
         ("prod/web", false, "converged"),
         ("", false, "unplaced"),
@@ -211,29 +220,33 @@ fn y06_status_shows_waiting_when_no_task_set_was_released() {
     }
 }
 
-/// Earlier, `once` and `check` exited with 0, and `status` printed `converged`.
+/// Regression test: if a directory was in the place of a label file, `once` and `check` exited with 0, and `status`
+/// printed `converged`.
 #[test]
 fn y06_status_shows_stuck_when_directory_replaces_label_file() {
     let root = tempfile::tempdir().unwrap();
     joined_host(root.path(), &TestTaskSet::default().label("tier", "gold"));
     let file = root.path().join("run/stemma/labels.json");
     std::fs::create_dir_all(&file).unwrap();
-    let exits = || {
+    let run_verbs = || {
         let once = once(root.path()).unwrap();
         (once, check(root.path(), OutputFormat::Json).unwrap(), status(root.path(), OutputFormat::Human).unwrap())
     };
-    assert_eq!(exits(), (AgentExit::Failed, AgentExit::Failed, AgentExit::Failed));
+    assert_eq!(run_verbs(), (AgentExit::Failed, AgentExit::Failed, AgentExit::Failed));
     let state = || collect(&LocalHost::open(root.path()).unwrap()).unwrap().state_text();
     let expected = "stuck: /run/stemma: cannot replace /run/stemma/labels.json: Is a directory (os error 21): a directory is in the place of the \
                 file: move it away";
     assert_eq!(state(), expected);
     let env_file = std::fs::read_to_string(root.path().join("run/stemma/labels.env")).unwrap();
-    assert_eq!(env_file, "STEMMA_LABEL_TIER=\"gold\"\n", "the rest is written");
+    assert_eq!(env_file, "STEMMA_LABEL_TIER=\"gold\"\n", "the other files are written");
     std::fs::remove_dir(&file).unwrap();
-    assert_eq!(exits(), (AgentExit::Done, AgentExit::Done, AgentExit::Done));
+    assert_eq!(run_verbs(), (AgentExit::Done, AgentExit::Done, AgentExit::Done));
     assert_eq!((state().as_str(), std::fs::read_to_string(&file).unwrap().as_str()), ("converged", "{\"tier\":\"gold\"}\n"));
 }
 
+/// The task `app` waits at a barrier. `conf` requires it through the marker `m`, so it shows the same barrier. `free`
+/// requires nothing. (The numbers are the indexes of required tasks.) The second table shows the text for each form of
+/// selector.
 #[test]
 fn y06_task_and_dependants_show_barrier_when_waiting() {
     let root = tempfile::tempdir().unwrap();
@@ -264,11 +277,13 @@ fn y06_task_and_dependants_show_barrier_when_waiting() {
     }
 }
 
-/// Earlier, `status` printed `waiting` or `converged` where the controllers showed `blocked`, `drifted` or `noop`.
+/// Regression test: `status` printed `waiting` or `converged` where the controllers showed `blocked`, `drifted` or
+/// `noop`.
 #[test]
 fn y06_state_text_matches_state_of_controllers() {
     let root = tempfile::tempdir().unwrap();
     joined_host(root.path(), &TestTaskSet::default());
+    // A task here is a pair: its outcome, and the barrier at which it waits.
     let (done, would_change, pending) = ((CHANGED, None), (WOULD_CHANGE, None), (None, None));
     let (waiting, drifted) = ((None, Some("a on tags x")), (DRIFTED, None));
     for (progress, tasks, state) in [
@@ -305,8 +320,9 @@ fn y06_state_text_matches_state_of_controllers() {
     }
 }
 
-/// Earlier, `status` printed `idle`, which is not a state of a node. It printed `converged` for a node that was removed
-/// from its group.
+/// Regression test: `status` printed `idle`, which is not a state of a node. For a node that was removed from its
+/// group, it printed `converged`. All hosts of the table are also paused on the host itself. A `None` among the tasks
+/// is a task without an outcome.
 #[test]
 fn y06_state_text_is_node_state_when_observing_or_unplaced() {
     let root = tempfile::tempdir().unwrap();
@@ -341,52 +357,54 @@ fn y06_state_text_is_node_state_when_observing_or_unplaced() {
     }
 }
 
-/// Earlier, `status` printed `idle`, which is not a state of a node.
+/// Regression test: for a host without results, `status` printed `idle`, which is not a state of a node.
 #[test]
 fn y06_status_shows_waiting_before_tasks_are_known() {
     let state = |root: &Path| collect(&LocalHost::open(root).unwrap()).unwrap().state_text();
-    let fresh = tempfile::tempdir().unwrap();
-    assert_eq!(state(fresh.path()), "waiting", "it has not joined");
+    let unjoined_root = tempfile::tempdir().unwrap();
+    assert_eq!(state(unjoined_root.path()), "waiting", "the host has not joined");
     let root = tempfile::tempdir().unwrap();
     let set = TestTaskSet::default().file("f", &[], "/f", "x");
     joined_host(root.path(), &set);
     assert_eq!(state(root.path()), "waiting", "no task has begun");
     let profile = root.path().join(format!("var/lib/stemma-agent/apply/bodies/{}", set.profile().0));
     std::fs::remove_file(profile).unwrap();
-    assert_eq!(state(root.path()), "waiting", "its tasks are on their way");
+    assert_eq!(state(root.path()), "waiting", "the profile with the tasks has not arrived");
 }
 
-/// Earlier, `status` printed `idle` for the first half second of each new task set, while its commands ran.
+/// Regression test: in the first half second of each new task set, `status` printed `idle` although commands ran.
 #[test]
 fn y06_status_shows_running_once_task_set_is_accepted() {
     let default_state = LocalState::default;
     let (done, pending, waiting) = ((WOULD_CHANGE, None), (None, None), (None, Some("a on tags x")));
-    let held = || LocalState { hold: Some((u64::MAX, String::new())), ..default_state() };
+    let held_state = || LocalState { hold: Some((u64::MAX, String::new())), ..default_state() };
     let paused = LocalState { paused: true, ..default_state() };
     let parked = LocalState { parked: Some("a disk".to_owned()), ..default_state() };
-    for (reported, mode, local, tasks, is_running) in [
+    for (progress, mode, local, tasks, is_running) in [
         (Progress::Idle, Mode::Apply, default_state(), vec![pending, pending], true),
         (Progress::Idle, Mode::Apply, default_state(), vec![done, pending], true),
         (Progress::Converged, Mode::Apply, default_state(), vec![pending], true),
         (Progress::Idle, Mode::Noop, default_state(), vec![pending], true),
-        (Progress::Idle, Mode::Apply, held(), vec![done, pending], true),
-        // Nothing to run.
+        // The tasks have begun, so the hold does not stop this task set, but only the next one.
+        (Progress::Idle, Mode::Apply, held_state(), vec![done, pending], true),
+        // No task can start: each one is done, waits at a barrier, or is not run in this mode. In mode `noop`, all tasks
+        // are checked at once, so a task without a result among others is not about to start.
         (Progress::Idle, Mode::Apply, default_state(), vec![], false),
         (Progress::Idle, Mode::Apply, default_state(), vec![done], false),
         (Progress::Idle, Mode::Apply, default_state(), vec![waiting], false),
         (Progress::Idle, Mode::Observe, default_state(), vec![pending], false),
         (Progress::Idle, Mode::Noop, default_state(), vec![done, pending], false),
         // Running is not allowed.
-        (Progress::Idle, Mode::Apply, held(), vec![pending], false),
+        (Progress::Idle, Mode::Apply, held_state(), vec![pending], false),
         (Progress::Idle, Mode::Apply, paused, vec![pending], false),
         (Progress::Idle, Mode::Apply, parked, vec![pending], false),
-        // The report is more specific.
+        // The reported progress is more specific than `running`.
         (Progress::Waiting, Mode::Apply, default_state(), vec![pending], false),
         (Progress::Failed, Mode::Apply, default_state(), vec![pending], false),
     ] {
         let tasks: Vec<_> = tasks.into_iter().map(|(outcome, waits_for)| task_output(outcome, waits_for)).collect();
-        let found = is_starting(reported, &TestTaskSet::default().mode(mode).desired(), &local, &tasks);
-        assert_eq!(found, is_running, "{reported:?} {mode:?} {local:?} {}", tasks.len());
+        let result = is_starting(progress, &TestTaskSet::default().mode(mode).desired(), &local, &tasks);
+        assert_eq!(result, is_running, "{progress:?} {mode:?} {local:?} {}", tasks.len());
     }
     let mut parked = TestTaskSet::default().desired();
     parked.known.parked = true;
@@ -399,7 +417,7 @@ fn words_returns_variant_name_in_lower_case() {
     assert_eq!(words(Outcome::WouldChange), "would change");
 }
 
-/// Earlier, `status` and `explain` printed all trailing empty lines.
+/// Regression test: `status` and `explain` printed all trailing empty lines of an output.
 #[test]
 fn y09_reason_lines_omits_trailing_blank_lines() {
     for (output, expected) in [
@@ -413,8 +431,8 @@ fn y09_reason_lines_omits_trailing_blank_lines() {
     }
 }
 
-/// Earlier, the finding stated that this host gets no updates, even if an agent that had started before the damage
-/// still got them. No line showed the connection to the controllers.
+/// Regression test: the finding about the damaged identity stated that this host gets no updates, even if an agent that
+/// had started before the damage still got them. No line showed the connection to the controllers.
 #[test]
 fn y06_status_shows_whether_agent_gets_updates_when_identity_is_damaged() {
     let root = tempfile::tempdir().unwrap();

@@ -12,16 +12,19 @@ use crate::manifest;
 
 const REPOSITORY_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Returns the errors that the schema reports for a value, by place. Supports only the keywords that the schema uses.
+/// Returns the errors that the schema reports for a value, each as `place: keyword`. `place` is the path of the value,
+/// such as `/tasks/0/id`, and `root` is the schema that references point into. Supports only the keywords that the
+/// schema of manifests uses.
 fn schema_errors(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
     let Some(keywords) = schema.as_object() else {
-        return if *schema == json!(false) { vec![format!("{place}: is not taken")] } else { Vec::new() };
+        // A schema that is not an object is `true` (all values are valid) or `false` (none is valid).
+        return if *schema == json!(false) { vec![format!("{place}: is not allowed")] } else { Vec::new() };
     };
-    let mut found = Vec::new();
+    let mut errors = Vec::new();
     for (keyword, rule) in keywords {
-        let holds = match keyword.as_str() {
+        let is_valid = match keyword.as_str() {
             "type" => has_type(rule, value),
-            "enum" => rule.as_array().is_some_and(|all| all.contains(value)),
+            "enum" => rule.as_array().is_some_and(|allowed| allowed.contains(value)),
             "const" => rule == value,
             "pattern" => value.as_str().is_none_or(|text| compile_pattern(rule).is_match(text)),
             "minimum" => value.as_i64().is_none_or(|number| Some(number) >= rule.as_i64()),
@@ -30,17 +33,19 @@ fn schema_errors(root: &Value, schema: &Value, value: &Value, place: &str) -> Ve
             "minItems" => value.as_array().is_none_or(|items| Some(items.len() as u64) >= rule.as_u64()),
             "required" => value.as_object().is_none_or(|map| text_items(rule).all(|name| map.contains_key(name))),
             _ => {
-                found.extend(subschema_errors(root, keywords, (keyword, rule), value, place));
+                errors.extend(subschema_errors(root, keywords, (keyword, rule), value, place));
                 true
             }
         };
-        if !holds {
-            found.push(format!("{place}: {keyword}"));
+        if !is_valid {
+            errors.push(format!("{place}: {keyword}"));
         }
     }
-    found
+    errors
 }
 
+/// Returns the errors of one keyword that applies other schemas to the value or to its parts, such as `allOf` or
+/// `items`. A keyword without a rule, such as `title`, gives no error.
 fn subschema_errors(
     root: &Value,
     keywords: &Map<String, Value>,
@@ -50,13 +55,15 @@ fn subschema_errors(
 ) -> Vec<String> {
     let member_errors =
         |schema: &Value, value: &Value, name: &str| schema_errors(root, schema, value, &format!("{place}/{name}"));
-    let known = keywords.get("properties").and_then(Value::as_object);
+    let known_members = keywords.get("properties").and_then(Value::as_object);
     match (keyword, value) {
         ("$ref", _) => {
             let path = rule.as_str().and_then(|path| path.strip_prefix('#')).expect("a place in this schema");
             schema_errors(root, root.pointer(path).expect(path), value, place)
         }
-        ("allOf", _) => rule.as_array().into_iter().flatten().flat_map(|one| schema_errors(root, one, value, place)).collect(),
+        ("allOf", _) => {
+            rule.as_array().into_iter().flatten().flat_map(|subschema| schema_errors(root, subschema, value, place)).collect()
+        }
         ("if", _) if schema_errors(root, rule, value, place).is_empty() => schema_errors(root, &keywords["then"], value, place),
         ("properties", Value::Object(map)) => map
             .iter()
@@ -64,11 +71,12 @@ fn subschema_errors(
             .flatten()
             .collect(),
         ("additionalProperties", Value::Object(map)) => {
-            let others = map.iter().filter(|(name, _)| known.is_none_or(|known| !known.contains_key(*name)));
-            others.flat_map(|(name, value)| member_errors(rule, value, name)).collect()
+            let other_members =
+                map.iter().filter(|(name, _)| known_members.is_none_or(|known_members| !known_members.contains_key(*name)));
+            other_members.flat_map(|(name, value)| member_errors(rule, value, name)).collect()
         }
         ("items", Value::Array(items)) => {
-            items.iter().enumerate().flat_map(|(at, item)| member_errors(rule, item, &at.to_string())).collect()
+            items.iter().enumerate().flat_map(|(index, item)| member_errors(rule, item, &index.to_string())).collect()
         }
         (
             "if"
@@ -83,25 +91,27 @@ fn subschema_errors(
             | "$defs",
             _,
         ) => Vec::new(),
-        (other, _) => panic!("the schema has a keyword that this does not know: {other}"),
+        (other, _) => panic!("the schema has a keyword that this test does not support: {other}"),
     }
 }
 
 fn compile_pattern(pattern: &Value) -> regex_lite::Regex {
-    pattern.as_str().and_then(|pattern| regex_lite::Regex::new(pattern).ok()).expect("a pattern that an editor reads")
+    pattern.as_str().and_then(|pattern| regex_lite::Regex::new(pattern).ok()).expect("a valid pattern")
 }
 
+/// Returns whether the value has the JSON type `types`, or one of them if `types` is a list.
 fn has_type(types: &Value, value: &Value) -> bool {
     let kind = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
+        // Every number counts as an integer here, and also as a `number`.
         Value::Number(_) => "integer",
         Value::String(_) => "string",
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    let is = |one: &str| one == kind || (one == "number" && value.is_number());
-    types.as_str().is_some_and(is) || text_items(types).any(is)
+    let matches_kind = |type_name: &str| type_name == kind || (type_name == "number" && value.is_number());
+    types.as_str().is_some_and(matches_kind) || text_items(types).any(matches_kind)
 }
 
 fn text_items(list: &Value) -> impl Iterator<Item = &str> {
@@ -113,16 +123,18 @@ fn manifest_errors(json: &str) -> Vec<String> {
     schema_errors(&schema, &schema, &value, "")
 }
 
-/// Returns the YAML manifests in a page of the documentation.
+/// Returns the YAML blocks in a page of the documentation that are manifests (blocks with a line `kind:`).
 fn page_manifests(page: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(page).expect("a page");
-    let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned());
+    let blocks =
+        text.split("```yaml\n").skip(1).map(|block_and_rest| block_and_rest.split("```").next().unwrap_or_default().to_owned());
     blocks.filter(|block| block.lines().any(|line| line.starts_with("kind: "))).collect()
 }
 
+/// Returns the paths of all pages of the documentation, and of the README.
 fn doc_pages() -> Vec<PathBuf> {
     let docs = std::fs::read_dir(format!("{REPOSITORY_DIR}/docs")).expect("docs").map(|entry| entry.expect("an entry").path());
-    docs.filter(|path| path.extension().is_some_and(|end| end == "md"))
+    docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .chain([format!("{REPOSITORY_DIR}/README.md").into()])
         .collect()
 }
@@ -131,14 +143,15 @@ fn doc_pages() -> Vec<PathBuf> {
 fn schema_accepts_manifests_of_repository() {
     let dir = tempfile::tempdir().unwrap();
     let mut files: Vec<PathBuf> = ["site", "nodes.yaml"].map(|name| format!("{REPOSITORY_DIR}/examples/{name}").into()).to_vec();
-    for (at, block) in doc_pages().iter().flat_map(|page| page_manifests(page)).enumerate() {
-        files.push(dir.path().join(format!("{at}.yaml")));
+    for (index, block) in doc_pages().iter().flat_map(|page| page_manifests(page)).enumerate() {
+        files.push(dir.path().join(format!("{index}.yaml")));
         std::fs::write(&files[files.len() - 1], block).unwrap();
     }
     let manifests = manifest::read(&files).unwrap().objects;
+    // Fewer objects would mean that the blocks of the documentation were not found.
     assert!(manifests.len() > 15, "{}", manifests.len());
-    for one in manifests {
-        assert_eq!(manifest_errors(&one.json), Vec::<String>::new(), "{}", one.json);
+    for manifest in manifests {
+        assert_eq!(manifest_errors(&manifest.json), Vec::<String>::new(), "{}", manifest.json);
     }
 }
 
@@ -151,6 +164,8 @@ fn validate_accepts_manifests_of_reference() {
     assert!(findings.iter().all(|finding| finding.severity != Severity::Error), "{findings:#?}");
 }
 
+/// Each manifest of the first list has one mistake, and its errors must be at the given place. The tasks of the second
+/// list are valid.
 #[test]
 fn schema_marks_error_at_field() {
     let task = |task: Value| json!({"kind": "Release", "name": "r", "tasks": [task]});
@@ -180,15 +195,18 @@ fn schema_marks_error_at_field() {
         (task(json!({"id": "a", "type": "shell", "parameters": {"cwd": "/a//b"}})), "/tasks/0/parameters/cwd"),
         (task(json!({"id": "a", "type": "file", "parameters": {"path": "/a", "mode": "0888"}})), "/tasks/0/parameters/mode"),
     ] {
-        let found = manifest_errors(&manifest.to_string());
-        assert!(!found.is_empty() && found.iter().all(|one| one.starts_with(&format!("{place}:"))), "{manifest}: {found:?}");
+        let errors = manifest_errors(&manifest.to_string());
+        assert!(
+            !errors.is_empty() && errors.iter().all(|error| error.starts_with(&format!("{place}:"))),
+            "{manifest}: {errors:?}"
+        );
     }
-    for fine in [
+    for valid_task in [
         json!({"id": "a", "type": "teapot", "parameters": {"any": 1}}),
         json!({"id": "a", "type": "file", "parameters": {"path": "/etc/.a/..b/c..", "content": "x", "mode": "04755"}}),
         json!({"id": "a", "type": "file", "parameters": {"path": "{{ params.root }}/a", "content": "x", "mode": "600"}}),
         json!({"id": "a", "type": "shell", "parameters": {"script": "true", "cwd": "/", "creates": "/dev/vg0/data"}}),
     ] {
-        assert_eq!(manifest_errors(&task(fine.clone()).to_string()), [""; 0], "{fine}");
+        assert_eq!(manifest_errors(&task(valid_task.clone()).to_string()), [""; 0], "{valid_task}");
     }
 }

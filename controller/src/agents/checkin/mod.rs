@@ -29,17 +29,18 @@ use crate::desired::slot::{CheckInNumber, CheckInStart, NodeSlot, PendingUpdate,
 use crate::desired::{DesiredTable, SignedState, held_revision};
 use crate::intake::{Acceptance, AgentState, Intake, IntakeError, ReportPart, SentParts, StoredReports};
 
-/// The longest wait of a check-in, whatever the agent requests. A connection that broke unnoticed is detected when the
-/// next check-in does not arrive.
+/// Maximum wait of a check-in, even if the agent requests a longer one. If a connection breaks unnoticed, the
+/// controller detects that because the next check-in does not arrive.
 pub(super) const MAX_WAIT: Duration = Duration::from_mins(1);
 
-/// Minimum interval between two stored Observations of a node.
+/// Minimum interval between two stored Observations of one node. An Observation has the facts, traits and labels that a
+/// host reports.
 const MIN_OBSERVATION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Delay after which a host shall send again results that arrived too fast.
+/// Delay before the next check-in of a host whose data could not be stored or sent, in milliseconds.
 const RESULTS_RETRY_MS: u32 = 10_000;
 
-/// The reason under which two hosts with one identity are counted and reported.
+/// The reason under which check-ins of two hosts with one identity are counted and audited.
 const DUPLICATE_REASON: &str = "identity_doubled";
 
 /// Handles check-ins of agents.
@@ -63,50 +64,57 @@ pub(super) struct CheckInReply {
 enum PollOutcome {
     /// There is nothing to send yet.
     Pending,
-    /// A state with this epoch and revision shall be sent, and this must be stored first.
+    /// A state with this epoch and revision is to be sent. Before it is sent, the store must record that.
     StoreFirst(HeldRevision, SentParts),
     /// The response is to be sent.
     Reply(CheckInReply),
 }
 
 impl PollOutcome {
-    fn new(answer: CheckInResponse, close: bool) -> Self {
-        Self::Reply(CheckInReply { response: answer, should_close: close })
+    /// Returns the outcome with a response. `is_last` is true if the connection is closed after the response.
+    fn new(check_in_response: CheckInResponse, is_last: bool) -> Self {
+        Self::Reply(CheckInReply { response: check_in_response, should_close: is_last })
     }
 }
 
-/// A running check-in: what is to be acknowledged, and what is still to be stored.
+/// A running check-in, with its data that is still to be stored.
 struct CheckInSession {
     slot: Arc<NodeSlot>,
+    /// The number of the check-in. A later check-in of the node supersedes it.
     number: CheckInNumber,
-    held: Option<HeldDesired>,
+    /// The desired state that the agent holds, if any.
+    held_desired: Option<HeldDesired>,
     /// The agent's wire version, in which it is answered.
     version: WireVersion,
-    /// The digest of the host's current Observation. `observation` holds the Observation until it is stored.
-    digest: PartDigest,
+    /// The digest of the host's current Observation.
+    observation_digest: PartDigest,
+    /// The Observation that the check-in contained, until it is stored.
     observation: Option<Observation>,
-    /// True if something was stored that the agent expects to be acknowledged.
+    /// True if something was stored during the check-in. The agent waits until the controller acknowledges what was
+    /// stored.
     has_stored: bool,
-    /// True if an Observation that is neither stored nor received may be requested.
+    /// True if the controller is allowed to request an Observation that was neither stored nor received.
     may_request: bool,
-    /// True if news may be sent. False after the record of what is to be sent could not be stored.
+    /// True if the response can contain a new state. False after the store failed to record that the state is sent.
     may_send: bool,
-    /// Delay before the host's next check-in, in milliseconds. If it is not 0, the check-in is answered at once.
+    /// Delay before the host's next check-in, in milliseconds. If it is not 0, the controller responds at once.
     retry_after_ms: u32,
 }
 
-/// The result of storing a part of a report.
+/// The outcome of storing one part of a host's report.
 enum StoreOutcome<T> {
     /// The part is stored, with this result.
     Stored(T),
-    /// The store accepts no writes at the moment. The host sends the part again, and is still sent news.
+    /// The store accepts no writes at the moment. The host sends the part again. The controller still sends new states
+    /// to the host.
     Unavailable,
-    /// The part violates a rule, and always will.
+    /// The part violates a rule. The store would reject it at each attempt.
     Rejected,
 }
 
 impl CheckInHandler {
-    /// Handles a check-in, and responds at once or when there is something to send.
+    /// Handles a check-in. Responds at once if there is something to send, and else when there is, or after the wait
+    /// that the agent requests. The response has the wire version of the request.
     ///
     /// # Errors
     /// The error for the agent: its node was deleted, or the check-in is invalid.
@@ -121,8 +129,7 @@ impl CheckInHandler {
         let deadline = now + Duration::from_millis(check_in.wait_ms.into()).min(MAX_WAIT);
         let mut session = self.begin(slot, peer, (version, check_in), now).await?;
         self.desired.status().record_report(session.slot.node(), ReportPart::CheckIn, &Ok(()));
-        // Most check-ins are answered at once. For these, no future is allocated that waits and has the state of rare
-        // cases.
+        // Most check-ins are answered at once. For these, the large future of `wait` is not allocated.
         if session.observation.is_none()
             && let PollOutcome::Reply(reply) = self.poll(&mut session, peer, now >= deadline)?
         {
@@ -131,11 +138,12 @@ impl CheckInHandler {
         Box::pin(self.wait(session, peer, deadline)).await
     }
 
-    /// Records as a finding of the node that a check-in of its host was refused as a whole. A check-in of a deleted
-    /// node, or on a broken connection, does not count, but one in an unsupported version does. An agent that supports
-    /// an earlier version retries in that version at once, which ends the finding. Any other agent can never report
-    /// anything.
+    /// Records as a finding of the node that a whole check-in of its host was refused. Has no effect for a deleted
+    /// node, for a broken connection, and for an error of the controller. A check-in in an unsupported wire version is
+    /// recorded: an agent that supports an earlier version retries at once, which ends the finding, and any other agent
+    /// can never report.
     pub(super) fn record_refusal(&self, slot: &NodeSlot, error: &ApiError) {
+        // The node was deleted (`AuthRevoked`), or the body is incomplete because the connection broke.
         let is_expected = matches!(error.kind, ErrorType::AuthRevoked | ErrorType::RequestMalformed);
         if error.status() < 500 && !is_expected {
             let reason = error.message.trim_end_matches('.').to_owned();
@@ -144,7 +152,8 @@ impl CheckInHandler {
         }
     }
 
-    /// Begins a check-in, and stores what the host reports, if that is new.
+    /// Begins a check-in: records it in the slot (the node's data in memory), updates the node's status, and stores new
+    /// reports of the host.
     async fn begin(
         &self,
         slot: Arc<NodeSlot>,
@@ -158,59 +167,60 @@ impl CheckInHandler {
             requested_leases: std::mem::take(&mut check_in.requested_leases),
             returned_items: std::mem::take(&mut check_in.returned_items),
         };
-        let StoredReports { sent_revision: sent, observation: stored, .. } =
+        let StoredReports { sent_revision: last_sent, observation: digest, .. } =
             slot.stored_or_read(|| self.intake.stored_reports(slot.node()));
-        let host_state = self.host_state(&self.desired.epoch_line(), check_in.held_desired.as_ref(), sent);
+        let host_state = self.host_state(&self.desired.epoch_line(), check_in.held_desired.as_ref(), last_sent);
         let held_ahead = check_in.held_desired.filter(|_| !host_state.can_send());
-        let has_news = !check_in.results.is_empty() || check_in.observation.is_some() || check_in.report.is_some();
-        let opening = CheckInStart {
+        let has_reports = !check_in.results.is_empty() || check_in.observation.is_some() || check_in.report.is_some();
+        let start = CheckInStart {
             state: &state,
             held: check_in.held_desired,
             held_ahead,
             observation_digest: check_in.observation_digest,
-            has_news,
+            has_news: has_reports,
             address: peer.address,
         };
-        let begun = slot.begin_check_in(now, &opening, || self.intake.stored_reports(slot.node()));
-        if let Some(addresses) = begun.duplicate_hosts {
+        let started = slot.begin_check_in(now, &start, || self.intake.stored_reports(slot.node()));
+        if let Some(addresses) = started.duplicate_hosts {
             self.report_duplicate(&slot, peer, addresses);
         }
-        if begun.has_ahead_changed {
-            self.desired.status().set_ahead(slot.node(), host_revisions(held_ahead.as_ref(), sent));
+        if started.has_ahead_changed {
+            self.desired.status().set_ahead(slot.node(), host_revisions(held_ahead.as_ref(), last_sent));
         }
-        // An Observation that waits to be stored is outdated if the host reports again the one that is stored.
+        // If the host reports the Observation that is already stored, a newer Observation that waits to be stored is
+        // outdated.
         let is_outdated =
-            || stored == Some(check_in.observation_digest) && self.desired.status().waiting_reports().contains(slot.node());
-        if begun.has_refusal_ended || is_outdated() {
+            || digest == Some(check_in.observation_digest) && self.desired.status().waiting_reports().contains(slot.node());
+        if started.has_refusal_ended || is_outdated() {
             self.desired.status().record_report(slot.node(), ReportPart::Observation, &Ok(()));
         }
-        if begun.is_back {
+        if started.is_back {
             self.desired.status().set_liveness(slot.node(), || slot.liveness(Instant::now()));
         }
-        if begun.has_held_changed {
+        if started.has_held_changed {
             self.desired.status().set_confirmation(slot.node(), || slot.confirmation());
         }
         let mut session = CheckInSession {
             slot,
-            number: begun.number,
-            held: check_in.held_desired,
+            number: started.number,
+            held_desired: check_in.held_desired,
             version,
-            digest: check_in.observation_digest,
+            observation_digest: check_in.observation_digest,
             observation: None,
             has_stored: false,
             may_request: true,
             may_send: true,
             retry_after_ms: 0,
         };
-        let state = begun.has_new_state.then_some(state);
-        if begun.has_silence_ended || state.is_some() || has_news {
-            Box::pin(self.store_parts(&mut session, peer, check_in, state, begun.has_silence_ended)).await?;
+        let state = started.has_new_state.then_some(state);
+        if started.has_silence_ended || state.is_some() || has_reports {
+            Box::pin(self.store_parts(&mut session, peer, check_in, state, started.has_silence_ended)).await?;
         }
         Ok(session)
     }
 
-    /// Reports two hosts with one identity (S19): in the journal and the audit, each with both addresses, and in the
-    /// node's status.
+    /// Reports that two hosts check in with one identity. Each address is written to the journal and the audit, and the
+    /// node's status shows the duplicate.
     fn report_duplicate(&self, slot: &NodeSlot, peer: &Peer, [first, second]: HostAddresses) {
         let name = self.intake.node_name(slot.node());
         log::warn!(node:% = slot.node(), name, peer:% = second, address:% = first; "two hosts check in with one node's identity");
@@ -218,42 +228,46 @@ impl CheckInHandler {
         self.desired.status().set_duplicated(slot.node(), true);
     }
 
-    /// Parks a check-in until there is something to send.
+    /// Holds a check-in open until there is something to send, or until the deadline. Stores the retained Observation
+    /// when that is due.
     async fn wait(&self, mut session: CheckInSession, peer: &Arc<Peer>, deadline: Instant) -> Result<CheckInReply, ApiError> {
-        let _waiting = session.slot.begin_wait(session.number);
+        // The slot counts the check-in as waiting until this guard is dropped.
+        let _wait_guard = session.slot.begin_wait(session.number);
         loop {
             let slot = Arc::clone(&session.slot);
-            let mut waking = std::pin::pin!(slot.notified());
-            waking.as_mut().enable();
-            if session.observation.is_some() && session.observation_due_at().is_none_or(|due| Instant::now() >= due) {
+            let mut wakeup = std::pin::pin!(slot.notified());
+            // The wakeup is registered before the state is read, so that no change between the two is missed.
+            wakeup.as_mut().enable();
+            if session.observation.is_some() && session.observation_due_at().is_none_or(|due_at| Instant::now() >= due_at) {
                 self.store_observation(&mut session, peer).await?;
             }
             match self.poll(&mut session, peer, Instant::now() >= deadline)? {
                 PollOutcome::Reply(reply) => return Ok(reply),
-                PollOutcome::StoreFirst(sent, parts) => {
-                    self.store_sent(&mut session, sent, parts).await?;
+                PollOutcome::StoreFirst(state, parts) => {
+                    self.store_sent(&mut session, state, parts).await?;
                     continue;
                 }
                 PollOutcome::Pending => {}
             }
-            let until = session.observation_due_at().map_or(deadline, |due| due.min(deadline));
-            // Polls again, after a timeout or a wakeup alike.
-            let _woken = timeout_at(until, waking).await;
+            let wait_end = session.observation_due_at().map_or(deadline, |due_at| due_at.min(deadline));
+            // The loop polls again, no matter whether the wait ended by a timeout or by a wakeup.
+            let _result = timeout_at(wait_end, wakeup).await;
         }
     }
 
-    /// Stores what the host reports except its Observation, which is retained until it may be stored.
+    /// Stores what a host reports: the agent's state, the results of tasks, and its `Report`, which is data that is
+    /// only shown. The Observation is only retained in the session, because Observations are stored at a limited rate.
     async fn store_parts(
         &self,
         session: &mut CheckInSession,
         peer: &Peer,
         check_in: CheckIn,
         state: Option<AgentState>,
-        silence_ended: bool,
+        has_silence_ended: bool,
     ) -> Result<(), ApiError> {
         let (slot, node) = (Arc::clone(&session.slot), session.slot.node());
         let CheckIn { results, observation, report, .. } = check_in;
-        if silence_ended {
+        if has_silence_ended {
             store_liveness(&slot, self.intake.as_ref(), || self.clock.unix_seconds()).await;
         }
         if let Some(state) = state {
@@ -261,19 +275,19 @@ impl CheckInHandler {
             self.handle_store_result(peer, &slot, ReportPart::Local, self.store_state(&slot, session.number, state).await)?;
         }
         if !results.is_empty() {
-            let last = results.iter().map(|result| result.sequence).max();
+            let last_sequence = results.iter().map(|result| result.sequence).max();
             let stored = self.intake.store_results(node, results).await;
             if let Err(IntakeError::TooFast) = stored {
                 session.retry_after_ms = RESULTS_RETRY_MS;
             }
-            let acknowledged = match self.handle_store_result(peer, &slot, ReportPart::Results, stored)? {
-                StoreOutcome::Stored(acknowledged) => Some(acknowledged),
-                // Acknowledged nevertheless, or the host would send it forever.
-                StoreOutcome::Rejected => last,
+            let acknowledged_sequence = match self.handle_store_result(peer, &slot, ReportPart::Results, stored)? {
+                StoreOutcome::Stored(acknowledged_sequence) => Some(acknowledged_sequence),
+                // Results that violate a rule are acknowledged too, because the host would send them forever.
+                StoreOutcome::Rejected => last_sequence,
                 StoreOutcome::Unavailable => None,
             };
-            if let Some(acknowledged) = acknowledged {
-                slot.note_acknowledged(acknowledged);
+            if let Some(acknowledged_sequence) = acknowledged_sequence {
+                slot.note_acknowledged(acknowledged_sequence);
                 session.has_stored = true;
             }
         }
@@ -281,72 +295,73 @@ impl CheckInHandler {
             self.handle_store_result(peer, &slot, ReportPart::Report, self.store_report(&slot, session.number, report).await)?;
         }
         if let Some(observation) = &observation {
-            check_digest(session.version, observation, session.digest)?;
+            check_digest(session.version, observation, session.observation_digest)?;
         }
-        session.observation = observation.filter(|_| !slot.has_observation(session.digest));
+        session.observation = observation.filter(|_| !slot.has_observation(session.observation_digest));
         Ok(())
     }
 
-    /// Returns what to send, if anything. `is_due` means that the check-in must be answered in any case.
+    /// Returns the next action of a check-in: respond, record in the store what is to be sent, or wait. `is_due` is
+    /// true if the controller must respond even if there is nothing to send.
     fn poll(&self, session: &mut CheckInSession, peer: &Arc<Peer>, is_due: bool) -> Result<PollOutcome, ApiError> {
         let PendingUpdate { desired, grants, has_new_grants, stored, needs_observation } =
-            match session.slot.poll(session.number, peer, session.digest) {
+            match session.slot.poll(session.number, peer, session.observation_digest) {
                 PollResult::Superseded => return Ok(PollOutcome::new(CheckInResponse::Superseded, true)),
                 PollResult::Deleted => return Err(deleted_node_error()),
                 PollResult::Update(update) => update,
             };
-        // A host that is ahead keeps what another store sent it. The whole response uses one epoch history, because
-        // another epoch may begin before the published states are signed in it.
+        // A host that is ahead of this store retains the state that another store sent to it. The whole response uses
+        // one epoch history, because a new epoch may begin before the published states are signed in it.
         let line = self.desired.epoch_line();
-        let can_send = session.may_send && self.host_state(&line, session.held.as_ref(), stored.sent_revision).can_send();
+        let can_send = session.may_send && self.host_state(&line, session.held_desired.as_ref(), stored.sent_revision).can_send();
         let desired = desired.filter(|_| can_send).and_then(|signed| self.unsent_state(session, signed));
         let desired = desired.filter(|signed| signed.epoch.0 == *line.now.as_bytes());
         if let Some(signed) = &desired {
             let (state, parts) = (signed.sent_revision(), signed.sent_parts());
-            let covering = stored.sent_revision.filter(|sent| sent.covers(state));
-            // A record without parts is not written again for the parts alone.
-            if covering.is_none() || stored.sent_parts.is_some_and(|sent| sent != parts) {
-                return Ok(PollOutcome::StoreFirst(covering.unwrap_or(state), parts));
+            let recorded_state = stored.sent_revision.filter(|recorded| recorded.covers(state));
+            // A record of an older version has no parts. It is not written again only to add them.
+            if recorded_state.is_none() || stored.sent_parts.is_some_and(|recorded| recorded != parts) {
+                return Ok(PollOutcome::StoreFirst(recorded_state.unwrap_or(state), parts));
             }
         }
         let has_new_grants = has_new_grants && can_send;
         let is_stopping = self.desired.is_stopping();
         // The response requests an Observation that is neither stored nor received.
         let must_request = session.may_request && session.observation.is_none() && needs_observation;
-        let is_to_wait = session.retry_after_ms > 0;
-        if !(is_due || is_stopping || must_request || is_to_wait || session.has_stored || desired.is_some() || has_new_grants) {
+        let has_delay = session.retry_after_ms > 0;
+        if !(is_due || is_stopping || must_request || has_delay || session.has_stored || desired.is_some() || has_new_grants) {
             return Ok(PollOutcome::Pending);
         }
-        // When a state is signed again, so are its grants.
+        // When a state is signed again, its grants (permissions for the host) are signed again too.
         let grants = if desired.is_some() { session.slot.grants() } else { grants };
-        let sendable = grants.iter().filter(|_| can_send);
+        let sendable_grants = grants.iter().filter(|_| can_send);
         if has_new_grants {
             session.slot.note_grants_sent(peer);
         }
         if desired.is_some() {
             self.desired.sent_count.inc();
         }
-        let news = CheckInUpdate {
+        let check_in_update = CheckInUpdate {
             acknowledged: stored.acknowledged_sequence,
             observation: stored.observation,
             desired: desired.map(|signed| {
-                let held = session.held.as_ref();
+                let held = session.held_desired.as_ref();
                 signed.message(session.version, held, self.desired.epoch_change(&line, held, signed.epoch))
             }),
-            grants: sendable.map(|grant| grant.for_version(session.version).clone()).collect(),
+            grants: sendable_grants.map(|grant| grant.for_version(session.version).clone()).collect(),
             next_check_in_ms: session.retry_after_ms,
         };
-        Ok(PollOutcome::new(CheckInResponse::Current(Box::new(news)), is_stopping))
+        Ok(PollOutcome::new(CheckInResponse::Current(Box::new(check_in_update)), is_stopping))
     }
 
-    /// Returns the relation between the state that an agent holds and the store, where `sent` is the last state that
-    /// the store sent to the agent.
-    fn host_state(&self, line: &EpochHistory, held: Option<&HeldDesired>, sent: Option<HeldRevision>) -> HostEpochState {
-        line.host_state(host_revisions(held, sent), self.intake.head_revision())
+    /// Returns how the state that an agent holds relates to this store. `sent` is the last state that the store sent to
+    /// the agent.
+    fn host_state(&self, epoch_history: &EpochHistory, held: Option<&HeldDesired>, sent: Option<HeldRevision>) -> HostEpochState {
+        epoch_history.host_state(host_revisions(held, sent), self.intake.head_revision())
     }
 
-    /// Records the state that is about to be sent to the host. If this fails, nothing new is sent to the host, and the
-    /// host checks in again later.
+    /// Records the state that is about to be sent to the host. If this fails, no new state is sent to the host, and the
+    /// host shall check in again later.
     async fn store_sent(&self, session: &mut CheckInSession, sent: HeldRevision, parts: SentParts) -> Result<(), ApiError> {
         let slot = &session.slot;
         let _guard = slot.lock_writes().await;
@@ -355,28 +370,29 @@ impl CheckInHandler {
             Err(IntakeError::NoSuchNode) => return Err(deleted_node_error()),
             Err(error) => {
                 let name = self.intake.node_name(slot.node());
-                log::warn!(node:% = slot.node(), name, error:% = error; "what a host is to be sent could not be recorded; it is sent later");
+                log::warn!(node:% = slot.node(), name, error:% = error; "the state to send to a host could not be recorded; it is sent later");
                 (session.may_send, session.retry_after_ms) = (false, RESULTS_RETRY_MS);
             }
         }
         Ok(())
     }
 
-    /// Returns the desired state to send now. Returns `None` if the host holds it, or holds a revision that this
-    /// controller has not reached yet.
+    /// Returns the desired state to send now. Returns `None` if the agent already holds that state, or if it holds a
+    /// later revision than this controller has resolved.
     fn unsent_state(&self, session: &CheckInSession, signed: Arc<SignedState>) -> Option<Arc<SignedState>> {
-        let Some(held) = &session.held else { return Some(signed) };
-        if signed.is_held(session.version, held) {
+        let Some(held) = &session.held_desired else { return Some(signed) };
+        if signed.matches_agent_state(session.version, held) {
             return None;
         }
         if held.epoch != signed.epoch {
             return Some(signed);
         }
         if self.desired.wait_for_revision(&session.slot, held.revision) {
-            // This controller knows less than the one that sent the agent its state. The check-in waits until this
-            // controller has caught up.
+            // Another controller sent a later revision to the agent. The check-in waits until this controller has
+            // resolved that revision too.
             return None;
         }
+        // The agent would refuse a state of an earlier revision. So the state is signed again with the newest revision.
         if held.revision > signed.desired.revision {
             self.desired.sign_again(&session.slot);
             return session.slot.desired();
@@ -387,23 +403,27 @@ impl CheckInHandler {
     /// Stores the retained Observation of the host, if there is one.
     async fn store_observation(&self, session: &mut CheckInSession, peer: &Peer) -> Result<(), ApiError> {
         let Some(observation) = session.observation.take() else { return Ok(()) };
-        let result = self.intake.store_observation(session.slot.node(), session.digest, observation).await;
+        let result = self.intake.store_observation(session.slot.node(), session.observation_digest, observation).await;
         match self.handle_store_result(peer, &session.slot, ReportPart::Observation, result)? {
             StoreOutcome::Stored(acceptance) => {
+                // The host reported some traits that are not accepted.
                 if acceptance == Acceptance::Partial {
                     self.rejected.record_peer(ErrorType::TraitInvalid.name(), peer);
                 }
-                session.slot.note_observation(session.digest, true);
+                // `true`: the Observation is stored. `false` below: it is permanently refused.
+                session.slot.note_observation(session.observation_digest, true);
                 session.has_stored = true;
             }
-            // The host stays in the fleet. Its Observation is not requested again until it changes.
-            StoreOutcome::Rejected => session.slot.note_observation(session.digest, false),
+            // The check-in continues without the Observation. It is not requested again until the host reports another
+            // one.
+            StoreOutcome::Rejected => session.slot.note_observation(session.observation_digest, false),
             StoreOutcome::Unavailable => session.may_request = false,
         }
         Ok(())
     }
 
-    /// Maps the result of storing a part to the result of the check-in.
+    /// Returns the outcome of storing one part of a report. Logs and counts a part that was not stored. Fails only if
+    /// the node was deleted.
     fn handle_store_result<T>(
         &self,
         peer: &Peer,
@@ -414,8 +434,8 @@ impl CheckInHandler {
         let error = match result {
             Ok(value) => return Ok(StoreOutcome::Stored(value)),
             Err(IntakeError::TooFast) => {
-                // This is not a refusal: a correct host retains the results and sends them again. It is counted,
-                // without an entry in the audit.
+                // The host is not at fault, because it sends the results again later. So this is counted without an
+                // entry in the audit.
                 self.rejected.record("results_too_fast", Some(peer.address.ip()));
                 return Ok(StoreOutcome::Unavailable);
             }
@@ -433,16 +453,17 @@ impl CheckInHandler {
         }
     }
 
-    /// Stores the agent's state, without results, unless a later check-in has replaced it. Runs as a task of its own,
-    /// so that the slot records the state as stored exactly when it is, even if the connection breaks before.
-    async fn store_state(&self, slot: &Arc<NodeSlot>, turn: CheckInNumber, state: AgentState) -> Result<(), IntakeError> {
+    /// Stores the agent's state, unless a later check-in has replaced it. Runs in a separate task, so that the slot
+    /// records the write even if the connection breaks during it.
+    async fn store_state(&self, slot: &Arc<NodeSlot>, number: CheckInNumber, state: AgentState) -> Result<(), IntakeError> {
         let (slot, intake) = (Arc::clone(slot), Arc::clone(&self.intake));
         let task = tokio::spawn(async move {
             let _guard = slot.lock_writes().await;
-            if !slot.begin_state_write(turn, &state) {
+            if !slot.begin_state_write(number, &state) {
                 return Ok(());
             }
             let result = intake.store_state(slot.node(), state.clone()).await;
+            // A refused state counts as stored, because the store would refuse it each time.
             if matches!(result, Ok(()) | Err(IntakeError::Refused(_))) {
                 slot.note_state_stored(state);
             }
@@ -451,9 +472,9 @@ impl CheckInHandler {
         task.await.unwrap_or(Err(IntakeError::Unavailable))
     }
 
-    /// Stores a Report, unless a later check-in's Report was stored first. A check-in with slow results can be
-    /// overtaken by one on another connection. Its outdated Report would then remain until the host has something new
-    /// to report.
+    /// Stores a Report, unless the Report of a later check-in was stored first. A later check-in on another connection
+    /// can overtake one that stores many results. Without this rule, the outdated Report would remain until the host
+    /// has something new to report.
     async fn store_report(&self, slot: &NodeSlot, number: CheckInNumber, report: Report) -> Result<(), IntakeError> {
         let _guard = slot.lock_writes().await;
         if !slot.begin_report_write(number) {
@@ -464,23 +485,27 @@ impl CheckInHandler {
 }
 
 impl CheckInSession {
-    /// Returns when the retained Observation may be stored, or `None` if there is none or it may be stored at once.
+    /// Returns when the retained Observation may be stored. Returns `None` if there is none, or if it may be stored at
+    /// once.
     fn observation_due_at(&self) -> Option<Instant> {
         self.observation.as_ref()?;
         self.slot.observation_due(MIN_OBSERVATION_INTERVAL)
     }
 }
 
-/// Returns the state that a host holds with the one that it was last sent, or `None` if it holds none.
+/// Returns the state that a host holds, combined with the state that was last sent to it. Returns `None` if the host
+/// holds no state.
 fn host_revisions(held: Option<&HeldDesired>, sent: Option<HeldRevision>) -> Option<HostRevisions> {
     held.map(|held| HostRevisions { held: held_revision(held), sent })
 }
 
+/// Returns the error for an agent whose node was deleted.
 fn deleted_node_error() -> ApiError {
     ApiError::new(ErrorType::AuthRevoked, "the node was deleted")
 }
 
-/// Fails if the digest is not that of the Observation. Both ends identify the Observation by its digest from now on.
+/// Fails if the digest is not that of the Observation. Afterwards, the controller and the agent identify the
+/// Observation by its digest.
 fn check_digest(version: WireVersion, observation: &Observation, digest: PartDigest) -> Result<(), ApiError> {
     if digest_part(version, &encode_part(version, observation)) == digest {
         return Ok(());

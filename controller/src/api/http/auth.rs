@@ -18,23 +18,25 @@ const AUTH_TOKEN: &str = "x-auth-token";
 /// The name of a caller without valid credentials.
 pub(crate) const ANONYMOUS: &str = "nobody";
 
-/// A caller whose credentials are invalid.
+/// The error for a caller whose credentials are invalid.
 #[derive(Clone, Debug)]
 pub(crate) struct AuthFailure {
     /// The error response.
     pub refusal: Box<ApiError>,
     /// The caller's name in the audit.
     pub name: String,
-    /// The principal that the credentials belonged to.
+    /// The principal whose credentials these are. `None` if it is not known.
     pub uuid: Option<Uuid>,
 }
 
-/// Returns the caller of a request without valid credentials. It can use only endpoints that are open to all.
+/// Returns the caller for a request without valid credentials. Such a caller may use only endpoints that are open to
+/// everyone.
 fn anonymous() -> Requester {
     Requester { rights: Rights { role: PrincipalRole::Viewer, cluster: None }, ..Requester::from_listener(ANONYMOUS) }
 }
 
-/// Returns the token of a request: `Authorization: Bearer TOKEN`, or `X-Auth-Token`.
+/// Returns the token of a request, from `Authorization: Bearer TOKEN` or else from `X-Auth-Token`. Returns `None` if
+/// neither header has a token.
 pub(crate) fn request_token(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
@@ -44,23 +46,24 @@ pub(crate) fn request_token(headers: &HeaderMap) -> Option<&str> {
     bearer.or_else(x_auth_token).filter(|token| !token.is_empty())
 }
 
-/// Number of digits in the id of a principal's token.
+/// Number of hexadecimal digits in the id of a principal's token.
 const TOKEN_ID_DIGITS: usize = 16;
 
-/// The request has something that may be a principal's token but is not exactly one, such as an empty header.
+/// The error for a header that looks like a principal's token and is not a valid one, such as an empty header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AmbiguousToken;
 
-/// Returns the principal's token of a request whose caller is already known by the listener, or `None` if no header
-/// looks like a token. `OpenStack`'s clients must always send some text as a token, and such text is ignored. But a
-/// caller that tries to use a token is never taken for another principal because the token is malformed. Such a caller
-/// is recognized by the `Bearer` scheme, and by the form of a token anywhere in a header. An empty header counts too:
-/// it results from an unset variable.
+/// Returns the principal's token of a request whose caller the listener has already identified. Returns `None` if no
+/// header looks like a token. `OpenStack`'s clients always send some text as a token, and such text is ignored. But a
+/// malformed token is never ignored: the caller would be treated as the principal of the listener, which may have more
+/// rights. A header looks like a token if it has the scheme `Bearer`, contains text in the form of a token, or is empty
+/// (from an unset variable).
 ///
 /// # Errors
 /// [`AmbiguousToken`], if a header looks like a token and is not one, or if there are two different tokens.
 pub(crate) fn optional_token(headers: &HeaderMap) -> Result<Option<&str>, AmbiguousToken> {
-    let in_scheme = headers.get_all(header::AUTHORIZATION).iter().map(|value| {
+    // For each header: whether it looks like a token, and the text that may be the token.
+    let bearer_tokens = headers.get_all(header::AUTHORIZATION).iter().map(|value| {
         let scheme = value.as_bytes().split(u8::is_ascii_whitespace).next().unwrap_or_default();
         let token = value.to_str().ok().and_then(|text| text.split_once(' ')).map(|(_, token)| token);
         let is_bearer = scheme.eq_ignore_ascii_case(b"bearer");
@@ -69,7 +72,7 @@ pub(crate) fn optional_token(headers: &HeaderMap) -> Result<Option<&str>, Ambigu
     let x_auth_tokens = headers.get_all(AUTH_TOKEN).iter();
     let x_auth_tokens = x_auth_tokens.map(|value| (may_be_token(value.as_bytes()), value.to_str().ok()));
     let mut unique_token = None;
-    for (_, token) in in_scheme.chain(x_auth_tokens).filter(|(is_candidate, _)| *is_candidate) {
+    for (_, token) in bearer_tokens.chain(x_auth_tokens).filter(|(is_candidate, _)| *is_candidate) {
         let token = token.map(str::trim).filter(|token| is_principal_token(token)).ok_or(AmbiguousToken)?;
         if unique_token.replace(token).is_some_and(|previous| previous != token) {
             return Err(AmbiguousToken);
@@ -84,15 +87,15 @@ fn is_principal_token(token: &str) -> bool {
     token.split_once('.').is_some_and(|(id, _)| id.len() == TOKEN_ID_DIGITS && id.bytes().all(is_id_digit))
 }
 
-/// Returns whether a header may contain a principal's token: a part of the header begins as a token does, also within
-/// the base64 text of `Basic`, or the header is blank.
+/// Returns whether a header may contain a principal's token. This is so if some text in the header has the form of a
+/// token, also within the base64 text of `Basic`, or if the header is blank.
 fn may_be_token(value: &[u8]) -> bool {
     let words = || value.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let is_base64 = |word: &[u8]| BASE64_STANDARD.decode(word).is_ok_and(|text| has_token_form(&text));
     has_token_form(value) || words().any(is_base64) || is_blank(&String::from_utf8_lossy(value))
 }
 
-/// Returns whether the start of a principal's token, 16 hexadecimal digits and a dot, occurs anywhere in a text.
+/// Returns whether a text contains the first part of a principal's token: 16 hexadecimal digits and a dot.
 fn has_token_form(text: &[u8]) -> bool {
     let has_form = |part: &[u8]| part.split_last().is_some_and(|(last, id)| *last == b'.' && id.iter().copied().all(is_id_digit));
     text.windows(TOKEN_ID_DIGITS + 1).any(has_form)
@@ -102,27 +105,27 @@ const fn is_id_digit(byte: u8) -> bool {
     byte.is_ascii_digit() || matches!(byte, b'a'..=b'f')
 }
 
-/// Returns the caller if it may use this endpoint. A caller with invalid credentials may use an endpoint that is open
-/// to everyone, anonymously.
+/// Returns the caller if it may use this endpoint. A caller with invalid credentials is treated as anonymous if the
+/// endpoint is open to everyone.
 ///
 /// # Errors
 /// [`ErrorType::AuthRequired`], [`ErrorType::AuthForbidden`], or the error of the invalid credentials.
 pub(crate) fn authorize(endpoint: Endpoint, requester: Result<Option<Requester>, AuthFailure>) -> Result<Requester, ApiError> {
     let requester = match requester {
         Err(_) if endpoint.allows(CallerClass::Nobody) => None,
-        who => who.map_err(|failure| *failure.refusal)?,
+        caller => caller.map_err(|failure| *failure.refusal)?,
     };
-    let class = requester.as_ref().map_or(CallerClass::Nobody, |who| who.rights.role.into());
+    let class = requester.as_ref().map_or(CallerClass::Nobody, |caller| caller.rights.role.into());
     let route = endpoint.route();
     if !endpoint.allows(class) {
         let Some(requester) = requester else { return Err(ErrorType::AuthRequired.into()) };
         let action = format!("do this: \"{}\" ({} {})", route.summary, route.method.as_str(), route.path);
         return Err(requester.denied(action, Some(endpoint)));
     }
-    let act = if route.method == Method::Get { AccessVerb::Read } else { AccessVerb::Write };
+    let verb = if route.method == Method::Get { AccessVerb::Read } else { AccessVerb::Write };
     let requester = requester.unwrap_or_else(anonymous);
     // An endpoint of another scope needs no check here: its handler sees only the objects of the caller's cluster.
-    if route.scope.is_fleet_wide() && requester.rights.verdict(act, AccessScope::Shared) != Verdict::Allowed {
+    if route.scope.is_fleet_wide() && requester.rights.verdict(verb, AccessScope::Shared) != Verdict::Allowed {
         let message = format!(
             "Permission denied: {} is bound to one cluster and can change only what is in it; nothing was changed",
             requester.name
@@ -140,29 +143,29 @@ mod tests {
 
     #[test]
     fn y09_authorize_names_role_of_caller_and_required_role_when_denied() {
-        let who = |role, within: Option<u128>| Requester {
-            rights: Rights { role, cluster: within.map(|id| ClusterId(Uuid::from_u128(id))) },
+        let caller = |role, cluster_id: Option<u128>| Requester {
+            rights: Rights { role, cluster: cluster_id.map(|id| ClusterId(Uuid::from_u128(id))) },
             ..Requester::from_listener("vera")
         };
-        let denied = |endpoint, who| authorize(endpoint, Ok(Some(who))).unwrap_err().message;
-        for (endpoint, who, expected) in [
+        let denied = |endpoint, caller| authorize(endpoint, Ok(Some(caller))).unwrap_err().message;
+        for (endpoint, caller, expected) in [
             (
                 Endpoint::PatchNodeMap,
-                who(PrincipalRole::Viewer, None),
+                caller(PrincipalRole::Viewer, None),
                 "Permission denied: vera (viewer) cannot do this: \"Changes single keys of a map.\" (PATCH /v1/nodes/{node}/{map}); this needs role operator; nothing was changed",
             ),
             (
                 Endpoint::CreateRelease,
-                who(PrincipalRole::Operator, None),
+                caller(PrincipalRole::Operator, None),
                 "Permission denied: vera (operator) cannot do this: \"Stores a release.\" (POST /v1/releases); this needs role admin; nothing was changed",
             ),
             (
                 Endpoint::CreateRelease,
-                who(PrincipalRole::Admin, Some(1)),
+                caller(PrincipalRole::Admin, Some(1)),
                 "Permission denied: vera is bound to one cluster and can change only what is in it; nothing was changed",
             ),
         ] {
-            assert_eq!(denied(endpoint, who), expected);
+            assert_eq!(denied(endpoint, caller), expected);
         }
         let nobody = authorize(Endpoint::CreateRelease, Ok(None)).unwrap_err();
         assert_eq!((nobody.kind, &*nobody.message), (ErrorType::AuthRequired, ErrorType::AuthRequired.title()));
@@ -170,7 +173,7 @@ mod tests {
 
     #[test]
     fn is_principal_token_checks_form_of_token() {
-        for (token, is_its) in [
+        for (token, is_token) in [
             ("0123456789abcdef.c2VjcmV0", true),
             ("0123456789abcdef.", true),
             ("0123456789abcdef", false),
@@ -182,18 +185,18 @@ mod tests {
             ("gAAAAABlx.y", false),
             ("eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJ4In0.c2ln", false),
         ] {
-            assert_eq!(is_principal_token(token), is_its, "{token}");
+            assert_eq!(is_principal_token(token), is_token, "{token}");
         }
     }
 
-    /// Each of these counted as no token, which made the caller an admin.
+    /// An earlier version ignored each of these texts, which made the caller an admin.
     #[test]
     fn x04_optional_token_fails_when_token_is_ambiguous() {
         const TOKEN: &str = "0123456789abcdef.c2VjcmV0";
-        let (auth, named) = ("authorization", "x-auth-token");
-        let read = |shown: &[(&str, &str)]| {
+        let (auth, x_auth) = ("authorization", "x-auth-token");
+        let read = |sent_headers: &[(&str, &str)]| {
             let mut headers = HeaderMap::new();
-            for (name, value) in shown {
+            for (name, value) in sent_headers {
                 let name: header::HeaderName = name.parse().unwrap();
                 headers.append(name, value.replace("TOKEN", TOKEN).parse().unwrap());
             }
@@ -204,48 +207,48 @@ mod tests {
                 Err(AmbiguousToken) => "unclear",
             }
         };
-        for (shown, found) in [
+        for (sent_headers, expected) in [
             (&[(auth, "Bearer TOKEN")][..], "the token"),
             (&[(auth, "bearer  TOKEN ")], "the token"),
-            (&[(named, "TOKEN")], "the token"),
-            (&[(auth, "Bearer TOKEN"), (named, "TOKEN")], "the token"),
-            (&[(auth, "Bearer TOKEN"), (named, "tok")], "the token"),
-            (&[(auth, "Basic YTpi"), (named, "TOKEN")], "the token"),
+            (&[(x_auth, "TOKEN")], "the token"),
+            (&[(auth, "Bearer TOKEN"), (x_auth, "TOKEN")], "the token"),
+            (&[(auth, "Bearer TOKEN"), (x_auth, "tok")], "the token"),
+            (&[(auth, "Basic YTpi"), (x_auth, "TOKEN")], "the token"),
             (&[(auth, "Bearer\tTOKEN")], "unclear"),
             // x:TOKEN and TOKEN:x, in base64.
             (&[(auth, "Basic eDowMTIzNDU2Nzg5YWJjZGVmLmMyVmpjbVYw")], "unclear"),
             (&[(auth, "Basic MDEyMzQ1Njc4OWFiY2RlZi5jMlZqY21WMDp4")], "unclear"),
             (&[(auth, "Bearer \"TOKEN\"")], "unclear"),
-            (&[(auth, "Bearer x"), (named, "TOKEN")], "unclear"),
+            (&[(auth, "Bearer x"), (x_auth, "TOKEN")], "unclear"),
             (&[(auth, "Bearer x")], "unclear"),
             (&[(auth, "Bearer")], "unclear"),
             (&[(auth, "Token TOKEN")], "unclear"),
             (&[(auth, "TOKEN")], "unclear"),
-            (&[(named, "Bearer TOKEN")], "unclear"),
-            (&[(named, "\"TOKEN\"")], "unclear"),
-            (&[(named, "TOKEN"), (named, "fedcba9876543210.x")], "unclear"),
-            (&[(auth, "Bearer TOKEN"), (named, "fedcba9876543210.x")], "unclear"),
+            (&[(x_auth, "Bearer TOKEN")], "unclear"),
+            (&[(x_auth, "\"TOKEN\"")], "unclear"),
+            (&[(x_auth, "TOKEN"), (x_auth, "fedcba9876543210.x")], "unclear"),
+            (&[(auth, "Bearer TOKEN"), (x_auth, "fedcba9876543210.x")], "unclear"),
             (&[(auth, "Basic YTpi")], "nothing"),
-            (&[(named, "tok")], "nothing"),
-            (&[(named, "notused")], "nothing"),
-            (&[(named, "secret")], "nothing"),
-            (&[(named, "")], "unclear"),
-            (&[(named, " ")], "unclear"),
-            (&[(named, "\u{a0}")], "unclear"),
+            (&[(x_auth, "tok")], "nothing"),
+            (&[(x_auth, "notused")], "nothing"),
+            (&[(x_auth, "secret")], "nothing"),
+            (&[(x_auth, "")], "unclear"),
+            (&[(x_auth, " ")], "unclear"),
+            (&[(x_auth, "\u{a0}")], "unclear"),
             (&[(auth, "")], "unclear"),
             (&[(auth, " ")], "unclear"),
-            (&[(named, ""), (named, "TOKEN")], "unclear"),
-            (&[(auth, ""), (named, "TOKEN")], "unclear"),
-            (&[(auth, "Bearer TOKEN"), (named, "")], "unclear"),
+            (&[(x_auth, ""), (x_auth, "TOKEN")], "unclear"),
+            (&[(auth, ""), (x_auth, "TOKEN")], "unclear"),
+            (&[(auth, "Bearer TOKEN"), (x_auth, "")], "unclear"),
             (&[], "nothing"),
         ] {
-            assert_eq!(read(shown), found, "{shown:?}");
+            assert_eq!(read(sent_headers), expected, "{sent_headers:?}");
         }
     }
 
     #[test]
     fn request_token_reads_both_headers() {
-        for (name, value, found) in [
+        for (name, value, expected) in [
             ("authorization", "Bearer a.b", Some("a.b")),
             ("authorization", "bearer a.b ", Some("a.b")),
             ("authorization", "Basic YTpi", None),
@@ -254,7 +257,7 @@ mod tests {
             ("x-auth-token", "", None),
         ] {
             let headers = HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
-            assert_eq!(request_token(&headers), found, "{name}: {value}");
+            assert_eq!(request_token(&headers), expected, "{name}: {value}");
         }
     }
 }

@@ -30,8 +30,8 @@ pub(crate) type BodyStream = Box<dyn Iterator<Item = Result<Bytes, BoxError>> + 
 /// Maximum number of responses that are sent in pieces at the same time.
 const MAX_STREAMED_BODIES: u64 = 64;
 
-/// The clients to which a response is sent in pieces. Each holds a snapshot and one or two pieces for as long as it
-/// takes to read them, so a limit on their number limits the memory of all.
+/// A limit on the number of responses that are sent in pieces. Each of these responses has a snapshot of the store and
+/// one or two pieces in memory, until its client has read it. So the limit also bounds their memory.
 #[derive(Clone)]
 pub struct StreamLimiter(SharedBudget);
 
@@ -42,34 +42,37 @@ impl Default for StreamLimiter {
 }
 
 impl StreamLimiter {
-    /// Returns the pieces of a response, and counts its client for as long as they exist.
+    /// Counts a response that is sent in pieces, and returns its pieces. The response counts until the returned
+    /// iterator is dropped.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`] if too many responses are sent in pieces, of all clients or of this principal.
     pub(crate) fn admit(&self, requester: &Requester, pieces: BodyStream) -> Result<BodyStream, ApiError> {
         let share = self.0.try_take(requester, 1).ok_or(ErrorType::ServerBusy)?;
+        // The closure owns the share, so the share is released when the iterator is dropped.
         Ok(Box::new(pieces.inspect(move |_| {
-            let _until_the_end = &share;
+            let _captured_share = &share;
         })))
     }
 }
 
-/// Returns the pieces of a body, with an error in place of each piece that is due after the caller's access was
-/// revoked. `is_good` tells whether the access is still valid.
-pub(crate) fn while_authorized(pieces: BodyStream, is_good: impl Fn() -> bool + Send + 'static) -> BodyStream {
+/// Returns the pieces of a body, with an error in place of each piece after the caller's access is revoked.
+/// `is_authorized` returns whether the access is still valid.
+pub(crate) fn while_authorized(pieces: BodyStream, is_authorized: impl Fn() -> bool + Send + 'static) -> BodyStream {
     let revoked = || Err("the caller's access was revoked".into());
-    Box::new(pieces.map(move |piece| if is_good() { piece } else { revoked() }))
+    Box::new(pieces.map(move |piece| if is_authorized() { piece } else { revoked() }))
 }
 
-/// Builds a body from bytes in memory. The body is sent frame by frame as the client reads it, and holds its share of
-/// the memory budget until the last frame.
+/// Returns a body with bytes from memory. The body is sent frame by frame as the client reads it. It has its share of
+/// the memory budget until the last frame is sent.
 pub(crate) fn full_body(bytes: Bytes, share: Option<Share>) -> BoxedBody {
     FramedBody { rest: bytes, _share: share }.boxed_unsync()
 }
 
-/// Bytes that are sent in frames. In one piece, hyper would copy them at once into the connection's buffer, which no
-/// budget counts.
+/// A body of bytes that are sent in frames. If all bytes were one frame, hyper would copy them at once into the buffer
+/// of the connection, which no budget counts.
 struct FramedBody {
+    /// The bytes that are not sent yet.
     rest: Bytes,
     _share: Option<Share>,
 }
@@ -91,27 +94,27 @@ impl Body for FramedBody {
     }
 }
 
-/// Splits off the next frame, or returns `None` after the last one.
+/// Splits the next frame off the bytes that are not sent yet. Returns `None` if there are no more bytes.
 fn next_frame(rest: &mut Bytes) -> Option<Bytes> {
     (!rest.is_empty()).then(|| rest.split_to(rest.len().min(MAX_FREE_RESPONSE_BYTES)))
 }
 
-/// Builds a body whose pieces are produced as the client reads, and sent frame by frame. If the iterator panics, the
-/// body ends with an error.
+/// Returns a body whose pieces are produced as the client reads it, and sent frame by frame. If the iterator panics,
+/// the body ends with an error.
 pub(crate) fn stream_body(pieces: BodyStream) -> BoxedBody {
-    let frames = try_unfold((pieces, Bytes::new()), async |(mut pieces, mut rest)| {
-        while rest.is_empty() {
-            let (piece, after) = spawn_blocking(move || (pieces.next(), pieces)).await?;
+    let frames = try_unfold((pieces, Bytes::new()), async |(mut pieces, mut buffer)| {
+        while buffer.is_empty() {
+            let (piece, later_pieces) = spawn_blocking(move || (pieces.next(), pieces)).await?;
             let Some(piece) = piece.transpose()? else { return Ok(None) };
-            (rest, pieces) = (piece, after);
+            (buffer, pieces) = (piece, later_pieces);
         }
-        Ok(next_frame(&mut rest).map(|piece| (Frame::data(piece), (pieces, rest))))
+        Ok(next_frame(&mut buffer).map(|piece| (Frame::data(piece), (pieces, buffer))))
     });
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// Builds bytes from a text. The bytes hold their share of the memory of pending responses until the last byte is
-/// passed to the client's connection.
+/// Returns a text as bytes that own a share of the memory budget. The share is released when the last byte was passed
+/// to the client's connection.
 pub(crate) fn bytes_with_share(text: String, share: Option<Share>) -> Bytes {
     struct HeldText {
         text: String,
@@ -125,13 +128,13 @@ pub(crate) fn bytes_with_share(text: String, share: Option<Share>) -> Bytes {
     Bytes::from_owner(HeldText { text, _share: share })
 }
 
-/// Builds a body of events that are sent as they arrive. It ends when the sender is dropped.
+/// Returns a body of events, each of which is sent as soon as it arrives. The body ends when the sender is dropped.
 pub(crate) fn event_body(events: Receiver<Bytes>) -> BoxedBody {
-    let frames = unfold((events, Bytes::new()), async |(mut events, mut rest)| {
-        while rest.is_empty() {
-            rest = events.recv().await?;
+    let frames = unfold((events, Bytes::new()), async |(mut events, mut buffer)| {
+        while buffer.is_empty() {
+            buffer = events.recv().await?;
         }
-        Some((Ok(Frame::data(next_frame(&mut rest)?)), (events, rest)))
+        Some((Ok(Frame::data(next_frame(&mut buffer)?)), (events, buffer)))
     });
     StreamBody::new(frames).boxed_unsync()
 }
@@ -155,7 +158,7 @@ mod tests {
             sizes.push(frame.expect("no error").into_data().expect("data").len());
         }
         assert_eq!(sizes, [MAX_FREE_RESPONSE_BYTES, MAX_FREE_RESPONSE_BYTES, 1]);
-        assert!(budget.try_take(&root, 1).is_none(), "it holds a quarter");
+        assert!(budget.try_take(&root, 1).is_none(), "the body holds all that one principal may have: 16 of 64");
         drop(body);
         assert!(budget.try_take(&root, 16).is_some());
     }
@@ -164,18 +167,18 @@ mod tests {
     async fn x03_bytes_with_share_keeps_share_until_last_frame() {
         let budget = SharedBudget::new(Shares::from_total(64));
         let root = Requester::from_listener("root");
-        let (events, told_events) = tokio::sync::mpsc::channel(2);
+        let (events, received_events) = tokio::sync::mpsc::channel(2);
         events
             .send(bytes_with_share("x".repeat(MAX_FREE_RESPONSE_BYTES + 1), budget.try_take(&root, 16)))
             .await
-            .expect("it is listened to");
+            .expect("the receiver exists");
         drop(events);
-        let mut body = event_body(told_events);
+        let mut body = event_body(received_events);
         let first = body.frame().await.expect("a frame").expect("no error").into_data().expect("data");
         let last = body.frame().await.expect("a frame").expect("no error").into_data().expect("data");
         assert_eq!((first.len(), last.len()), (MAX_FREE_RESPONSE_BYTES, 1));
         drop(first);
-        assert!(budget.try_take(&root, 1).is_none(), "the last one is on its way");
+        assert!(budget.try_take(&root, 1).is_none(), "the last frame is not dropped yet");
         drop(last);
         assert!(body.frame().await.is_none());
         assert!(budget.try_take(&root, 16).is_some());
@@ -194,21 +197,22 @@ mod tests {
 
     #[tokio::test]
     async fn stream_body_reads_single_piece_ahead_when_client_is_slow() {
-        let made = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&made);
+        let produced_count = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&produced_count);
         let endless = std::iter::repeat_with(move || {
-            counted.fetch_add(1, Ordering::SeqCst);
+            counter.fetch_add(1, Ordering::SeqCst);
             Ok(Bytes::from_static(b"row"))
         });
         let mut body = stream_body(Box::new(endless));
-        for taken in 1..=5 {
+        for read_count in 1..=5 {
             let frame = body.frame().await.expect("a piece").expect("no error");
             assert_eq!(frame.into_data().expect("data"), "row");
             tokio::task::yield_now().await;
-            assert_eq!(made.load(Ordering::SeqCst), taken, "nothing is made that nobody took");
+            assert_eq!(produced_count.load(Ordering::SeqCst), read_count, "no piece is produced before the client reads it");
         }
     }
 
+    /// The first body has no error and is read to its end. The iterator of the second one panics.
     #[tokio::test]
     async fn stream_body_ends_with_error_when_iterator_panics() {
         let body = stream_body(Box::new(["a", "b"].into_iter().map(|text| Ok(Bytes::from_static(text.as_bytes())))));
@@ -216,20 +220,22 @@ mod tests {
         let broken = std::iter::from_fn(|| -> Option<Result<Bytes, BoxError>> { panic!("a row cannot be written") });
         let mut body = stream_body(Box::new(broken));
         assert!(body.frame().await.is_some_and(|frame| frame.is_err()));
-        assert!(body.frame().await.is_none(), "a body that was cut has ended, however often it is asked");
+        assert!(body.frame().await.is_none(), "the body ends after the error");
     }
 
     #[tokio::test]
     async fn while_authorized_cuts_body_when_caller_is_revoked() {
-        let left = Arc::new(AtomicUsize::new(2));
+        let remaining_checks = Arc::new(AtomicUsize::new(2));
         let endless: BodyStream = Box::new(std::iter::repeat_with(|| Ok(Bytes::from_static(b"row"))));
-        let counted = Arc::clone(&left);
-        let is_good = move || counted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-        let mut body = stream_body(while_authorized(endless, is_good));
+        let counter = Arc::clone(&remaining_checks);
+        let is_authorized = move || {
+            counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |remaining_checks| remaining_checks.checked_sub(1)).is_ok()
+        };
+        let mut body = stream_body(while_authorized(endless, is_authorized));
         for _ in 0..2 {
             assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
         }
-        assert!(body.frame().await.is_some_and(|frame| frame.is_err()), "it is not a whole body");
+        assert!(body.frame().await.is_some_and(|frame| frame.is_err()), "the access is revoked after two pieces");
         assert!(body.frame().await.is_none());
     }
 }

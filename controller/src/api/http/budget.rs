@@ -25,28 +25,36 @@ use crate::registry::budget::{Share, SharedBudget};
 const MIB: u64 = 1024 * 1024;
 /// Maximum size of a small body, in bytes.
 const MAX_SMALL_BODY_BYTES: usize = 64 * 1024;
-/// Maximum size of a response that needs no share, in bytes: one frame.
+/// Maximum size of a response that needs no share of the budget, in bytes. It is the size of one frame.
 pub(crate) const MAX_FREE_RESPONSE_BYTES: usize = 16 * 1024;
-/// Time after which a small body that still arrives yields its memory to another principal: the time that the largest
-/// small body needs at the lowest accepted rate, plus a second.
+/// Time after which a small body that still arrives can lose its share to another principal. It is the time that the
+/// largest small body needs at the lowest accepted rate, plus a second.
 const SMALL_PREEMPTIBLE_AFTER: Duration = Duration::from_secs(5);
-/// The longest time that a body waits for a share.
+/// Maximum time that a request waits for a share.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 /// The memory budgets of a listener.
 #[derive(Clone)]
 pub struct Budgets {
+    /// The budget for the bytes of large bodies while they arrive.
     incoming: SharedBudget,
+    /// The budget for the bytes of small bodies while they arrive.
     incoming_small: SharedBudget,
+    /// The budget for the memory of parsed requests with large bodies, until they are decided.
     deciding: SharedBudget,
+    /// The budget for the memory of parsed requests with small bodies, until they are decided.
     deciding_small: SharedBudget,
+    /// The budget for the bytes of bodies that are files.
     blobs: SharedBudget,
+    /// The budget for the bytes of responses that their clients have not read yet.
     responses: SharedBudget,
 }
 
 impl Default for Budgets {
+    /// Returns the budgets of a listener. A duration in a budget is the time after which a body that still arrives can
+    /// lose its share to another principal.
     fn default() -> Self {
-        // Bodies are short-lived, so the principals of one cluster may use the whole budget. Responses last as long as
-        // their clients take, so one cluster gets a part of that budget.
+        // Bodies are short-lived, so the principals of one cluster may use the whole budget. A response lasts until its
+        // client has read it, so one cluster may use only a part of that budget.
         let small = Shares { max_per_cluster: 32 * MIB, ..Shares::from_total(32 * MIB) };
         // Admins can always send a body of the maximum size, whatever other callers hold.
         let incoming =
@@ -66,16 +74,15 @@ impl Default for Budgets {
     }
 }
 
-/// Maximum memory of a parsed body, in bytes, as estimated by
-/// [`parse_memory_bytes`](stemma_core::json::parse_memory_bytes). One body of this size fits even if
-/// other principals hold as much as they may.
+/// Maximum memory of a parsed body, in bytes, as [`parse_memory_bytes`](stemma_core::json::parse_memory_bytes)
+/// estimates it. One body of this size fits into the budget even if other principals use as much as they may.
 const MAX_PARSED_BYTES: usize = 40 * 1024 * 1024;
 
 impl Budgets {
-    /// Acquires the share of a body that arrives, or `None` if the body is empty. `bytes` is its size.
+    /// Waits for the share of a body of this size that arrives. Returns `None` for an empty body, which needs no share.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] if others hold too much for too long.
+    /// [`ErrorType::ServerBusy`] if no share is free within [`MAX_WAIT`], or if too many requests of the caller wait.
     pub(crate) async fn admit_body(&self, requester: &Requester, bytes: usize, is_blob: bool) -> Result<Option<Share>, ApiError> {
         let budget = match bytes {
             0 => return Ok(None),
@@ -86,15 +93,15 @@ impl Budgets {
         share_or_busy(budget.take(requester, bytes as u64, MAX_WAIT).await).map(Some)
     }
 
-    /// Acquires the share of a body for the time in which its request is parsed and decided, or `None` if the body is
-    /// empty.
+    /// Waits for the share of a request while its body is parsed and the request is decided. Returns `None` for an
+    /// empty body, which needs no share.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] if others hold too much for too long. [`ErrorType::RequestTooLarge`] if it needs more
-    /// memory than [`MAX_PARSED_BYTES`].
+    /// [`ErrorType::ServerBusy`] if no share is free within [`MAX_WAIT`], or if too many requests of the caller wait.
+    /// [`ErrorType::RequestTooLarge`] if the parsed body would need more memory than [`MAX_PARSED_BYTES`].
     pub(crate) async fn admit_decision(&self, requester: &Requester, body: &[u8]) -> Result<Option<Share>, ApiError> {
-        let weight = json::parse_memory_bytes(body);
-        if weight > MAX_PARSED_BYTES {
+        let memory_bytes = json::parse_memory_bytes(body);
+        if memory_bytes > MAX_PARSED_BYTES {
             let message = format!(
                 "the body has too many values: parsed, its {} bytes would need more than the {} MiB of memory that one body may use; nothing was changed",
                 body.len(),
@@ -107,14 +114,14 @@ impl Budgets {
             1..=MAX_SMALL_BODY_BYTES => &self.deciding_small,
             _ => &self.deciding,
         };
-        share_or_busy(budget.take(requester, weight as u64, MAX_WAIT).await).map(Some)
+        share_or_busy(budget.take(requester, memory_bytes as u64, MAX_WAIT).await).map(Some)
     }
 
-    /// Refuses a write of a caller that does not read its earlier responses. The check precedes the write, because the
+    /// Refuses a write of a caller that does not read its earlier responses. The check is before the write, because the
     /// response of a completed write is always sent.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`].
+    /// [`ErrorType::ServerBusy`] if the unread responses of the caller use all that it may have.
     pub(crate) fn check_reads_responses(&self, requester: &Requester) -> Result<(), ApiError> {
         if self.responses.has_headroom(requester) {
             return Ok(());
@@ -123,8 +130,9 @@ impl Budgets {
         Err(ApiError::new(ErrorType::ServerBusy, message))
     }
 
-    /// Acquires the share of a response for the time in which its client reads it. A small response needs no share. The
-    /// response of a completed write always gets one, because the client must learn what was written.
+    /// Returns the share of a response, which counts until its client has read it. Returns `None` for a small response,
+    /// which needs no share. The response of a completed write always gets a share, because the client must learn what
+    /// was written.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`] if clients hold too many responses that they do not read.
@@ -141,6 +149,7 @@ impl Budgets {
     }
 }
 
+/// Returns the share, or the error [`ErrorType::ServerBusy`] if there is none.
 fn share_or_busy(share: Option<Share>) -> Result<Share, ApiError> {
     let message = "too many requests with a body are running; nothing was changed, try again";
     share.ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
@@ -153,19 +162,21 @@ mod tests {
     use super::*;
     use crate::registry::testing::viewer;
 
+    /// Two callers use as much of the budget for large bodies as is not reserved for admins.
     #[tokio::test(start_paused = true)]
     async fn x03_f05_admit_decision_limits_large_bodies_but_not_small() {
         let budgets = Budgets::default();
-        let [one, other, third, admin] = [viewer("one"), viewer("other"), viewer("third"), Requester::from_listener("root")];
+        let [caller_a, caller_b, caller_c, admin] =
+            [viewer("one"), viewer("other"), viewer("third"), Requester::from_listener("root")];
         let large = vec![b'x'; 20 << 20];
         let (first, second) =
-            (budgets.admit_decision(&one, &large).await.unwrap(), budgets.admit_decision(&other, &large).await.unwrap());
-        assert!(budgets.admit_decision(&third, &large).await.is_err());
-        assert!(budgets.admit_decision(&third, b"{}").await.is_ok());
-        assert!(budgets.admit_decision(&admin, &large).await.is_ok(), "room is kept for it");
+            (budgets.admit_decision(&caller_a, &large).await.unwrap(), budgets.admit_decision(&caller_b, &large).await.unwrap());
+        assert!(budgets.admit_decision(&caller_c, &large).await.is_err());
+        assert!(budgets.admit_decision(&caller_c, b"{}").await.is_ok());
+        assert!(budgets.admit_decision(&admin, &large).await.is_ok(), "a part of the budget is reserved for admins");
         drop((first, second));
-        assert!(budgets.admit_decision(&third, &vec![b'x'; MAX_PARSED_BYTES]).await.is_ok());
-        let refusal = budgets.admit_decision(&third, &vec![b'x'; MAX_PARSED_BYTES + 1]).await.map(drop).unwrap_err();
+        assert!(budgets.admit_decision(&caller_c, &vec![b'x'; MAX_PARSED_BYTES]).await.is_ok());
+        let refusal = budgets.admit_decision(&caller_c, &vec![b'x'; MAX_PARSED_BYTES + 1]).await.map(drop).unwrap_err();
         assert_eq!(refusal.kind, ErrorType::RequestTooLarge);
     }
 
@@ -173,13 +184,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn x03_admit_body_preempts_slow_small_body_for_other_caller() {
         let budgets = Budgets::default();
-        let began = Instant::now();
+        let start = Instant::now();
         for name in ["one", "two", "three", "four"] {
             for _ in 0..128 {
-                let (budgets, who) = (budgets.clone(), viewer(name));
+                let (budgets, caller) = (budgets.clone(), viewer(name));
                 tokio::spawn(async move {
-                    if let Ok(Some(share)) = budgets.admit_body(&who, MAX_SMALL_BODY_BYTES, false).await {
-                        let _told = timeout(Duration::from_secs(15), share.wait_for_yield()).await;
+                    if let Ok(Some(share)) = budgets.admit_body(&caller, MAX_SMALL_BODY_BYTES, false).await {
+                        let _result = timeout(Duration::from_secs(15), share.wait_for_yield()).await;
                     }
                 });
             }
@@ -188,21 +199,23 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(budgets.admit_body(&viewer("honest"), 1000, false).await.unwrap().is_some());
-        assert!(began.elapsed() < Duration::from_secs(7), "it waited for {:?}", began.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(7), "it waited for {:?}", start.elapsed());
     }
 
     #[test]
     fn budgets_refuse_only_caller_when_responses_are_unread() {
         let budgets = Budgets::default();
         let (slow, other) = (viewer("slow"), viewer("other"));
-        let six = 6 << 20;
-        let mut held: Vec<_> = (0..2).map(|_| budgets.admit_response(&slow, six, false).unwrap()).collect();
-        assert_eq!(budgets.admit_response(&slow, six, false).map(drop).unwrap_err().kind, ErrorType::ServerBusy);
-        assert!(budgets.admit_response(&slow, MAX_FREE_RESPONSE_BYTES, false).unwrap().is_none(), "a small one needs no room");
+        let six_mib = 6 << 20;
+        let mut shares: Vec<_> = (0..2).map(|_| budgets.admit_response(&slow, six_mib, false).unwrap()).collect();
+        assert_eq!(budgets.admit_response(&slow, six_mib, false).map(drop).unwrap_err().kind, ErrorType::ServerBusy);
+        // A small response needs no share.
+        assert!(budgets.admit_response(&slow, MAX_FREE_RESPONSE_BYTES, false).unwrap().is_none());
         assert!(budgets.check_reads_responses(&slow).is_ok());
-        held.push(budgets.admit_response(&slow, six, true).unwrap());
+        // The response of a write always gets a share. With it, the caller exceeds what it may have.
+        shares.push(budgets.admit_response(&slow, six_mib, true).unwrap());
         assert_eq!(budgets.check_reads_responses(&slow).unwrap_err().kind, ErrorType::ServerBusy);
         assert!(budgets.check_reads_responses(&other).is_ok());
-        assert!(budgets.admit_response(&other, six, false).is_ok());
+        assert!(budgets.admit_response(&other, six_mib, false).is_ok());
     }
 }

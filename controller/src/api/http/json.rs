@@ -15,12 +15,12 @@ use stemma_core::manifest::{MAX_DEPTH, TEXT_MAPS};
 use stemma_core::name::truncated;
 use stemma_wire::error::{ApiError, ErrorType};
 
-/// The requirements of a group or an allocation.
+/// The name of the field with the requirements of a group or an allocation.
 const REQUIREMENTS: &str = "requirements";
-/// The actions of an inspection rule.
+/// The name of the field with the actions of an inspection rule.
 const ACTIONS: &str = "actions";
 
-/// The body is not an acceptable JSON document.
+/// The error for a body that is not an acceptable JSON document.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the body is not acceptable JSON: {}{}{reason}", self.field, if self.field.is_empty() { "" } else { ": " })]
 pub(crate) struct BadJson {
@@ -28,18 +28,18 @@ pub(crate) struct BadJson {
     pub field: String,
     /// The problem, with line and column if they are known.
     pub reason: String,
-    /// True if the document is valid JSON with a number that no field can hold.
+    /// True if the document is valid JSON, but contains a number that no field can have without rounding.
     is_bad_number: bool,
 }
 
-/// A JSON patch.
+/// A JSON patch that was read from a body.
 pub(crate) enum PatchBody {
-    /// The patch, and if it changes the actions of an inspection rule, a second form of the patch in which each number
-    /// of an action is text. Only the patched object shows whether a number is a label's value, and thus text.
-    /// [`check_numbers`] then checks the numbers that are not.
+    /// A patch. If it changes the actions of an inspection rule, the second value is the same patch with each number of
+    /// an action as text. Only the patched object shows whether a number is the value of a label. If so, the second
+    /// value has the correct form of that number. [`check_numbers`] checks the other numbers.
     Valid(Value, Option<Value>),
-    /// A number in the patch that no field can hold. The name of its field depends on the object: a path segment is the
-    /// key of a map or the index of a list, depending on the value at that place.
+    /// A number in the patch that no field can have without rounding. The name of its field depends on the patched
+    /// object, which shows whether a path segment is the key of a map or the index of a list.
     BadNumber {
         /// The operations up to the one with the number, in which the number is 0.
         operations: Value,
@@ -51,38 +51,41 @@ pub(crate) enum PatchBody {
 }
 
 impl BadJson {
+    /// Returns the error for the body as a whole.
     fn new(reason: &dyn ToString) -> Self {
         Self { field: String::new(), reason: reason.to_string(), is_bad_number: false }
     }
 
-    /// Returns the error with its field below the field `outer`.
+    /// Returns the error with its field moved below the field `outer`: `a` becomes `outer.a`.
     fn in_field(self, outer: &str) -> Self {
         let dot = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
         Self { field: format!("{outer}{dot}{}", self.field), ..self }
     }
 
-    /// Returns the error for an operation of a patch. A problem of the operation's value is reported for the field that
-    /// the operation sets.
-    fn in_operation(self, at: usize, operation: &RawValue) -> Self {
-        let field = self.path_in_value().zip(operation_field(operation)).map(|(within, field)| field + within);
+    /// Returns the error for an operation of a patch. `index` is the operation's index. If the problem is in the
+    /// operation's value, the error names the field that the operation sets. Otherwise it names the index.
+    fn in_operation(self, index: usize, operation: &RawValue) -> Self {
+        let field = self.path_in_value().zip(operation_field(operation)).map(|(value_path, field)| field + value_path);
         match field {
             Some(field) => self.with_field(field),
-            None => self.in_field(&format!("[{at}]")),
+            None => self.in_field(&format!("[{index}]")),
         }
     }
 
-    /// Returns the path of the problem in the value of a patch operation, such as `.q[0]`.
+    /// Returns the path of the problem within the value of a patch operation, such as `.q[0]`. Returns `None` if the
+    /// problem is not in that value.
     fn path_in_value(&self) -> Option<&str> {
-        self.field.strip_prefix("value").filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        self.field.strip_prefix("value").filter(|suffix| suffix.is_empty() || suffix.starts_with(['.', '[']))
     }
 
-    /// Returns the error with this field in place of its own.
+    /// Returns the error with this field in place of its own field.
     pub(crate) fn with_field(self, field: String) -> Self {
         Self { field, ..self }
     }
 }
 
 impl From<InvalidJson> for BadJson {
+    /// Returns the error for the body as a whole, and notes whether a number is the problem.
     fn from(error: InvalidJson) -> Self {
         let is_bad_number = match error {
             InvalidJson::Number { .. } | InvalidJson::Inexact { .. } => true,
@@ -93,26 +96,27 @@ impl From<InvalidJson> for BadJson {
 }
 
 impl From<BadJson> for ApiError {
-    fn from(bad: BadJson) -> Self {
+    /// Returns the response for the error, with the field that has the problem.
+    fn from(bad_json: BadJson) -> Self {
         // A client gets one error type for each bad value of a field, whether the parser or the field refuses it.
-        let is_of_field = bad.is_bad_number && !bad.field.is_empty();
+        let is_of_field = bad_json.is_bad_number && !bad_json.field.is_empty();
         let kind = if is_of_field { ErrorType::FieldInvalid } else { ErrorType::RequestMalformed };
-        let error = Self::new(kind, bad.to_string()).reason(bad.reason);
-        if bad.field.is_empty() { error } else { error.field(bad.field) }
+        let error = Self::new(kind, bad_json.to_string()).reason(bad_json.reason);
+        if bad_json.field.is_empty() { error } else { error.field(bad_json.field) }
     }
 }
 
-/// Returns whether a map with this name has text values.
+/// Returns whether a map with this name, such as `labels`, has text values.
 pub(crate) fn is_text_map(name: &str) -> bool {
     TEXT_MAPS.contains(&name)
 }
 
-/// Returns a key as a path shows it. A long key is truncated.
+/// Returns a key as the path in an error shows it. A long key is truncated.
 pub(crate) fn path_segment(key: &str) -> String {
     truncated(key).escape_debug().to_string()
 }
 
-/// Parses one document.
+/// Parses a body as one JSON document. In a map of text such as `labels`, a number becomes its text.
 ///
 /// # Errors
 /// [`BadJson`] for a syntax error, a duplicate key in one object, more than [`MAX_DEPTH`] levels, a number that would
@@ -121,7 +125,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, BadJson> {
     read_body(raw_document(bytes)?)
 }
 
-/// Parses one document that is itself a map of text. Numbers and booleans become their text.
+/// Parses a body that is itself a map of text. Each number and boolean becomes its text.
 ///
 /// # Errors
 /// As [`parse`].
@@ -129,7 +133,7 @@ pub(crate) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
     read_text_map(raw_document(bytes)?)
 }
 
-/// Parses one document that is itself a map of values. Its keys are not fields, so each number in it is a number.
+/// Parses a body that is itself a map of JSON values. Its keys are not fields, so no number becomes text.
 ///
 /// # Errors
 /// As [`parse`].
@@ -137,9 +141,9 @@ pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
     read_plain(raw_document(bytes)?)
 }
 
-/// Parses one document that is a JSON patch. `has_actions` is true if the patched object has actions (an inspection
-/// rule). A number of an action that no field can hold is 0 in the first form of the patch, and has its text in the
-/// second.
+/// Parses a body that is a JSON patch. `has_actions` is true if the patched object is an inspection rule, which has
+/// actions. A number of an action that no field can have without rounding is 0 in the first form of the patch, and its
+/// text in the second form ([`PatchBody::Valid`]).
 ///
 /// # Errors
 /// As [`parse`], except for a number in the value of an operation that no field can hold.
@@ -149,33 +153,36 @@ pub(crate) fn read_patch(bytes: &[u8], has_actions: bool) -> Result<PatchBody, B
         return Ok(PatchBody::Valid(read_body(raw)?, None));
     }
     let items = json::items(raw);
-    let texts: Vec<Option<Value>> = items.iter().map(|item| has_actions.then(|| with_number_texts(item)).flatten()).collect();
+    let text_forms: Vec<Option<Value>> =
+        items.iter().map(|item| has_actions.then(|| with_number_texts(item)).flatten()).collect();
     let mut operations = Vec::new();
-    for (index, (item, texts)) in items.into_iter().zip(&texts).enumerate() {
-        let read = match read_operation(item) {
-            Err(bad) if bad.is_bad_number && texts.is_some() => map_value(item, zero_rounded_numbers),
-            read => read,
+    for (index, (item, text_form)) in items.into_iter().zip(&text_forms).enumerate() {
+        let result = match read_operation(item) {
+            // The number may be the value of a label, so it is not an error yet.
+            Err(error) if error.is_bad_number && text_form.is_some() => read_operation_with(item, read_rounded_as_zero),
+            result => result,
         };
-        match read {
+        match result {
             Ok(operation) => operations.push(operation),
-            Err(bad) => {
-                let is_of_field = bad.is_bad_number && operation_field(item).is_some();
-                let within = bad.path_in_value().filter(|_| is_of_field).map(str::to_owned);
-                let Some(within) = within else { return Err(bad.in_operation(index, item)) };
-                operations.push(map_value(item, zero_rounded_numbers)?);
-                return Ok(PatchBody::BadNumber { operations: operations.into(), within, bad });
+            Err(error) => {
+                // For a number of a field, the caller finds the name of the field in the patched object. Other errors
+                // are complete.
+                let is_of_field = error.is_bad_number && operation_field(item).is_some();
+                let value_path = error.path_in_value().filter(|_| is_of_field).map(str::to_owned);
+                let Some(value_path) = value_path else { return Err(error.in_operation(index, item)) };
+                operations.push(read_operation_with(item, read_rounded_as_zero)?);
+                return Ok(PatchBody::BadNumber { operations: operations.into(), within: value_path, bad: error });
             }
         }
     }
-    let text_form = texts
-        .iter()
-        .any(Option::is_some)
-        .then(|| operations.iter().zip(texts).map(|(op, texts)| texts.unwrap_or_else(|| op.clone())).collect());
+    let text_form = text_forms.iter().any(Option::is_some).then(|| {
+        operations.iter().zip(text_forms).map(|(operation, text_form)| text_form.unwrap_or_else(|| operation.clone())).collect()
+    });
     Ok(PatchBody::Valid(operations.into(), text_form))
 }
 
-/// Checks each number in the value of a patched field. `texts` is the value in the other form of the patch, in which
-/// the numbers are text.
+/// Checks each number in the value of a patched field. `texts` is the same value in the second form of the patch, in
+/// which numbers are text. A value that is text in both forms is the value of a label, and is not checked.
 ///
 /// # Errors
 /// [`BadJson`] for the first number that would be rounded.
@@ -184,7 +191,7 @@ pub(crate) fn check_numbers(field: &str, value: &Value, texts: &Value) -> Result
         (Value::Number(_), Value::String(text)) => json::parse_number(text).map(drop).map_err(BadJson::from),
         (Value::Array(values), Value::Array(texts)) => {
             let mut pairs = values.iter().zip(texts).enumerate();
-            pairs.try_for_each(|(at, (value, texts))| check_numbers(&format!("[{at}]"), value, texts))
+            pairs.try_for_each(|(index, (value, texts))| check_numbers(&format!("[{index}]"), value, texts))
         }
         (Value::Object(values), Value::Object(texts)) => {
             let mut pairs = values.iter().filter_map(|(key, value)| Some((key, value, texts.get(key)?)));
@@ -192,11 +199,11 @@ pub(crate) fn check_numbers(field: &str, value: &Value, texts: &Value) -> Result
         }
         _ => Ok(()),
     };
-    result.map_err(|bad| bad.in_field(field))
+    result.map_err(|error| error.in_field(field))
 }
 
-/// Returns a body as one JSON document whose values are not parsed yet. Fails for a syntax error, for more than
-/// [`MAX_DEPTH`] levels, and for an encoding other than UTF-8 without a byte order mark.
+/// Returns a body as one JSON document, whose values are not parsed yet. Fails for a syntax error, for more than
+/// [`MAX_DEPTH`] levels, and for any encoding but UTF-8 without a byte order mark.
 fn raw_document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
     if bytes.starts_with("\u{feff}".as_bytes()) {
         return Err(BadJson::new(
@@ -213,19 +220,19 @@ fn raw_document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
     Ok(raw)
 }
 
-/// Reads the body itself: an object of the API, `{"objects": […]}`, or a list of patch operations.
+/// Reads a body: an object of the API, the objects of an apply (`{"objects": […]}`), or a list of patch operations.
 fn read_body(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'{') => read_object(raw, read_member),
         Some(b'[') => {
-            let item = |(at, item)| read_operation(item).map_err(|bad| bad.in_operation(at, item));
+            let item = |(index, item)| read_operation(item).map_err(|error| error.in_operation(index, item));
             json::items(raw).into_iter().enumerate().map(item).collect()
         }
         _ => read_plain(raw),
     }
 }
 
-/// Reads a member of an object's body.
+/// Reads a member of an API object. Its key decides whether numbers in it become their text.
 fn read_member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
     match key {
         REQUIREMENTS => read_expressions(raw),
@@ -237,7 +244,7 @@ fn read_member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Reads a patch operation. In the value of some fields numbers keep their text.
+/// Reads a patch operation. The path of the operation decides whether numbers in its value become their text.
 fn read_operation(raw: &RawValue) -> Result<Value, BadJson> {
     match operation_path(raw) {
         Some(path) => read_object(raw, |key, raw| if key == "value" { read_operand(&path, raw) } else { read_plain(raw) }),
@@ -245,7 +252,7 @@ fn read_operation(raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Reads a value that contains no map of text. Its keys are not fields, so each number in it is a number.
+/// Reads a value without maps of text. Its keys are not fields, so each number in it remains a number.
 fn read_plain(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'{') => read_object(raw, |_, raw| read_plain(raw)),
@@ -256,7 +263,7 @@ fn read_plain(raw: &RawValue) -> Result<Value, BadJson> {
 
 /// Reads a list, and each of its items with `read`. An error names the index of the item.
 fn read_list(raw: &RawValue, read: impl Fn(&RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
-    let item = |(at, item)| read(item).map_err(|bad| bad.in_field(&format!("[{at}]")));
+    let item = |(index, item)| read(item).map_err(|error| error.in_field(&format!("[{index}]")));
     json::items(raw).into_iter().enumerate().map(item).collect()
 }
 
@@ -265,7 +272,7 @@ fn read_list(raw: &RawValue, read: impl Fn(&RawValue) -> Result<Value, BadJson>)
 fn read_object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
     let mut object = Map::new();
     for (key, raw) in json::members(raw)? {
-        let value = read(&key, raw).map_err(|bad| bad.in_field(&path_segment(&key)))?;
+        let value = read(&key, raw).map_err(|error| error.in_field(&path_segment(&key)))?;
         if object.insert(key.clone(), value).is_some() {
             return Err(BadJson::new(&format_args!("the key {key:?} is repeated in one object")));
         }
@@ -273,7 +280,8 @@ fn read_object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, B
     Ok(Value::Object(object))
 }
 
-/// Reads a value where a map of text is expected. Numbers and booleans of an object become their text.
+/// Reads the value of a field that should be a map of text. In an object, numbers and booleans become their text. Any
+/// other value is read unchanged, and refused later.
 fn read_text_map(raw: &RawValue) -> Result<Value, BadJson> {
     if raw.get().starts_with('{') { read_object(raw, |_, raw| read_text(raw)) } else { read_plain(raw) }
 }
@@ -295,7 +303,8 @@ fn read_expressions(raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Reads the actions of an inspection rule, or one of them.
+/// Reads the actions of an inspection rule, or one of them. Only the arguments of the action `set-attribute` can have
+/// the value of a label, so only their numbers can become text.
 fn read_actions(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'{') if is_set_attribute(raw) => {
@@ -306,12 +315,13 @@ fn read_actions(raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Returns whether an action sets an attribute. No other action can set a label.
+/// Returns whether an action is `set-attribute`, the only one that can set a label.
 fn is_set_attribute(action: &RawValue) -> bool {
     text_member(action, "op").as_deref() == Some("set-attribute")
 }
 
-/// Reads the arguments of an action. Numbers keep their text if they may be a label's value.
+/// Reads the arguments of a `set-attribute` action. If the action sets a label, its numbers are read with
+/// [`number_or_text`].
 fn read_arguments(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'{') if sets_label(raw) => read_object(raw, |_, raw| number_or_text(raw)),
@@ -320,65 +330,65 @@ fn read_arguments(raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Returns the path of a patch operation.
+/// Returns the path of a patch operation, or `None` if it has no path that is text.
 fn operation_path(operation: &RawValue) -> Option<String> {
     text_member(operation, "path")
 }
 
-/// Returns a text member of an object.
+/// Returns the member `name` of an object. Returns `None` if it is missing or not text.
 fn text_member(object: &RawValue, name: &str) -> Option<String> {
     let members = json::members(object).ok()?;
     members.iter().find(|(key, _)| key == name).and_then(|(_, raw)| json::parse_string(raw.get()).ok())
 }
 
-/// Returns a patch operation that changes actions, with each number in its value as text. Returns `None` for any other
-/// operation.
+/// Returns a patch operation that changes actions, with each number of its value read with [`number_or_text`]. Returns
+/// `None` for any other operation.
 fn with_number_texts(operation: &RawValue) -> Option<Value> {
     let is_of_actions = operation_path(operation)?.split('/').nth(1) == Some(ACTIONS);
     // The value of a test is not the value of an action.
     let is_change = is_of_actions && text_member(operation, "op")? != "test";
-    if is_change { map_value(operation, number_texts).ok() } else { None }
+    if is_change { read_operation_with(operation, read_numbers_as_text).ok() } else { None }
 }
 
-/// Reads a patch operation, and its value with `read`.
-fn map_value(operation: &RawValue, read: fn(&RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
+/// Reads a patch operation. Its value is read with `read`.
+fn read_operation_with(operation: &RawValue, read: fn(&RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
     read_object(operation, |key, raw| if key == "value" { read(raw) } else { read_plain(raw) })
 }
 
-/// Reads a value, and each number in it, at any depth, with [`number_or_text`].
-fn number_texts(raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads a value. Each number in it, at any depth, is read with [`number_or_text`].
+fn read_numbers_as_text(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') => read_object(raw, |_, raw| number_texts(raw)),
-        Some(b'[') => read_list(raw, number_texts),
+        Some(b'{') => read_object(raw, |_, raw| read_numbers_as_text(raw)),
+        Some(b'[') => read_list(raw, read_numbers_as_text),
         _ => number_or_text(raw),
     }
 }
 
-/// Reads a value, with 0 for each number in it that would be rounded.
-fn zero_rounded_numbers(raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads a value. Each number in it that would be rounded becomes 0.
+fn read_rounded_as_zero(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') => read_object(raw, |_, raw| zero_rounded_numbers(raw)),
-        Some(b'[') => read_list(raw, zero_rounded_numbers),
+        Some(b'{') => read_object(raw, |_, raw| read_rounded_as_zero(raw)),
+        Some(b'[') => read_list(raw, read_rounded_as_zero),
         _ => match read_plain(raw) {
-            Err(bad) if bad.is_bad_number => Ok(0.into()),
-            read => read,
+            Err(error) if error.is_bad_number => Ok(0.into()),
+            result => result,
         },
     }
 }
 
-/// Returns the field of a patch operation, in the notation of other errors.
+/// Returns the field that a patch operation sets, as errors name fields: `labels.a` for the path `/labels/a`.
 fn operation_field(operation: &RawValue) -> Option<String> {
     let path = operation_path(operation)?;
     let members = path.strip_prefix('/')?.split('/').map(|member| path_segment(&unescape(member)));
     Some(members.collect::<Vec<_>>().join(".")).filter(|field| !field.is_empty())
 }
 
-/// Returns a member of a JSON pointer without its escapes.
+/// Returns a member of a JSON pointer without its escapes `~0` and `~1`.
 pub(crate) fn unescape(member: &str) -> String {
     member.replace("~1", "/").replace("~0", "~")
 }
 
-/// Reads the value of a patch operation with this path.
+/// Reads the value of a patch operation. Its path decides whether numbers in the value become their text.
 fn read_operand(path: &str, raw: &RawValue) -> Result<Value, BadJson> {
     match path.split('/').nth(1).unwrap_or_default() {
         REQUIREMENTS => read_expressions(raw),
@@ -390,10 +400,11 @@ fn read_operand(path: &str, raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Reads a whole number as a number if that is exact, and any other number as its text.
+/// Reads a number. If its text is the usual form of an exact whole number, it remains a number. Any other number
+/// becomes its text. A value that is not a number is read unchanged.
 fn number_or_text(raw: &RawValue) -> Result<Value, BadJson> {
     let text = raw.get();
-    if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
+    if !text.starts_with(|character: char| character == '-' || character.is_ascii_digit()) {
         return read_plain(raw);
     }
     let number = json::parse_number(text).ok().filter(|number| number.to_string() == text);
@@ -436,8 +447,9 @@ mod tests {
 
     #[test]
     fn y04_parse_keeps_number_text_in_requirements_and_rule_labels() {
-        let set = |path: &str, value: &str| format!(r#"{{"op":"set-attribute","args":{{"path":"{path}","value":{value}}}}}"#);
-        let as_set = |path: &str, value: Value| json!({"op": "set-attribute", "args": {"path": path, "value": value}});
+        let action_text =
+            |path: &str, value: &str| format!(r#"{{"op":"set-attribute","args":{{"path":"{path}","value":{value}}}}}"#);
+        let action_value = |path: &str, value: Value| json!({"op": "set-attribute", "args": {"path": path, "value": value}});
         for (text, expected) in [
             (
                 r#"{"requirements":{"a":1.50,"b":[1e3,true,"<= 2"],"c":18446744073709551616}}"#.to_owned(),
@@ -453,12 +465,12 @@ mod tests {
                 json!([{"op": "add", "path": "/requirements", "value": {"a": "1.10"}}, {"op": "add", "path": "/requirements/a", "value": "1.10"}]),
             ),
             (
-                format!(r#"{{"actions":[{},{}]}}"#, set("labels/a", "1.50"), set("properties/a", "1.50")),
-                json!({"actions": [as_set("labels/a", json!("1.50")), as_set("properties/a", json!(1.5))]}),
+                format!(r#"{{"actions":[{},{}]}}"#, action_text("labels/a", "1.50"), action_text("properties/a", "1.50")),
+                json!({"actions": [action_value("labels/a", json!("1.50")), action_value("properties/a", json!(1.5))]}),
             ),
             (
-                format!(r#"[{{"op":"add","path":"/actions/-","value":{}}}]"#, set("/labels/a", "1e3")),
-                json!([{"op": "add", "path": "/actions/-", "value": as_set("/labels/a", json!("1e3"))}]),
+                format!(r#"[{{"op":"add","path":"/actions/-","value":{}}}]"#, action_text("/labels/a", "1e3")),
+                json!([{"op": "add", "path": "/actions/-", "value": action_value("/labels/a", json!("1e3"))}]),
             ),
             (
                 r#"{"actions":[{"op":"set-attribute","args":["labels/a",1.50]}]}"#.to_owned(),
@@ -477,7 +489,10 @@ mod tests {
                 json!([{"op": "add", "path": "/actions/0/args", "value": ["properties/a", 1.5]}]),
             ),
             // An older version stored such a number as a number.
-            (format!(r#"{{"actions":[{}]}}"#, set("labels/a", "1.5")), json!({"actions": [as_set("labels/a", json!(1.5))]})),
+            (
+                format!(r#"{{"actions":[{}]}}"#, action_text("labels/a", "1.5")),
+                json!({"actions": [action_value("labels/a", json!(1.5))]}),
+            ),
             (r#"{"parameters":{"requirements":{"a":1.50}}}"#.to_owned(), json!({"parameters": {"requirements": {"a": 1.5}}})),
         ] {
             assert_eq!(parse(text.as_bytes()).unwrap(), expected, "{text}");
@@ -488,7 +503,7 @@ mod tests {
     #[test]
     fn y04_read_patch_returns_both_forms_when_path_enters_action() {
         let value = |path: &str, value: &str| format!(r#"[{{"op":"replace","path":"{path}","value":{value}}}]"#);
-        let of = |value: &Value| value[0]["value"].clone();
+        let operation_value = |value: &Value| value[0]["value"].clone();
         for (path, sent, number, text) in [
             ("/actions/0/args/value", "1.50", json!(1.5), Some(json!("1.50"))),
             ("/actions/0/args/value", "5", json!(5), Some(json!(5))),
@@ -497,19 +512,19 @@ mod tests {
             ("/actions/0/args", r#"{"value":[1.50]}"#, json!({"value": [1.5]}), Some(json!({"value": ["1.50"]}))),
             ("/conditions/0/args/value", "1.50", json!(1.5), None),
         ] {
-            let PatchBody::Valid(said, texts) = read_patch(value(path, sent).as_bytes(), true).unwrap() else {
-                panic!("{path} {sent} has a number that fits")
+            let PatchBody::Valid(first_form, texts) = read_patch(value(path, sent).as_bytes(), true).unwrap() else {
+                panic!("the patch of {path} with {sent} is valid")
             };
-            assert_eq!((of(&said), texts.as_ref().map(of)), (number, text), "{path} {sent}");
+            assert_eq!((operation_value(&first_form), texts.as_ref().map(operation_value)), (number, text), "{path} {sent}");
         }
-        let unfit = read_patch(value("/conditions/0/args/value", "1e400").as_bytes(), true).unwrap();
-        assert!(matches!(unfit, PatchBody::BadNumber { bad, .. } if bad.is_bad_number));
+        let bad_number = read_patch(value("/conditions/0/args/value", "1e400").as_bytes(), true).unwrap();
+        assert!(matches!(bad_number, PatchBody::BadNumber { bad, .. } if bad.is_bad_number));
         assert_eq!(
             check_numbers("actions", &json!([{"args": [1.5]}]), &json!([{"args": ["1.50"]}])).map_err(|e| e.field),
             Ok(())
         );
-        let refused = check_numbers("actions", &json!([{"args": [0]}]), &json!([{"args": ["1e400"]}])).unwrap_err();
-        assert_eq!((refused.field.as_str(), refused.is_bad_number), ("actions[0].args[0]", true));
+        let error = check_numbers("actions", &json!([{"args": [0]}]), &json!([{"args": ["1e400"]}])).unwrap_err();
+        assert_eq!((error.field.as_str(), error.is_bad_number), ("actions[0].args[0]", true));
     }
 
     #[test]
@@ -522,8 +537,8 @@ mod tests {
 
     #[test]
     fn y09_parse_rejects_byte_order_mark() {
-        let refused = parse("\u{feff}{}".as_bytes()).unwrap_err();
-        assert!(refused.reason.starts_with("it begins with a byte order mark"), "{refused}");
+        let error = parse("\u{feff}{}".as_bytes()).unwrap_err();
+        assert!(error.reason.starts_with("it begins with a byte order mark"), "{error}");
     }
 
     #[test]
@@ -533,8 +548,8 @@ mod tests {
                 text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>(),
                 text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
             ] {
-                let refused = parse(&bytes).unwrap_err();
-                assert!(refused.reason.starts_with("it is encoded in UTF-16"), "{bytes:?}: {refused}");
+                let error = parse(&bytes).unwrap_err();
+                assert!(error.reason.starts_with("it is encoded in UTF-16"), "{bytes:?}: {error}");
             }
         }
     }
@@ -551,10 +566,10 @@ mod tests {
             (r#"{"a":1} {}"#, ""),
         ] {
             let error = ApiError::from(parse(text.as_bytes()).unwrap_err());
-            let (named, reason) = (error.field.clone().unwrap_or_default(), error.reason.clone().unwrap());
+            let (error_field, reason) = (error.field.clone().unwrap_or_default(), error.reason.clone().unwrap());
             let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
             assert_eq!(error.message, format!("the body is not acceptable JSON: {field}{reason}"), "{text}");
-            assert_eq!(field.trim_end_matches(": "), named, "{text}");
+            assert_eq!(field.trim_end_matches(": "), error_field, "{text}");
         }
     }
 
@@ -600,8 +615,8 @@ mod tests {
             ("{", "EOF"),
             (deep.as_str(), "24 levels"),
         ] {
-            let refused = parse(text.as_bytes()).unwrap_err().to_string();
-            assert!(refused.contains(part), "{text}: {refused}");
+            let message = parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(message.contains(part), "{text}: {message}");
         }
     }
 }

@@ -10,23 +10,25 @@ pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("prefe
 /// The supported preference: the response of a write contains the changed object.
 pub(super) const RETURN_REPRESENTATION: &str = "return=representation";
 
-/// Returns whether the client prefers a body. If the preference occurs twice, the first one counts.
+/// Returns whether the client prefers a response with the changed object (`return=representation`). If `return` occurs
+/// several times, the first value applies.
 pub(super) fn is_representation_preferred(headers: &HeaderMap) -> bool {
     let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
-    let first = values.flat_map(preferences).find(|(name, _)| name.eq_ignore_ascii_case("return"));
-    first.is_some_and(|(_, value)| value.eq_ignore_ascii_case("representation"))
+    let return_preference = values.flat_map(preferences).find(|(name, _)| name.eq_ignore_ascii_case("return"));
+    return_preference.is_some_and(|(_, value)| value.eq_ignore_ascii_case("representation"))
 }
 
-/// Returns the preferences of a header, each with its value, without parameters.
+/// Returns the preferences in a header, each as name and value. The parameters of a preference, after a `;`, are
+/// dropped. A comma within quotes does not end a preference.
 fn preferences(header: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut is_quoted = false;
-    let ends = move |c| {
-        is_quoted ^= c == '"';
-        c == ',' && !is_quoted
+    let is_separator = move |character| {
+        is_quoted ^= character == '"';
+        character == ',' && !is_quoted
     };
-    header.split(ends).map(|preference| {
-        let bare = preference.split(';').next().unwrap_or_default();
-        let (name, value) = bare.split_once('=').unwrap_or((bare, ""));
+    header.split(is_separator).map(|preference| {
+        let without_parameters = preference.split(';').next().unwrap_or_default();
+        let (name, value) = without_parameters.split_once('=').unwrap_or((without_parameters, ""));
         (name.trim(), value.trim().trim_matches('"'))
     })
 }

@@ -8,27 +8,28 @@ use hyper::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use stemma_core::field::{parse_boolean, parse_integer};
 use stemma_core::name::is_blank;
-use stemma_wire::endpoint::{PAGE, QueryRule};
+use stemma_wire::endpoint::{PAGING_PARAMETERS, QueryRule};
 use stemma_wire::error::{ApiError, ErrorType};
 
-/// Maximum number of rows in a page, and the default without `limit` (as Ironic and Magnum).
+/// Maximum number of rows in a page, and the number without `limit`, as in Ironic and Magnum.
 pub(crate) const MAX_PAGE_ROWS: usize = 1_000;
 
+/// Maximum number of parameters in a query string.
 const MAX_PARAMETERS: usize = 64;
 
-/// The parameters that Ironic accepts without a value. An empty `fields` selects no field, and the others find the
-/// nodes whose value is empty.
+/// The parameters that Ironic accepts with an empty value. An empty `fields` selects no field. Each other parameter
+/// finds the nodes in which the value is empty.
 const EMPTY_ALLOWED_BY_IRONIC: [&str; 8] =
     ["fields", "resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
-/// The rule for a parameter whose value is empty or blank.
+/// The reason of the error for a parameter whose value is empty or blank.
 const MISSING_VALUE: &str = "it has no value: give it one, or leave it out";
 
-/// The parameters of a query string, in order.
+/// The parameters of a query string, each as name and value, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueryString(Vec<(String, String)>);
 
-/// The reason why a query is refused.
+/// The reason why a query string is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadQuery {
     /// The query string cannot be decoded, or has too many parameters.
@@ -39,15 +40,15 @@ pub(crate) enum BadQuery {
     Unknown {
         /// The name, truncated.
         name: String,
-        /// The parameters of this path.
+        /// The parameters that this path has.
         known: String,
     },
-    /// A parameter that may occur once and occurs several times.
+    /// A parameter that occurs several times and may occur only once.
     #[error("the query parameter {name:?} is given {count} times, but may be given only once")]
     Repeated {
         /// The name of the parameter.
         name: &'static str,
-        /// How often it occurs.
+        /// Number of times that the parameter occurs.
         count: usize,
     },
     /// An invalid value.
@@ -63,7 +64,7 @@ pub(crate) enum BadQuery {
 }
 
 impl BadQuery {
-    /// Returns the name of the parameter, for the error body's `field`.
+    /// Returns the name of the parameter, for `field` in the error body, or `None` if the whole query is invalid.
     fn name(&self) -> Option<&str> {
         match self {
             Self::Undecodable => None,
@@ -79,6 +80,7 @@ impl BadQuery {
 }
 
 impl From<BadQuery> for ApiError {
+    /// Returns the response for the error, with the name of the parameter as its field.
     fn from(bad: BadQuery) -> Self {
         let error = Self::new(ErrorType::RequestQuery, bad.to_string());
         match bad.name() {
@@ -88,8 +90,8 @@ impl From<BadQuery> for ApiError {
     }
 }
 
-/// Returns a write's URI without the parameter `dry_run`, and whether the write is a dry run. Every write has a dry
-/// run, so no handler reads the parameter.
+/// Returns the URI of a write without the parameter `dry_run`, and whether the write is a dry run. Each write can be a
+/// dry run, so the parameter is read here, and not by the handlers.
 ///
 /// # Errors
 /// [`BadQuery`] if `dry_run` occurs twice or is not a boolean.
@@ -100,13 +102,13 @@ pub(crate) fn split_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
         return Ok((uri.clone(), false));
     }
     let dry_run = QueryString::read_unchecked(uri)?.flag("dry_run")?.unwrap_or(false);
-    let rest: Vec<&str> = query.split('&').filter(|pair| !is_dry_run(pair)).collect();
-    let path = if rest.is_empty() { uri.path().to_owned() } else { format!("{}?{}", uri.path(), rest.join("&")) };
+    let other_pairs: Vec<&str> = query.split('&').filter(|pair| !is_dry_run(pair)).collect();
+    let path = if other_pairs.is_empty() { uri.path().to_owned() } else { format!("{}?{}", uri.path(), other_pairs.join("&")) };
     Ok((path.parse().map_err(|_| BadQuery::Undecodable)?, dry_run))
 }
 
 impl QueryString {
-    /// Parses a request's query. A parameter that its route does not have is refused.
+    /// Parses the query of a request. Fails for a parameter that the route does not have.
     ///
     /// # Errors
     /// [`BadQuery::Undecodable`] and [`BadQuery::Unknown`].
@@ -119,27 +121,28 @@ impl QueryString {
         Ok(Self(pairs))
     }
 
-    /// Refuses a parameter without a value, which could mean nothing or everything. Ironic's clients may send the
-    /// parameters that Ironic accepts without a value.
+    /// Fails if a parameter has an empty or blank value, because such a value could mean either nothing or everything.
+    /// A client of Ironic may send the parameters that Ironic accepts with an empty value.
     ///
     /// # Errors
     /// [`BadQuery::BadValue`].
     pub(crate) fn check_not_empty(&self, query: QueryRule, is_ironic_client: bool) -> Result<(), BadQuery> {
-        let mut checked = query.parameter_names().filter(|name| !(is_ironic_client && EMPTY_ALLOWED_BY_IRONIC.contains(name)));
-        checked.try_for_each(|name| match self.get_all(name).find(|value| is_blank(value)) {
+        let mut names = query.parameter_names().filter(|name| !(is_ironic_client && EMPTY_ALLOWED_BY_IRONIC.contains(name)));
+        names.try_for_each(|name| match self.get_all(name).find(|value| is_blank(value)) {
             Some(value) => Err(BadQuery::bad_value(name, value, MISSING_VALUE)),
             None => Ok(()),
         })
     }
 
-    /// Parses a request's query without checking the names.
+    /// Parses the query of a request without a check of the parameters' names.
     fn read_unchecked(uri: &Uri) -> Result<Self, BadQuery> {
         let query = uri.query().unwrap_or_default().as_bytes();
+        // One pair more than the maximum is enough to show that there are too many.
         let pairs: Vec<_> = form_urlencoded::parse(query).into_owned().take(MAX_PARAMETERS + 1).collect();
         if pairs.len() > MAX_PARAMETERS { Err(BadQuery::Undecodable) } else { Ok(Self(pairs)) }
     }
 
-    /// Returns the only value of a parameter, if it is present.
+    /// Returns the value of a parameter that may occur once, or `None` if it is absent.
     ///
     /// # Errors
     /// [`BadQuery::Repeated`].
@@ -151,9 +154,9 @@ impl QueryString {
         }
     }
 
-    /// Returns all values of a parameter.
+    /// Returns all values of a parameter, in order.
     pub(crate) fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(n, _)| n == name).map(|(_, value)| value.as_str())
+        self.0.iter().filter(move |(parameter, _)| parameter == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns each name with its value, in order.
@@ -161,7 +164,8 @@ impl QueryString {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Returns the union of a parameter's comma-separated lists, in order, or `None` if the parameter is absent.
+    /// Returns the members of all comma-separated lists of a parameter, in order and each once. Returns `None` if the
+    /// parameter is absent.
     ///
     /// # Errors
     /// [`BadQuery::BadValue`] for an empty list or an empty member.
@@ -186,10 +190,10 @@ impl QueryString {
         Ok(is_present.then_some(members))
     }
 
-    /// Returns the only value of a parameter as text, if it is present.
+    /// Returns the value of a parameter that may occur once and must not be blank. Returns `None` if it is absent.
     ///
     /// # Errors
-    /// [`BadQuery`] for several values, and for a blank one: a blank selector would select everything.
+    /// [`BadQuery`] for several values, and for a blank one, because a blank selector would select everything.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
         match self.get(name)? {
             Some(value) if is_blank(value) => Err(BadQuery::bad_value(name, value, MISSING_VALUE)),
@@ -197,17 +201,19 @@ impl QueryString {
         }
     }
 
-    /// Returns the selected fields among the known ones: trimmed, case-insensitive, each once. For a client of Ironic
-    /// an empty name is ignored, as Ironic does.
+    /// Returns the fields that the parameter `fields` selects, each once, or `None` if the parameter is absent. Each
+    /// must be one of `known`. White space around a name and upper case are ignored, as is an empty name from a client
+    /// of Ironic.
     ///
     /// # Errors
-    /// [`BadQuery::BadValue`] for an unknown field, and for an empty name.
+    /// [`BadQuery::BadValue`] for an unknown field, and for an empty name from any other client.
     pub(crate) fn fields(
         &self,
         known: &'static BTreeSet<String>,
         is_ironic_client: bool,
     ) -> Result<Option<BTreeSet<&'static str>>, BadQuery> {
         if !is_ironic_client {
+            // Refuses an empty name.
             self.list("fields")?;
         }
         let mut values = self.get_all("fields").peekable();
@@ -216,15 +222,15 @@ impl QueryString {
         }
         let known_names = || known.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let names = values.flat_map(|text| text.split(',')).map(str::trim).filter(|name| !name.is_empty());
-        let read = |name: &str| {
+        let find_field = |name: &str| {
             let field = known.get(&name.to_ascii_lowercase()).map(String::as_str);
             field.ok_or_else(|| BadQuery::bad_value("fields", name, format!("the fields here are {}", known_names())))
         };
-        names.map(read).collect::<Result<_, _>>().map(Some)
+        names.map(find_field).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Returns an integer, if the parameter is present, in the syntax of integers in fields. `rule` describes the valid
-    /// values.
+    /// Returns an integer in the syntax of integer fields, or `None` if the parameter is absent. `rule` describes the
+    /// valid values in an error.
     ///
     /// # Errors
     /// [`BadQuery`].
@@ -233,7 +239,7 @@ impl QueryString {
         parse_integer(text).map(Some).ok_or_else(|| BadQuery::bad_value(name, text, rule))
     }
 
-    /// Returns a boolean, if the parameter is present, in all the spellings that Ironic accepts.
+    /// Returns a boolean in any spelling that Ironic accepts, or `None` if the parameter is absent.
     ///
     /// # Errors
     /// [`BadQuery`].
@@ -243,7 +249,7 @@ impl QueryString {
     }
 }
 
-/// The requested part of a list.
+/// The part of a list that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageQuery {
     /// Maximum number of rows.
@@ -257,7 +263,7 @@ pub(crate) struct PageQuery {
 }
 
 impl PageQuery {
-    /// The rule for valid limits.
+    /// The rule for valid values of `limit`, for an error.
     const LIMIT_RULE: &str = "it must be a whole number of at least 1, such as 50";
 
     /// Reads the parameters of a page.
@@ -278,22 +284,23 @@ impl PageQuery {
         Ok(Self { limit: limit.min(MAX_PAGE_ROWS), marker: text("marker")?, sort_key: text("sort_key")?, is_descending })
     }
 
-    /// Returns the URL of the next page if this page is full: `rows` is the number of its rows. The URL has every
-    /// parameter of the request, and `last`, the last row of this page, as marker.
-    pub(crate) fn next_link(&self, url: &str, parameters: &QueryString, rows: usize, last: Option<String>) -> Option<String> {
-        let last = last.filter(|_| rows == self.limit)?;
+    /// Returns the URL of the next page, or `None` if this page is not full. `rows` is the number of rows of this page,
+    /// and `last_row` the uuid of its last row, which is the marker of the next page. The URL repeats the other
+    /// parameters of the request.
+    pub(crate) fn next_link(&self, url: &str, parameters: &QueryString, rows: usize, last_row: Option<String>) -> Option<String> {
+        let last_row = last_row.filter(|_| rows == self.limit)?;
+        // The order without `sort_key` is that of the id.
         let key = self.sort_key.as_deref().unwrap_or("id");
         let direction = if self.is_descending { "desc" } else { "asc" };
         let mut link = format!("{url}?sort_key={}&sort_dir={direction}&", percent_encode(key));
-        for (name, value) in parameters.0.iter().filter(|(name, _)| !PAGE.contains(&name.as_str())) {
+        for (name, value) in parameters.0.iter().filter(|(name, _)| !PAGING_PARAMETERS.contains(&name.as_str())) {
             link.push_str(&format!("{}={}&", percent_encode(name), percent_encode(value)));
         }
-        Some(format!("{link}limit={}&marker={}", self.limit, percent_encode(&last)))
+        Some(format!("{link}limit={}&marker={}", self.limit, percent_encode(&last_row)))
     }
 }
 
-/// Percent-encodes all characters that would have a special meaning in a query. Commas are not encoded, as in Ironic's
-/// links.
+/// Percent-encodes each character that has a special meaning in a query. Commas are not encoded, as in Ironic's links.
 fn percent_encode(text: &str) -> PercentEncode<'_> {
     const ENCODE_SET: &AsciiSet =
         &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b',').remove(b':').remove(b'/').remove(b'@');
@@ -304,8 +311,12 @@ fn percent_encode(text: &str) -> PercentEncode<'_> {
 mod tests {
     use super::*;
 
+    /// Parses this query string for a list of nodes that has the parameters of a page, `traits` and `detail`.
     fn read(query: &str) -> Result<QueryString, BadQuery> {
-        QueryString::read(&format!("/v1/nodes?{query}").parse().unwrap(), QueryRule::Only(&[PAGE, &["traits", "detail"]]))
+        QueryString::read(
+            &format!("/v1/nodes?{query}").parse().unwrap(),
+            QueryRule::Only(&[PAGING_PARAMETERS, &["traits", "detail"]]),
+        )
     }
 
     #[test]
@@ -320,13 +331,13 @@ mod tests {
 
     #[test]
     fn x06_check_not_empty_allows_empty_value_only_for_ironic() {
-        let query = QueryRule::Only(&[PAGE, &["fields", "owner", "selector"]]);
+        let query = QueryRule::Only(&[PAGING_PARAMETERS, &["fields", "owner", "selector"]]);
         let names: BTreeSet<String> = ["name", "uuid"].map(str::to_owned).into();
         let known: &'static BTreeSet<String> = Box::leak(Box::new(names));
-        let read = |text: &str, is_of_ironic: bool| {
+        let read = |text: &str, is_ironic_client: bool| {
             let parameters = QueryString::read(&format!("/v1/nodes?{text}").parse().unwrap(), query)?;
-            parameters.check_not_empty(query, is_of_ironic)?;
-            parameters.fields(known, is_of_ironic)
+            parameters.check_not_empty(query, is_ironic_client)?;
+            parameters.fields(known, is_ironic_client)
         };
         for text in ["fields=", "fields=name,", "fields=,", "fields=name,,uuid", "fields=name&fields=", "owner=", "owner=+"] {
             assert!(read(text, false).is_err(), "{text}");
@@ -345,9 +356,9 @@ mod tests {
 
     #[test]
     fn read_rejects_unknown_parameter() {
-        let refused = read("bogus=1").unwrap_err();
+        let error = read("bogus=1").unwrap_err();
         assert_eq!(
-            refused.to_string(),
+            error.to_string(),
             "the query parameter \"bogus\" is unknown; this path has limit, marker, sort_key, sort_dir, traits, detail"
         );
         for query in ["limit=0", "limit=-1", "limit=x", "sort_dir=bad", "limit=1&limit=2"] {
@@ -373,6 +384,7 @@ mod tests {
         }
     }
 
+    /// The page is full, so there is a next page, which begins after the row `z`.
     #[test]
     fn next_link_keeps_all_parameters() {
         let parameters = read("traits=A,B&limit=2&marker=x&detail=true").unwrap();

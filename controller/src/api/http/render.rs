@@ -14,8 +14,8 @@ use super::request::{HandlerResult, HttpResponse, JSON, ResponseBody};
 use super::version::OpenStackApi;
 use crate::registry::budget::Share;
 
-/// Renders a handler's result as a response. The body holds its share of the memory budget until it is sent. `id` is
-/// the id of the request.
+/// Renders a handler's result as a response. `share` is the body's share of the memory budget, which is released when
+/// the body is sent. `id` is the id of the request. `service` is the `OpenStack` API whose format errors have, if any.
 pub(crate) fn render(
     outcome: HandlerResult,
     share: Option<Share>,
@@ -28,6 +28,7 @@ pub(crate) fn render(
         ResponseBody::JsonStream(pieces) => (body::stream_body(pieces), Some(JSON)),
         ResponseBody::FileStream(pieces) => (body::stream_body(pieces), BodyType::Bytes.media_types().first().copied()),
         ResponseBody::Events(events) => (body::event_body(events), BodyType::Events.media_types().first().copied()),
+        // `encode` has replaced every JSON body, so only an empty body is left here.
         ResponseBody::Empty | ResponseBody::Json(_) => (body::full_body(Bytes::new(), None), None),
     };
     let mut response = Response::new(body);
@@ -43,16 +44,16 @@ pub(crate) fn render(
     response
 }
 
-/// Returns the response for an error, with its status, its headers and the body in the format of the service. An error
-/// of the server is logged.
+/// Returns the response for an error: its status, its headers, and a body in the format of the `OpenStack` API
+/// `service`. Logs an error of the server.
 fn error_response(mut refusal: ApiError, id: &str, service: Option<OpenStackApi>) -> HttpResponse {
     refusal.request_id = Some(id.to_owned());
-    // Any client can cause this error as often as it likes, so it is not logged.
+    // Any client can cause `ServerBusy` any number of times, so it is not logged.
     if refusal.status() >= 500 && refusal.kind != ErrorType::ServerBusy {
         error!(request = id, reason = refusal.kind.name(), error = refusal.message; "request failed");
     }
     if service == Some(OpenStackApi::Baremetal) {
-        // Ironic's clients expect JSON within a string.
+        // Ironic's clients expect the error as JSON text within a string.
         let fault = if refusal.status() >= 500 { "Server" } else { "Client" };
         let inner = json!({"faultcode": fault, "faultstring": refusal.message, "debuginfo": null});
         refusal = refusal.extra("error_message", inner.to_string().into());
@@ -68,12 +69,12 @@ fn error_response(mut refusal: ApiError, id: &str, service: Option<OpenStackApi>
     reply
 }
 
-/// Returns the seconds after which the same request can be sent again, or `None` if a retry is useless, or if the first
-/// request may have had an effect.
+/// Returns the seconds after which the client can send the same request again. Returns `None` if a retry is useless, or
+/// if the first request may already have had an effect.
 fn retry_after_s(kind: ErrorType) -> Option<u32> {
     match kind {
         ErrorType::ServerBusy => Some(1),
-        // The service restarts after either error, and is back after this time.
+        // After these two errors the service restarts, and is available again after this time.
         ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some(10),
         _ => None,
     }
@@ -94,8 +95,8 @@ mod tests {
         ] {
             let name = refusal.kind.name();
             let response = render(Err(refusal), None, "req-1", None);
-            let told = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
-            assert_eq!(told, seconds, "{name}");
+            let retry_after = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
+            assert_eq!(retry_after, seconds, "{name}");
         }
     }
 }

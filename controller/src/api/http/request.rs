@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use stemma_core::name::is_blank;
 use stemma_core::ownership::Manager;
-use stemma_wire::endpoint::{DefaultFields, Endpoint, Minor, RouteHeader};
+use stemma_wire::endpoint::{DefaultFields, Endpoint, MinorVersion, RouteHeader};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::net::LOCAL_ADDRESS;
 use stemma_wire::serve::Peer;
@@ -24,10 +24,10 @@ use super::version::{IRONIC_VERSION, NegotiatedVersions, OPENSTACK_VERSION};
 use crate::records::request::StoredAnswer;
 use crate::registry::{Caller, Canceled, IdempotencyKey, Requester};
 
-/// Maximum size of a body, in bytes, except for a file: it must fit a release with all of its tasks.
+/// Maximum size of a body, in bytes, except for a file. A release with all of its tasks must fit.
 pub(crate) const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// The response header of a dry run with the number of hosts that the write reaches.
+/// The response header of a dry run with the number of hosts that the write affects.
 const HOSTS_HEADER: header::HeaderName = header::HeaderName::from_static("stemma-hosts");
 /// The response header of a dry run with the number of hosts whose task set changes.
 const TASK_SETS_HEADER: header::HeaderName = header::HeaderName::from_static("stemma-task-sets");
@@ -55,17 +55,17 @@ pub(crate) struct HttpRequest {
     pub headers: HeaderMap,
     /// The body, at most [`MAX_BODY_BYTES`].
     pub body: Bytes,
-    /// The requested versions.
+    /// The versions of Ironic's and Magnum's APIs that the request selects.
     pub versions: NegotiatedVersions,
-    /// The peer of the connection.
+    /// The other end of the connection, if it is known.
     pub peer: Option<Arc<Peer>>,
-    /// The caller.
+    /// The caller, with its rights.
     pub requester: Requester,
-    /// The id of the request in response and journal.
+    /// The id of the request, in the response and the journal.
     pub id: String,
-    /// The server's address as the client wrote it, such as `https://host:port`, for links.
+    /// The address of this server as the client wrote it, such as `https://host:port`. Links begin with it.
     pub base_url: String,
-    /// Set when no client waits for the response any more.
+    /// A flag that is set when no client waits for the response any more.
     pub canceled: Canceled,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct HttpResponse {
 pub(crate) enum ResponseBody {
     /// No body.
     Empty,
-    /// Plain text, or any other value as JSON.
+    /// A JSON value. A value that is text is sent as plain text.
     Json(Value),
     /// Encoded text or JSON, with its media type.
     Encoded(Bytes, &'static str),
@@ -109,12 +109,12 @@ pub(crate) struct FieldSelection {
 }
 
 impl FieldSelection {
-    /// Returns whether a field is shown. If the request selects no fields, all are shown if `all` is true, and else the
-    /// default fields of a list.
-    pub(crate) fn has(&self, field: &str, all: bool) -> bool {
+    /// Returns whether the response shows a field. If the request selects no fields, all fields are shown if
+    /// `shows_all` is true, and else the default fields of a list.
+    pub(crate) fn has(&self, field: &str, shows_all: bool) -> bool {
         match (&self.requested, self.list_default) {
-            (Some(named), _) => named.contains(field) || (self.has_links && field == "links"),
-            (None, Some(listed)) if !all => listed.contains(field, self.is_ironic_client),
+            (Some(requested), _) => requested.contains(field) || (self.has_links && field == "links"),
+            (None, Some(default_fields)) if !shows_all => default_fields.contains(field, self.is_ironic_client),
             (None, _) => true,
         }
     }
@@ -124,12 +124,13 @@ impl FieldSelection {
 pub(crate) type HandlerResult = Result<HttpResponse, ApiError>;
 
 impl HttpResponse {
-    /// Returns a body with status 200.
+    /// Returns a response with this body and status 200.
     pub(crate) fn ok(body: Value) -> Self {
         Self { status: StatusCode::OK, headers: HeaderMap::new(), body: ResponseBody::Json(body) }
     }
 
-    /// Returns JSON in pieces with status 200. If there is only one piece, it is sent with its length.
+    /// Returns a response with JSON in pieces and status 200. A single piece is sent as a whole, so that the response
+    /// has a length.
     pub(crate) fn stream(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
         let (first, second) = (pieces.next().unwrap_or_default(), pieces.next());
         let body = match second {
@@ -139,7 +140,7 @@ impl HttpResponse {
         Self { status: StatusCode::OK, headers: HeaderMap::new(), body }
     }
 
-    /// Returns the response with its body encoded.
+    /// Returns the response with its JSON body as bytes, and with the media type of the body.
     #[must_use]
     pub(crate) fn encode(self) -> Self {
         let body = match self.body {
@@ -154,12 +155,12 @@ impl HttpResponse {
         Self { body, ..self }
     }
 
-    /// Returns a stream of events with status 200.
+    /// Returns a response with a stream of events and status 200.
     pub(crate) fn events(events: Receiver<Bytes>) -> Self {
         Self { status: StatusCode::OK, headers: HeaderMap::new(), body: ResponseBody::Events(events) }
     }
 
-    /// Returns a response without a body.
+    /// Returns a response without a body and with this status.
     pub(crate) fn empty(status: StatusCode) -> Self {
         Self { status, headers: HeaderMap::new(), body: ResponseBody::Empty }
     }
@@ -172,6 +173,7 @@ impl HttpResponse {
         };
         let select = |row: &mut Value| {
             if let Value::Object(row) = row {
+                // `true`: if the request selects no fields, all of them are shown.
                 row.retain(|field, _| request.fields.has(field, true));
             }
         };
@@ -182,14 +184,15 @@ impl HttpResponse {
         self
     }
 
-    /// Returns the response with the object's version as `ETag`, for a later `If-Match`.
+    /// Returns the response with the object's `resource_version` as `ETag`. The client can send it back in `If-Match`.
     #[must_use]
     pub(crate) fn with_etag(mut self, resource_version: u64) -> Self {
         self.set_header(header::ETAG, &format!("\"{resource_version}\""));
         self
     }
 
-    /// Returns the response with the applied preference of the request.
+    /// Returns the response with the header that confirms the client's preference for a body, if the preference was
+    /// applied.
     #[must_use]
     pub(crate) fn with_preference(mut self, request: &HttpRequest) -> Self {
         if request.is_body_preferred() && !matches!(self.body, ResponseBody::Empty) {
@@ -198,24 +201,25 @@ impl HttpResponse {
         self
     }
 
-    /// Sets a header. A value that is not valid in a header is dropped.
+    /// Sets a header. Has no effect if the value is not valid in a header.
     pub(crate) fn set_header(&mut self, name: header::HeaderName, value: &str) {
         if let Ok(value) = header::HeaderValue::from_str(value) {
             self.headers.insert(name, value);
         }
     }
 
-    /// Returns the response of a write from its stored answer. The location in `answer` is a path. It follows
-    /// `base`, the address of this server as the client wrote it.
-    pub(crate) fn from_answer(answer: StoredAnswer, base: &str) -> Self {
+    /// Returns the response of a write from its stored answer. The location in `answer` is a path, which is appended to
+    /// `base_url`, the address of this server as the client wrote it.
+    pub(crate) fn from_answer(answer: StoredAnswer, base_url: &str) -> Self {
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
         let version = answer.body.get("resource_version").and_then(Value::as_u64);
         let body = if answer.body.is_null() { ResponseBody::Empty } else { ResponseBody::Json(answer.body) };
         let mut reply = Self { status, headers: HeaderMap::new(), body };
         if let Some(location) = &answer.location {
-            reply.set_header(header::LOCATION, &format!("{base}{location}"));
+            reply.set_header(header::LOCATION, &format!("{base_url}{location}"));
         }
         if let Some(warning) = &answer.warning {
+            // 299 is the code of a warning of any other kind (RFC 7234, section 5.5.7).
             reply.set_header(header::WARNING, &format!("299 stemma \"{}\"", quoted_string(warning)));
         }
         for (name, count) in [(HOSTS_HEADER, answer.hosts), (TASK_SETS_HEADER, answer.task_sets)] {
@@ -230,24 +234,24 @@ impl HttpResponse {
     }
 }
 
-/// Maximum length of a warning, in bytes. A client that refuses a longer header would lose the response of a completed
-/// write.
+/// Maximum length of the header with a warning, in bytes. If a client refused a longer header, it would lose the
+/// response of a completed write.
 const MAX_WARNING_BYTES: usize = 2048;
 
-/// Converts a text to the content of a quoted string in a header: only ASCII, without quotation marks and backslashes,
-/// and truncated at [`MAX_WARNING_BYTES`].
+/// Converts a text to the content of a quoted string in a header. It has only ASCII characters, no quotation marks and
+/// no backslashes. It is truncated at [`MAX_WARNING_BYTES`].
 fn quoted_string(text: &str) -> String {
-    let ascii = |c| match c {
+    let ascii = |character| match character {
         '"' | '\\' => '\'',
-        ' '..='~' => c,
+        ' '..='~' => character,
         _ => '?',
     };
-    let mut quoted: String = text.replace('…', "...").chars().map(ascii).collect();
-    if quoted.len() > MAX_WARNING_BYTES {
-        quoted.truncate(MAX_WARNING_BYTES - 3);
-        quoted.push_str("...");
+    let mut content: String = text.replace('…', "...").chars().map(ascii).collect();
+    if content.len() > MAX_WARNING_BYTES {
+        content.truncate(MAX_WARNING_BYTES - 3);
+        content.push_str("...");
     }
-    quoted
+    content
 }
 
 /// The formats of a PATCH body.
@@ -257,18 +261,18 @@ pub(crate) enum PatchKind {
     Json,
     /// A merge patch (RFC 7396).
     Merge,
-    /// Server-side apply of an object's maps: the body replaces what the manager applied to them before.
+    /// Server-side apply of an object's maps: the body replaces what the same manager applied to these maps before.
     Apply,
 }
 
 impl HttpRequest {
-    /// Returns a variable part of the path.
+    /// Returns a variable part of the path, or an empty text if the path has no part with this name.
     pub(crate) fn param(&self, name: &str) -> &str {
-        self.params.iter().find(|(n, _)| n == name).map_or("", |(_, value)| value)
+        self.params.iter().find(|(parameter, _)| parameter == name).map_or("", |(_, value)| value)
     }
 
-    /// Returns the URL without the query.
-    pub(crate) fn path(&self) -> String {
+    /// Returns the URL of the request without the query.
+    pub(crate) fn url(&self) -> String {
         format!("{}{}", self.base_url, self.uri.path().trim_end_matches('/'))
     }
 
@@ -290,7 +294,7 @@ impl HttpRequest {
         Ok(json::read_patch(&self.body, has_actions)?)
     }
 
-    /// Fails if the request has no JSON body.
+    /// Fails if the request has no body, or if its media type is not allowed for JSON.
     fn check_json(&self) -> Result<(), ApiError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Err(ApiError::new(ErrorType::RequestMalformed, "this request needs a JSON body, and has none"));
@@ -298,8 +302,8 @@ impl HttpRequest {
         self.check_media_type()
     }
 
-    /// Refuses the media types that a web page of another site can make a browser send without first asking this server
-    /// by a preflight request (S56).
+    /// Fails for a media type that a web page of another site can make a browser send without a preflight request to
+    /// this server (security property S56).
     fn check_media_type(&self) -> Result<(), ApiError> {
         let media_type = self.media_type().to_ascii_lowercase();
         if !matches!(&*media_type, "text/plain" | "application/x-www-form-urlencoded" | "multipart/form-data") {
@@ -309,7 +313,8 @@ impl HttpRequest {
         Err(ApiError::new(ErrorType::RequestMediaType, message))
     }
 
-    /// Returns the media type that the request declares, without parameters.
+    /// Returns the media type in the `Content-Type` header, without its parameters. Returns an empty text if there is
+    /// no such header.
     fn media_type(&self) -> String {
         let header = self.header_text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
         header.split(';').next().unwrap_or_default().trim().to_owned()
@@ -341,13 +346,13 @@ impl HttpRequest {
         match self.json()? {
             Value::Object(object) => Ok(object),
             other => {
-                let found: String = other.to_string().chars().take(64).collect();
-                Err(ApiError::new(ErrorType::RequestMalformed, format!("the body must be a JSON object, not {found}")))
+                let body_start: String = other.to_string().chars().take(64).collect();
+                Err(ApiError::new(ErrorType::RequestMalformed, format!("the body must be a JSON object, not {body_start}")))
             }
         }
     }
 
-    /// Fails if there is a body. An empty object or `null` counts as none (as Ironic).
+    /// Fails if there is a body. An empty object or `null` counts as no body, as in Ironic.
     ///
     /// # Errors
     /// [`ErrorType::RequestMalformed`].
@@ -358,11 +363,11 @@ impl HttpRequest {
         match self.json()? {
             Value::Null => Ok(()),
             Value::Object(object) if object.is_empty() => Ok(()),
-            _ => Err(ApiError::new(ErrorType::RequestMalformed, "this request takes no body")),
+            _ => Err(ApiError::new(ErrorType::RequestMalformed, "this request must not have a body")),
         }
     }
 
-    /// Returns the format of this patch. `OpenStack`'s clients send JSON patches as plain JSON.
+    /// Returns the format of this patch, from its media type. `OpenStack`'s clients send a JSON patch as plain JSON.
     ///
     /// # Errors
     /// [`ErrorType::RequestMediaType`].
@@ -380,7 +385,8 @@ impl HttpRequest {
         }
     }
 
-    /// Returns the revision that the object must have according to `If-Match`, or `None` if any revision will do.
+    /// Returns the revision that the object must have, from the `If-Match` header. Returns `None` if there is no such
+    /// header or it is `*`, so that any revision is accepted.
     ///
     /// # Errors
     /// [`ErrorType::RequestMalformed`] for a tag that this server cannot have sent.
@@ -389,48 +395,50 @@ impl HttpRequest {
         if tag.trim() == "*" {
             return Ok(None);
         }
+        // A weak tag (`W/"5"`) has the same number as a strong one (`"5"`).
         let number = tag.trim().trim_start_matches("W/").trim_matches('"').parse();
-        let refused = |_| {
+        let invalid_tag = |_| {
             ApiError::new(ErrorType::RequestMalformed, format!("If-Match {} is not a tag that a response can have", quote(&tag)))
         };
-        number.map(Some).map_err(refused)
+        number.map(Some).map_err(invalid_tag)
     }
 
-    /// Returns a header as text. The endpoint table must list the header for the endpoint of this request.
+    /// Returns a header as text, or `None` if it is absent. The endpoint table must list the header for this endpoint.
     pub(crate) fn header(&self, header: RouteHeader) -> Option<String> {
         debug_assert!(self.endpoint.route().headers.contains(&header), "{:?} reads {header:?}", self.endpoint);
         self.header_text(header.name())
     }
 
-    /// Returns a header as text, also one that the endpoint table does not list.
+    /// Returns a header as text, or `None` if it is absent. The endpoint table need not list the header.
     pub(crate) fn header_text(&self, name: &str) -> Option<String> {
         self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
     }
 
-    /// Returns whether the request comes from a client of `OpenStack`. These send a version header, except for
-    /// Glance's, which has its own paths.
+    /// Returns whether the request is from a client of `OpenStack`. Such a client sends a version header, except for a
+    /// client of Glance, which is recognized by its paths.
     pub(crate) fn is_openstack_client(&self) -> bool {
         let is_glance_path = self.uri.path().starts_with("/v2/");
         is_glance_path || [IRONIC_VERSION, OPENSTACK_VERSION].iter().any(|name| self.headers.contains_key(*name))
     }
 
-    /// Returns whether a write whose response has no body shall return what it changed.
+    /// Returns whether the client prefers that the response of a write contains the changed object.
     pub(crate) fn is_body_preferred(&self) -> bool {
         prefer::is_representation_preferred(&self.headers)
     }
 
     /// Returns the requested minor version of Magnum's API.
-    pub(crate) fn magnum_version(&self) -> Minor {
+    pub(crate) fn magnum_version(&self) -> MinorVersion {
         self.versions.container_infra
     }
 
     /// Returns the requested minor version of Ironic's API.
-    pub(crate) fn ironic_version(&self) -> Minor {
+    pub(crate) fn ironic_version(&self) -> MinorVersion {
         self.versions.baremetal
     }
 
-    /// Returns the caller of a write, with its manager, its reason and its idempotency key. Without `manager` the name
-    /// of the principal is the manager. A dry run has no idempotency key, because it stores no answer.
+    /// Returns the caller of a write, with its manager, its reason and its idempotency key. Without the parameter
+    /// `manager`, the name of the principal is the manager. A dry run has no idempotency key, because it stores no
+    /// answer.
     ///
     /// # Errors
     /// The manager, the reason or the `Idempotency-Key` is invalid.
@@ -438,7 +446,7 @@ impl HttpRequest {
         let parameter = self.query.get("manager")?.map(Manager::new_visible);
         let manager = parameter
             .unwrap_or_else(|| Manager::new(self.principal_name()))
-            .map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
+            .map_err(|error| ApiError::new(ErrorType::RequestQuery, error.to_string()).field("manager"))?;
         Ok(Caller {
             manager,
             address: self.client_address(),
@@ -455,18 +463,19 @@ impl HttpRequest {
     /// characters.
     fn reason(&self) -> Result<Option<String>, ApiError> {
         let Some(reason) = self.headers.get("stemma-reason") else { return Ok(None) };
-        let refused = |what: &str| {
-            let message = format!("the header Stemma-Reason {what}; nothing was changed");
+        let invalid_header = |problem: &str| {
+            let message = format!("the header Stemma-Reason {problem}; nothing was changed");
             ApiError::new(ErrorType::RequestMalformed, message).detail("give a reason in UTF-8, or omit the header")
         };
-        let reason = std::str::from_utf8(reason.as_bytes()).map_err(|_| refused("is not UTF-8"))?;
+        let reason = std::str::from_utf8(reason.as_bytes()).map_err(|_| invalid_header("is not UTF-8"))?;
         if is_blank(reason) {
-            return Err(refused("is blank"));
+            return Err(invalid_header("is blank"));
         }
         Ok(Some(reason.chars().take(512).collect()))
     }
 
-    /// Returns the address of the client.
+    /// Returns the address of the client for the audit, `unix` for the local socket, or an empty text if it is not
+    /// known.
     fn client_address(&self) -> String {
         match self.peer.as_ref().map(|peer| peer.address) {
             None => String::new(),
@@ -484,12 +493,13 @@ impl HttpRequest {
     /// whether a later request with the same key is a repetition of this one.
     fn idempotency_key(&self) -> Result<Option<IdempotencyKey>, ApiError> {
         let Some(key) = self.header_text("idempotency-key") else { return Ok(None) };
-        let refused =
+        let invalid_key =
             |_| ApiError::new(ErrorType::RequestMalformed, format!("the Idempotency-Key {} is not a UUID", quote(&key)));
-        let id: Uuid = key.trim().trim_matches('"').parse().map_err(refused)?;
+        let id: Uuid = key.trim().trim_matches('"').parse().map_err(invalid_key)?;
         let mut hash = Sha256::new();
         for part in [self.method.as_str(), self.uri.path(), self.uri.query().unwrap_or_default()] {
             hash.update(part.as_bytes());
+            // A zero byte ends each part, so that the same text split in another way has another hash.
             hash.update([0]);
         }
         hash.update(&self.body);
@@ -502,6 +512,7 @@ impl HttpRequest {
 mod tests {
     use super::*;
 
+    /// The first answer has the numbers of hosts and of task sets, and the second one has neither number.
     #[test]
     fn y09_from_answer_sets_host_and_task_set_headers_when_counted() {
         let reply =
@@ -517,7 +528,7 @@ mod tests {
         let reply = HttpResponse::from_answer(answer, "");
         assert_eq!(reply.headers.get(header::WARNING).unwrap(), "299 stemma \"label 'caf?' ...\"");
         let answer = StoredAnswer { warning: Some("ü".repeat(100_000)), ..StoredAnswer::empty(200) };
-        let warned = HttpResponse::from_answer(answer, "").headers.get(header::WARNING).unwrap().len();
-        assert_eq!(warned, "299 stemma \"\"".len() + MAX_WARNING_BYTES);
+        let header_length = HttpResponse::from_answer(answer, "").headers.get(header::WARNING).unwrap().len();
+        assert_eq!(header_length, "299 stemma \"\"".len() + MAX_WARNING_BYTES);
     }
 }

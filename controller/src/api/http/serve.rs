@@ -1,5 +1,5 @@
-//! Turns a request on the wire into a response: authentication, routing, body and headers. All refusals that precede a
-//! handler are made here.
+//! Turns an HTTP request into a response: authentication, routing, body and headers. A request that is refused before a
+//! handler runs is refused here.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,9 @@ use hyper::body::Body as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method as HttpMethod, Response, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
-use stemma_wire::endpoint::{BodyType, Endpoint, Method, MinVersion, Route, RouteMatch, SocketKind, field_min_version, find};
+use stemma_wire::endpoint::{
+    BodyType, Endpoint, Method, MinVersion, Route, RouteMatch, SocketKind, field_min_version, find_route,
+};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, RejectionCounter};
 use uuid::Uuid;
@@ -27,13 +29,14 @@ use crate::blobs;
 use crate::registry::budget::Share;
 use crate::registry::{Canceled, Requester};
 
-/// How a listener authenticates callers, and which requests it accepts.
+/// The way in which a listener authenticates callers, with the requests that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerAuth {
     /// TLS: the caller is identified by its client certificate or by a token.
     Certificates,
     /// Plain HTTP on a loopback address, for development and tests. Every caller is admin, so a request that a web page
-    /// made the browser send is refused: `Host` must be a loopback name, `Origin` absent or equal.
+    /// made the browser send is refused: the header `Host` must be a loopback name, and `Origin` must be absent or name
+    /// this server.
     Loopback,
     /// A Unix socket that only root can open. Every caller is admin.
     Root,
@@ -47,7 +50,7 @@ pub(crate) trait RequestHandler: Send + Sync {
     fn rejections(&self) -> &RejectionCounter;
     /// Returns the limits on the memory that clients use.
     fn budgets(&self) -> &Budgets;
-    /// Returns the caller, or `None` for an anonymous one.
+    /// Returns the caller, or `None` for an anonymous caller.
     fn authenticate(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Requester>, AuthFailure>;
     /// Fails if the caller's credential or rights have changed since the request began.
     fn recheck(&self, requester: &Requester) -> Result<(), ApiError>;
@@ -55,7 +58,8 @@ pub(crate) trait RequestHandler: Send + Sync {
     fn call(self: Arc<Self>, endpoint: Endpoint, request: HttpRequest) -> impl Future<Output = HandlerResult> + Send;
 }
 
-/// Returns the response to one request. An error becomes a response too.
+/// Returns the response to one request. An error becomes a response too. A HEAD request is handled as GET, and the body
+/// of the response is removed.
 pub(crate) async fn respond<A, B>(api: Arc<A>, peer: Option<Arc<Peer>>, request: hyper::Request<B>) -> Response<BoxedBody>
 where
     A: RequestHandler,
@@ -68,17 +72,18 @@ where
     let versions = negotiate(parts.uri.path(), &parts.headers);
     let is_head = parts.method == HttpMethod::HEAD;
     let method = if is_head { HttpMethod::GET } else { parts.method };
-    let who = api.authenticate(peer.as_deref(), &parts.headers);
-    let principal = match &who {
-        Ok(who) => who.as_ref().map(|who| (who.name.clone(), who.uuid)),
+    let caller = api.authenticate(peer.as_deref(), &parts.headers);
+    // The name and uuid for the audit, also if the credentials are invalid.
+    let principal = match &caller {
+        Ok(caller) => caller.as_ref().map(|caller| (caller.name.clone(), caller.uuid)),
         Err(failure) => Some((failure.name.clone(), failure.uuid)),
     };
-    let requester = who.as_ref().ok().cloned().flatten();
+    let requester = caller.as_ref().ok().cloned().flatten();
     let outcome = match &versions {
-        Err(refused) => Err(not_acceptable(refused)),
+        Err(version_error) => Err(not_acceptable(version_error)),
         Ok(versions) => {
             let head = RequestHead { id: &id, method: &method, uri: &parts.uri, headers: &parts.headers, versions: *versions };
-            head.respond(&api, who, peer.clone(), body).await
+            head.respond(&api, caller, peer.clone(), body).await
         }
     };
     let is_write = method != HttpMethod::GET;
@@ -94,13 +99,13 @@ where
     let mut response = render(outcome, share, &id, service);
     match &versions {
         Ok(versions) => versions.write_headers(response.headers_mut()),
-        Err(refused) => refused.write_headers(response.headers_mut()),
+        Err(version_error) => version_error.write_headers(response.headers_mut()),
     }
     if is_head { without_body(response) } else { response }
 }
 
-/// Reserves memory for the body of a response, and returns both. Responses to anonymous callers are small, so no memory
-/// is reserved for them.
+/// Encodes a response and reserves memory for its body. Returns the response with the share of memory, which is
+/// released when the share is dropped. Responses to anonymous callers are small, so no memory is reserved for them.
 fn with_budget(
     budgets: &Budgets,
     requester: Option<&Requester>,
@@ -109,7 +114,7 @@ fn with_budget(
 ) -> Result<(HttpResponse, Option<Share>), ApiError> {
     let reply = reply.encode();
     let share = match (&reply.body, requester) {
-        (ResponseBody::Encoded(text, _), Some(who)) => budgets.admit_response(who, text.len(), is_write)?,
+        (ResponseBody::Encoded(text, _), Some(caller)) => budgets.admit_response(caller, text.len(), is_write)?,
         _ => None,
     };
     Ok((reply, share))
@@ -125,8 +130,8 @@ fn without_body(response: Response<BoxedBody>) -> Response<BoxedBody> {
     response
 }
 
-/// Prefixes the message of an error on Glance's paths with the status. Glance's client prints only the message, and
-/// Glance's own messages have that prefix.
+/// Prefixes the message of an error with the HTTP status, if the path belongs to Glance's API (`OpenStack`'s image
+/// service). Glance's client prints only the message, and Glance's own messages have that prefix.
 fn adapt_to_glance(refusal: ApiError, path: &str) -> ApiError {
     if !path.starts_with("/v2/") {
         return refusal;
@@ -135,8 +140,8 @@ fn adapt_to_glance(refusal: ApiError, path: &str) -> ApiError {
     ApiError { message: format!("{status}: {}", refusal.message), ..refusal }
 }
 
-/// Counts an error that is a refusal by a rule of access, or that a suspicious path caused. If the caller is known, the
-/// refusal is also recorded for the audit.
+/// Counts an error if an access rule refused the request, or if the path looks like an attack. If the caller is known,
+/// the refusal is also recorded for the audit.
 fn record_refusal(
     api: &impl RequestHandler,
     peer: Option<&Peer>,
@@ -150,8 +155,8 @@ fn record_refusal(
     }
     let reason = refusal.kind.name();
     api.rejections().record(reason, peer.map(|peer| peer.address.ip()));
-    // On the plain listener any web page may have made the browser send this request, so the refusal is not recorded
-    // as the caller's.
+    // On the plain HTTP listener, a web page may have made the caller's browser send this request. Then the refusal is
+    // not recorded under the caller's name.
     let may_be_forged = matches!(refusal.kind, ErrorType::RequestHost | ErrorType::RequestOrigin);
     let principal = principal.filter(|_| api.listener_auth() != ListenerAuth::Loopback || !may_be_forged);
     if let (Some(peer), Some((name, uuid))) = (peer, principal) {
@@ -159,13 +164,14 @@ fn record_refusal(
     }
 }
 
-/// Returns whether a path has a segment that no client of ours sends, such as an id that is itself a path (S54).
+/// Returns whether a path has a segment that Stemma's clients never send, such as an id that is itself a path (security
+/// property S54).
 fn has_path_in_segment(path: &str) -> bool {
     let has_path = |text: String| matches!(text.as_str(), "." | "..") || text.contains(['/', '\\']);
     path.split('/').any(|segment| decode_segment(segment).map_or(true, has_path))
 }
 
-/// A request whose head was read.
+/// A request without its body, which is read later.
 struct RequestHead<'a> {
     id: &'a str,
     method: &'a HttpMethod,
@@ -180,7 +186,7 @@ impl RequestHead<'_> {
     async fn respond<A, B>(
         &self,
         api: &Arc<A>,
-        who: Result<Option<Requester>, AuthFailure>,
+        caller: Result<Option<Requester>, AuthFailure>,
         peer: Option<Arc<Peer>>,
         body: B,
     ) -> HandlerResult
@@ -195,34 +201,34 @@ impl RequestHead<'_> {
         if self.versions.upstream == Some(OpenStackApi::Baremetal) {
             self.check_accept()?;
         }
-        let who = authorize(endpoint, who)?;
+        let caller = authorize(endpoint, caller)?;
         let route = endpoint.route();
-        if let Some(since) = route.min_version.filter(|since| self.versions.is_before(since)) {
-            return Err(since.refuse());
+        if let Some(min_version) = route.min_version.filter(|min_version| self.versions.is_before(min_version)) {
+            return Err(min_version.version_error());
         }
         let base = format!("{}://{host}", if api.listener_auth() == ListenerAuth::Certificates { "https" } else { "http" });
-        let mut request = self.read_request(endpoint, path, (who, peer), base)?;
+        let mut request = self.read_request(endpoint, path, (caller, peer), base)?;
         let is_blob = route.request == BodyType::Bytes;
-        let max = if is_blob { blobs::MAX_BYTES } else { MAX_BODY_BYTES };
+        let max_bytes = if is_blob { blobs::MAX_BYTES } else { MAX_BODY_BYTES };
         let budgets = api.budgets();
-        let incoming = budgets.admit_body(&request.requester, max_body_bytes(&body, max), is_blob).await?;
-        request.body = read_with_share(body, max, incoming.as_ref()).await?;
+        let body_share = budgets.admit_body(&request.requester, max_body_bytes(&body, max_bytes), is_blob).await?;
+        request.body = read_with_share(body, max_bytes, body_share.as_ref()).await?;
         check_delete_body(route, &request.body)?;
-        let deciding = if is_blob { None } else { budgets.admit_decision(&request.requester, &request.body).await? };
-        // The body counts as incoming until it counts as being decided. A file body counts as incoming until it is
-        // stored.
-        let blob_share = incoming.filter(|_| is_blob);
+        let decision_share = if is_blob { None } else { budgets.admit_decision(&request.requester, &request.body).await? };
+        // From here on, `decision_share` counts the memory of the body. A file body has no decision, so `body_share`
+        // counts its memory until the file is stored.
+        let blob_share = body_share.filter(|_| is_blob);
         if !self.is_read() {
             budgets.check_reads_responses(&request.requester)?;
         }
-        // The client can take any time to send its body, so the caller is checked again.
+        // The client may have needed much time to send the body, so the rights of the caller are checked again.
         api.recheck(&request.requester)?;
         let outcome = Box::pin(Arc::clone(api).call(endpoint, request)).await;
-        drop((blob_share, deciding));
+        drop((blob_share, decision_share));
         outcome
     }
 
-    /// Builds the request that the handler gets, with an empty body: the body is read later.
+    /// Returns the request for the handler, with an empty body. The body is read later.
     fn read_request(
         &self,
         endpoint: Endpoint,
@@ -253,23 +259,24 @@ impl RequestHead<'_> {
         })
     }
 
-    /// Returns whether a client of Ironic calls Ironic's API.
+    /// Returns whether a client of Ironic (`OpenStack`'s bare-metal service) calls Ironic's API.
     fn is_ironic_client(&self) -> bool {
         self.versions.is_ironic_client && self.versions.upstream == Some(OpenStackApi::Baremetal)
     }
 
-    /// Returns the fields that a request selects. Fails if the client's version is older than a parameter or field of
-    /// the query.
+    /// Returns the fields that a request selects. Fails if the query has a parameter or a field that is newer than the
+    /// client's API version.
     fn field_selection(&self, endpoint: Endpoint, query: &QueryString) -> Result<FieldSelection, ApiError> {
-        let is_newer = |since: &&'static MinVersion| self.versions.is_before(since);
+        let is_newer = |min_version: &&'static MinVersion| self.versions.is_before(min_version);
         for (name, _) in query.pairs() {
-            if let Some(since) = endpoint.parameter_min_version(name).filter(is_newer) {
-                return Err(since.refuse().field(name));
+            if let Some(min_version) = endpoint.parameter_min_version(name).filter(is_newer) {
+                return Err(min_version.version_error().field(name));
             }
         }
-        let known = endpoint.selectable_fields();
-        let requested = known.map(|known| query.fields(&known.names, self.is_ironic_client())).transpose()?.flatten();
+        let fields = endpoint.selectable_fields();
+        let requested = fields.map(|fields| query.fields(&fields.names, self.is_ironic_client())).transpose()?.flatten();
         let is_ironic = self.versions.upstream == Some(OpenStackApi::Baremetal);
+        // Only fields of Ironic's objects have a minimum version.
         let is_newer = |name: &&&str| is_ironic && self.versions.baremetal < field_min_version(name);
         match requested.iter().flatten().find(is_newer) {
             Some(name) => {
@@ -288,14 +295,15 @@ impl RequestHead<'_> {
         }
     }
 
-    /// Returns the server's address as the client wrote it: the header `Host`, or the authority of the URI.
+    /// Returns the server's address as the client wrote it: the header `Host`, or the authority of the URI. Fails if
+    /// the request has neither.
     fn host(&self) -> Result<String, ApiError> {
         let header = self.headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let host = header.or_else(|| self.uri.authority().map(hyper::http::uri::Authority::as_str));
         host.map(str::to_owned).ok_or_else(|| ApiError::new(ErrorType::RequestHost, ErrorType::RequestHost.title()))
     }
 
-    /// Refuses a request that a page of another site may have sent.
+    /// Refuses a request that a page of another site may have sent. A listener with certificates checks only writes.
     fn check_cross_site(&self, auth: ListenerAuth, host: &str) -> Result<(), ApiError> {
         match auth {
             ListenerAuth::Loopback => self.check_loopback(host),
@@ -305,19 +313,23 @@ impl RequestHead<'_> {
         }
     }
 
-    /// Fails if `Host` is not a loopback name, or if the request comes from a page of another origin (S55, S56, S75).
+    /// Fails if `Host` is not a loopback name, or if the request comes from a page of another origin (security
+    /// properties S55, S56 and S75).
     fn check_loopback(&self, host: &str) -> Result<(), ApiError> {
+        // The text after the last colon is a port if it has only digits. In `[::1]` it does not.
         let name =
             host.rsplit_once(':').map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
-        // The name is parsed as an address. To compare its prefix is not enough: anybody can own `127.example.net`.
-        let loopback = name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback());
-        if !matches!(name, "localhost" | "[::1]") && !loopback {
+        // The name is parsed as an address. A comparison of its prefix is not enough, because anybody can own
+        // `127.example.net`.
+        let is_loopback = name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback());
+        if !matches!(name, "localhost" | "[::1]") && !is_loopback {
             return Err(ApiError::new(ErrorType::RequestHost, ErrorType::RequestHost.title()));
         }
         self.check_origin("http", host)
     }
 
-    /// Refuses a write that a page of another site made a browser send with its user's certificate (S56).
+    /// Fails if the browser states that a page of another site caused this write. The browser would send such a write
+    /// with the certificate of its user (security property S56).
     fn check_same_site(&self, host: &str) -> Result<(), ApiError> {
         let mut sites = self.headers.get_all("sec-fetch-site").iter();
         if sites.all(|site| matches!(site.as_bytes(), b"same-origin" | b"none")) {
@@ -326,7 +338,7 @@ impl RequestHead<'_> {
         Err(ApiError::new(ErrorType::RequestOrigin, ErrorType::RequestOrigin.title()))
     }
 
-    /// Fails if `Origin` is neither absent nor this server's own.
+    /// Fails if the request has a header `Origin` other than this server's own origin.
     fn check_origin(&self, scheme: &str, host: &str) -> Result<(), ApiError> {
         let expected = format!("{scheme}://{host}");
         if self.headers.get_all(header::ORIGIN).iter().all(|origin| origin.as_bytes() == expected.as_bytes()) {
@@ -335,35 +347,38 @@ impl RequestHead<'_> {
         Err(ApiError::new(ErrorType::RequestOrigin, ErrorType::RequestOrigin.title()))
     }
 
+    /// Returns whether the request only reads. A HEAD request was changed to GET before.
     fn is_read(&self) -> bool {
         *self.method == HttpMethod::GET
     }
 
-    /// Fails if the client does not accept JSON, the only format of Ironic's responses.
+    /// Fails if the client does not accept JSON, the only format of Ironic's responses. Without a header `Accept`, the
+    /// client accepts every format.
     fn check_accept(&self) -> Result<(), ApiError> {
         let Some(accept) = self.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()) else {
             return Ok(());
         };
-        let media_types = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
-        if media_types.into_iter().any(|kind| matches!(kind, "" | "*/*" | "application/*" | "application/json")) {
+        let media_types = accept.split(',').map(|media_type| media_type.split(';').next().unwrap_or_default().trim());
+        if media_types.into_iter().any(|media_type| matches!(media_type, "" | "*/*" | "application/*" | "application/json")) {
             return Ok(());
         }
         Err(ApiError::new(ErrorType::RequestNotAcceptable, "responses are application/json here"))
     }
 
-    /// Returns the endpoint of the request, and the variable parts of the path, decoded. Fails if the path is unknown,
-    /// or has no such method.
+    /// Returns the endpoint of the request with the variable parts of the path, decoded. Fails if the path is unknown,
+    /// or if it does not allow the method.
     fn route(&self) -> Result<(Endpoint, Vec<(String, String)>), ApiError> {
         let path = self.uri.path();
         let is_baremetal = OpenStackApi::from_path(path) == Some(OpenStackApi::Baremetal);
-        match find(SocketKind::Admin, self.method.as_str(), path) {
+        match find_route(SocketKind::Admin, self.method.as_str(), path) {
             RouteMatch::Route(endpoint, values) => {
                 let names = endpoint.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
                 let decoded: Result<Vec<_>, ApiError> =
                     names.zip(values).map(|(name, value)| Ok((name.to_owned(), decode_segment(value)?))).collect();
                 Ok((endpoint, decoded?))
             }
-            // Ironic reads the part after a node as the name of a field, and its clients expect the error of that.
+            // Ironic reads the part of the path after a node's id as a field name. Its clients expect the error for an
+            // unknown field.
             RouteMatch::NotFound if is_baremetal && path.trim_end_matches('/').ends_with("/detail") => {
                 Err(ApiError::new(ErrorType::FieldInvalid, "a node has no field of that name"))
             }
@@ -377,8 +392,8 @@ impl RequestHead<'_> {
     }
 }
 
-/// Refuses a deletion with a body if its endpoint reads none. A caller that lists in the body what to delete would lose
-/// everything.
+/// Refuses a deletion with a body if its endpoint reads no body. A caller that lists in the body what to delete would
+/// otherwise delete everything that the path names. An empty JSON body is accepted.
 fn check_delete_body(route: &Route, body: &[u8]) -> Result<(), ApiError> {
     let is_empty = matches!(body.trim_ascii(), b"" | b"null" | b"{}");
     if route.method != Method::Delete || route.request != BodyType::Nothing || is_empty {
@@ -391,20 +406,20 @@ fn check_delete_body(route: &Route, body: &[u8]) -> Result<(), ApiError> {
 
 /// Returns the largest possible size of a body before it is read: the exact length that the body reports, else the
 /// limit. The headers are not used, because they lack the length of a body that arrived together with its head.
-fn max_body_bytes(body: &impl HttpBody, max: usize) -> usize {
+fn max_body_bytes(body: &impl HttpBody, limit: usize) -> usize {
     let length = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
-    length.unwrap_or(max).min(max)
+    length.unwrap_or(limit).min(limit)
 }
 
-/// Reads the complete body, unless another caller needs its memory before it is complete.
-async fn read_with_share<B>(body: B, max: usize, share: Option<&Share>) -> Result<Bytes, ApiError>
+/// Reads the complete body. Fails if another caller needs the memory that `share` reserves before the body is complete.
+async fn read_with_share<B>(body: B, max_bytes: usize, share: Option<&Share>) -> Result<Bytes, ApiError>
 where
     B: HttpBody<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
-    let Some(share) = share else { return read_body(body, max).await };
+    let Some(share) = share else { return read_body(body, max_bytes).await };
     tokio::select! {
-        body = read_body(body, max) => body,
+        body = read_body(body, max_bytes) => body,
         () = share.wait_for_yield() => {
             let message = "the body arrived too slowly, and other requests need its memory; nothing was changed, send it again";
             Err(ApiError::new(ErrorType::ServerBusy, message))
@@ -412,35 +427,36 @@ where
     }
 }
 
-/// Reads the complete body.
-async fn read_body<B>(body: B, most: usize) -> Result<Bytes, ApiError>
+/// Reads the complete body. Fails if the body is incomplete or larger than `max_bytes`.
+async fn read_body<B>(body: B, max_bytes: usize) -> Result<Bytes, ApiError>
 where
     B: HttpBody<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
-    match Limited::new(Box::pin(body), most).collect().await {
+    match Limited::new(Box::pin(body), max_bytes).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(failure) if failure.is::<http_body_util::LengthLimitError>() => {
-            Err(ApiError::new(ErrorType::RequestTooLarge, format!("the body is larger than the maximum of {most} bytes")))
+            Err(ApiError::new(ErrorType::RequestTooLarge, format!("the body is larger than the maximum of {max_bytes} bytes")))
         }
         Err(_) => Err(ApiError::new(ErrorType::RequestMalformed, "the body is incomplete")),
     }
 }
 
-/// Decodes one segment of a path. Control characters are refused. Whether the text is a valid name is checked by the
-/// handler.
+/// Decodes one segment of a path. Fails if an escape is invalid, or if the text is not UTF-8 or has control characters.
+/// The handler checks whether the text is a valid name.
 fn decode_segment(segment: &str) -> Result<String, ApiError> {
-    let refused = || ApiError::new(ErrorType::RequestMalformed, "a segment of the path can't be decoded");
+    let decode_error = || ApiError::new(ErrorType::RequestMalformed, "a segment of the path can't be decoded");
     let is_escape = |rest: &[u8]| rest.len() >= 2 && rest[..2].iter().all(u8::is_ascii_hexdigit);
     if !segment.as_bytes().split(|byte| *byte == b'%').skip(1).all(is_escape) {
-        return Err(refused());
+        return Err(decode_error());
     }
-    let text = percent_decode_str(segment).decode_utf8().map_err(|_| refused())?.into_owned();
-    if text.chars().any(char::is_control) { Err(refused()) } else { Ok(text) }
+    let text = percent_decode_str(segment).decode_utf8().map_err(|_| decode_error())?.into_owned();
+    if text.chars().any(char::is_control) { Err(decode_error()) } else { Ok(text) }
 }
 
-fn not_acceptable(refused: &NotAcceptable) -> ApiError {
-    ApiError::new(ErrorType::RequestNotAcceptable, refused.to_string())
+/// Returns the error for a version that this server does not offer (406).
+fn not_acceptable(version_error: &NotAcceptable) -> ApiError {
+    ApiError::new(ErrorType::RequestNotAcceptable, version_error.to_string())
 }
 
 /// A future that resolves to the response.

@@ -1,4 +1,5 @@
-//! Microversions: which versions the clients of Ironic and Magnum request, and the headers of the response.
+//! Microversions: which versions the clients of Ironic (`OpenStack`'s bare-metal API) and Magnum (`OpenStack`'s cluster
+//! API) request, and the headers of the response.
 //!
 //! Ironic and Magnum negotiate the version by headers. Their clients give up without the response headers that they
 //! expect, so these headers are built here, once, for every route. If the request has no version header, the newest
@@ -7,7 +8,7 @@
 
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
-use stemma_wire::endpoint::{MinVersion, Minor};
+use stemma_wire::endpoint::{MinVersion, MinorVersion};
 
 /// An upstream API that Stemma serves in addition to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +25,14 @@ pub(crate) struct NegotiatedVersions {
     /// The service that the path belongs to. `None` for the version documents and for Stemma's own API.
     pub upstream: Option<OpenStackApi>,
     /// Ironic's minor version.
-    pub baremetal: Minor,
+    pub baremetal: MinorVersion,
     /// Magnum's minor version.
-    pub container_infra: Minor,
+    pub container_infra: MinorVersion,
     /// True if the request has a version header for Ironic, as Ironic's clients send.
     pub is_ironic_client: bool,
 }
 
-/// The requested version is not offered, or is not a version.
+/// The error for a requested version that is not offered, or that is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotAcceptable {
     /// The version is outside the offered range.
@@ -47,25 +48,26 @@ pub(crate) enum NotAcceptable {
     Malformed {
         /// The name of the header.
         header: &'static str,
-        /// Its text, truncated.
+        /// The text of the header, truncated.
         text: String,
-        /// A valid value.
+        /// A valid value of the header.
         example: &'static str,
     },
 }
 
-/// The header of Ironic's clients.
+/// The name of the version header of Ironic's clients.
 pub(crate) const IRONIC_VERSION: &str = "x-openstack-ironic-api-version";
-/// The header of Magnum's clients, and of Ironic's newer ones.
+/// The name of the version header of Magnum's clients, and of Ironic's newer clients.
 pub(crate) const OPENSTACK_VERSION: &str = "openstack-api-version";
+/// The names of Magnum in a version header.
 const MAGNUM_NAMES: [&str; 3] = ["container-infra", "container-infrastructure", "container-infrastructure-management"];
 
 impl OpenStackApi {
-    /// Returns the oldest and the newest minor version.
-    pub(crate) const fn version_range(self) -> (Minor, Minor) {
+    /// Returns the oldest and the newest minor version that Stemma offers of this API.
+    pub(crate) const fn version_range(self) -> (MinorVersion, MinorVersion) {
         match self {
-            Self::Baremetal => (Minor(1), Minor(115)),
-            Self::ContainerInfra => (Minor(1), Minor(14)),
+            Self::Baremetal => (MinorVersion(1), MinorVersion(115)),
+            Self::ContainerInfra => (MinorVersion(1), MinorVersion(14)),
         }
     }
 
@@ -83,6 +85,7 @@ impl OpenStackApi {
         versions.split(',').filter_map(|entry| entry.trim().split_once(' ')).any(|(name, _)| self.has_name(name))
     }
 
+    /// Returns whether a version header means this service by `name`.
     fn has_name(self, name: &str) -> bool {
         match self {
             Self::Baremetal => name == "baremetal",
@@ -90,7 +93,8 @@ impl OpenStackApi {
         }
     }
 
-    /// Returns the service that a path belongs to, by the path's first part after `/v1/`.
+    /// Returns the service that a path belongs to, by the path's first part after `/v1/`. Paths of Stemma's own API
+    /// belong to neither service.
     pub(crate) fn from_path(path: &str) -> Option<Self> {
         let root = path.strip_prefix("/v1/")?.split('/').next()?;
         match root {
@@ -102,7 +106,7 @@ impl OpenStackApi {
 
     /// Parses a version of this service: `1.N` within the offered range, or `latest`. `header` is the name of the
     /// header, for the error.
-    fn parse_version(self, text: &str, header: &'static str) -> Result<Minor, NotAcceptable> {
+    fn parse_version(self, text: &str, header: &'static str) -> Result<MinorVersion, NotAcceptable> {
         let malformed = || NotAcceptable::Malformed { header, text: truncate(text), example: self.example(header) };
         let (oldest, newest) = self.version_range();
         let text = text.trim();
@@ -113,12 +117,13 @@ impl OpenStackApi {
         let number = |part: &str| part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse::<u16>().ok()).flatten();
         let (major, minor) = (number(major).ok_or_else(malformed)?, number(minor).ok_or_else(malformed)?);
         if major == 1 && (oldest.0..=newest.0).contains(&minor) {
-            Ok(Minor(minor))
+            Ok(MinorVersion(minor))
         } else {
             Err(NotAcceptable::OutOfRange { service: self, asked: truncate(text) })
         }
     }
 
+    /// Returns a valid value of a version header, for an error.
     fn example(self, header: &'static str) -> &'static str {
         match (self, header) {
             (Self::Baremetal, IRONIC_VERSION) => "1.37",
@@ -128,31 +133,32 @@ impl OpenStackApi {
     }
 }
 
-/// Reads the versions that a request asks for.
+/// Returns the API versions that the headers of a request select.
 ///
 /// # Errors
 /// [`NotAcceptable`], for a 406 response.
 pub(crate) fn negotiate(path: &str, headers: &HeaderMap) -> Result<NegotiatedVersions, NotAcceptable> {
     let service = OpenStackApi::from_path(path);
-    let is_document = matches!(path, "/" | "/v1" | "/v1/");
+    let is_version_document = matches!(path, "/" | "/v1" | "/v1/");
     let mut negotiated = NegotiatedVersions {
         upstream: service,
         baremetal: OpenStackApi::Baremetal.version_range().1,
         container_infra: OpenStackApi::ContainerInfra.version_range().1,
         is_ironic_client: headers.contains_key(IRONIC_VERSION) || OpenStackApi::Baremetal.is_requested(headers),
     };
-    if service == Some(OpenStackApi::Baremetal) || is_document {
+    if service == Some(OpenStackApi::Baremetal) || is_version_document {
         negotiated.baremetal = ironic_version(headers)?;
     }
-    if service == Some(OpenStackApi::ContainerInfra) || is_document {
-        negotiated.container_infra = magnum_version(headers, is_document)?;
+    if service == Some(OpenStackApi::ContainerInfra) || is_version_document {
+        negotiated.container_infra = magnum_version(headers, is_version_document)?;
     }
     Ok(negotiated)
 }
 
-/// Reads the requested version of Ironic's API. `OpenStack-API-Version` has precedence over the older header, and other
-/// services in its list are ignored (as Ironic does).
-fn ironic_version(headers: &HeaderMap) -> Result<Minor, NotAcceptable> {
+/// Returns the version of Ironic's API that a request selects, or the newest if it selects none.
+/// `OpenStack-API-Version` has precedence over the older header. Versions of other services in its list are ignored, as
+/// in Ironic.
+fn ironic_version(headers: &HeaderMap) -> Result<MinorVersion, NotAcceptable> {
     for entry in header_text(headers, OPENSTACK_VERSION).unwrap_or_default().split(',') {
         if let Some((name, version)) = entry.trim().split_once(' ')
             && OpenStackApi::Baremetal.has_name(name)
@@ -166,9 +172,10 @@ fn ironic_version(headers: &HeaderMap) -> Result<Minor, NotAcceptable> {
     }
 }
 
-/// Reads the requested version of Magnum's API. Magnum refuses a header that names only another service. For a version
-/// document such a header is accepted, because clients of both services read these documents.
-fn magnum_version(headers: &HeaderMap, is_document: bool) -> Result<Minor, NotAcceptable> {
+/// Returns the version of Magnum's API that a request selects, or the newest if it has no header. Like Magnum, refuses
+/// a header that names only another service. A version document (`/` or `/v1`) accepts such a header, because clients
+/// of both services read the document.
+fn magnum_version(headers: &HeaderMap, is_version_document: bool) -> Result<MinorVersion, NotAcceptable> {
     let newest = OpenStackApi::ContainerInfra.version_range().1;
     let Some(header) = header_text(headers, OPENSTACK_VERSION) else { return Ok(newest) };
     for entry in header.split(',') {
@@ -178,7 +185,7 @@ fn magnum_version(headers: &HeaderMap, is_document: bool) -> Result<Minor, NotAc
             return OpenStackApi::ContainerInfra.parse_version(version, OPENSTACK_VERSION);
         }
     }
-    if is_document || header.trim().is_empty() {
+    if is_version_document || header.trim().is_empty() {
         return Ok(newest);
     }
     let example = OpenStackApi::ContainerInfra.example(OPENSTACK_VERSION);
@@ -186,17 +193,18 @@ fn magnum_version(headers: &HeaderMap, is_document: bool) -> Result<Minor, NotAc
 }
 
 impl NegotiatedVersions {
-    /// Returns whether the client's version of the path's API is older than `since`.
-    pub(crate) fn is_before(self, since: &MinVersion) -> bool {
+    /// Returns whether the client's version of the path's API is older than `min_version`. A path of Stemma's own API
+    /// has no version, so no client is too old for it.
+    pub(crate) fn is_before(self, min_version: &MinVersion) -> bool {
         match self.upstream {
-            Some(OpenStackApi::Baremetal) => self.baremetal < since.minor,
-            Some(OpenStackApi::ContainerInfra) => self.container_infra < since.minor,
+            Some(OpenStackApi::Baremetal) => self.baremetal < min_version.minor,
+            Some(OpenStackApi::ContainerInfra) => self.container_infra < min_version.minor,
             None => false,
         }
     }
 
-    /// Sets the version headers of the response, which the clients read: those of the service that the path belongs to,
-    /// and for a version document or a path of Stemma's own API those of both services.
+    /// Sets the version headers that clients read from a response. A path of one service gets the headers of that
+    /// service. A version document, or a path of Stemma's own API, gets the headers of both services.
     pub(crate) fn write_headers(self, headers: &mut HeaderMap) {
         if self.upstream != Some(OpenStackApi::ContainerInfra) {
             set_version_range(headers, OpenStackApi::Baremetal);
@@ -211,8 +219,8 @@ impl NegotiatedVersions {
 }
 
 impl NotAcceptable {
-    /// Sets the headers with the offered versions if the requested version could be parsed. A client needs them for
-    /// another attempt.
+    /// Sets the headers with the offered versions if the requested version could be parsed. A client needs these
+    /// headers to choose another version.
     pub(crate) fn write_headers(&self, headers: &mut HeaderMap) {
         if let Self::OutOfRange { service, .. } = self {
             set_version_range(headers, *service);
@@ -220,7 +228,7 @@ impl NotAcceptable {
     }
 }
 
-/// Sets the headers with the oldest and the newest version of a service, in the form that its clients read.
+/// Sets the headers with the oldest and the newest version of a service, in the form that the service's clients read.
 fn set_version_range(headers: &mut HeaderMap, service: OpenStackApi) {
     let (oldest, newest) = service.version_range();
     let (names, prefix) = match service {
@@ -228,6 +236,7 @@ fn set_version_range(headers: &mut HeaderMap, service: OpenStackApi) {
             (["x-openstack-ironic-api-minimum-version", "x-openstack-ironic-api-maximum-version"], String::new())
         }
         OpenStackApi::ContainerInfra => {
+            // Magnum's clients read the longest of its names in a response.
             (["openstack-api-minimum-version", "openstack-api-maximum-version"], format!("{} ", MAGNUM_NAMES[2]))
         }
     };
@@ -240,10 +249,12 @@ fn set_header(headers: &mut HeaderMap, name: &'static str, value: String) {
     headers.insert(HeaderName::from_static(name), value);
 }
 
+/// Returns the text of a header, with invalid UTF-8 replaced.
 fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
+/// Returns the first 64 characters of a text, for an error.
 fn truncate(text: &str) -> String {
     text.chars().take(64).collect()
 }
@@ -275,8 +286,8 @@ mod tests {
             (vec![(IRONIC_VERSION, "1.37.1")], None),
             (vec![(IRONIC_VERSION, "1.x")], None),
         ] {
-            let read = negotiate("/v1/nodes", &headers(&sent)).ok().map(|n| n.baremetal.0);
-            assert_eq!(read, expected, "{sent:?}");
+            let version = negotiate("/v1/nodes", &headers(&sent)).ok().map(|versions| versions.baremetal.0);
+            assert_eq!(version, expected, "{sent:?}");
         }
     }
 
@@ -293,19 +304,19 @@ mod tests {
             ("baremetal 1.9", None),
             ("latest", None),
         ] {
-            let read = negotiate("/v1/clusters", &headers(&[(OPENSTACK_VERSION, sent)]));
-            assert_eq!(read.ok().map(|n| n.container_infra.0), expected, "{sent}");
+            let versions = negotiate("/v1/clusters", &headers(&[(OPENSTACK_VERSION, sent)]));
+            assert_eq!(versions.ok().map(|n| n.container_infra.0), expected, "{sent}");
         }
         assert!(negotiate("/v1", &headers(&[(OPENSTACK_VERSION, "baremetal 1.9")])).is_ok());
     }
 
     #[test]
     fn not_acceptable_sends_range_only_when_version_is_parsed() {
-        for (sent, told) in [("1.116", true), ("abc", false)] {
-            let refused = negotiate("/v1/nodes", &headers(&[(IRONIC_VERSION, sent)])).unwrap_err();
-            let mut answer = HeaderMap::new();
-            refused.write_headers(&mut answer);
-            assert_eq!(answer.contains_key("x-openstack-ironic-api-maximum-version"), told, "{sent}");
+        for (sent, has_range) in [("1.116", true), ("abc", false)] {
+            let error = negotiate("/v1/nodes", &headers(&[(IRONIC_VERSION, sent)])).unwrap_err();
+            let mut response_headers = HeaderMap::new();
+            error.write_headers(&mut response_headers);
+            assert_eq!(response_headers.contains_key("x-openstack-ironic-api-maximum-version"), has_range, "{sent}");
         }
     }
 }

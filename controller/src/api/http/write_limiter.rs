@@ -24,7 +24,7 @@ const MAX_STORE_READS: u64 = 16;
 /// The divisor for the permits that are reserved for admins of the fleet: one permit in 8.
 const ADMIN_RESERVE_DIVISOR: u64 = 8;
 
-/// The longest time that a write or a costly read waits for a permit.
+/// Maximum time that a write or a costly read waits for a permit.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// The permits of running writes and costly reads, and the requests that wait for a permit.
@@ -43,34 +43,35 @@ impl Default for WriteLimiter {
 }
 
 impl WriteLimiter {
-    /// Waits for the permit of a write, which lasts until the share is dropped.
+    /// Waits for a permit to write. The permit is released when the returned share is dropped.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] if there was none in time. Nothing was written.
+    /// [`ErrorType::ServerBusy`] if no permit was free in time. Nothing was written.
     pub(crate) async fn acquire(&self, requester: &Requester) -> Result<Share, ApiError> {
         acquire_share(&self.writes, requester, "too many writes wait for the store; nothing was written, try again").await
     }
 
-    /// Waits for the permit of a costly read from memory.
+    /// Waits for a permit of a costly read from the fleet in memory.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] if there was none in time.
+    /// [`ErrorType::ServerBusy`] if no permit was free in time.
     pub(crate) async fn acquire_memory_read(&self, requester: &Requester) -> Result<Share, ApiError> {
         acquire_share(&self.memory_reads, requester, "too many reads are running; try again").await
     }
 
-    /// Waits for the permit of a read from the store.
+    /// Waits for a permit of a read from the store.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] if there was none in time.
+    /// [`ErrorType::ServerBusy`] if no permit was free in time.
     pub(crate) async fn acquire_store_read(&self, requester: &Requester) -> Result<Share, ApiError> {
         acquire_share(&self.store_reads, requester, "too many reads from the store are running; try again").await
     }
 }
 
-async fn acquire_share(budget: &SharedBudget, requester: &Requester, refusal: &str) -> Result<Share, ApiError> {
+/// Waits for one permit of a budget. Fails with `message` if no permit was free within `MAX_WAIT`.
+async fn acquire_share(budget: &SharedBudget, requester: &Requester, message: &str) -> Result<Share, ApiError> {
     let share = budget.take(requester, 1, MAX_WAIT).await;
-    share.ok_or_else(|| ApiError::new(ErrorType::ServerBusy, refusal))
+    share.ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
 }
 
 #[cfg(test)]
@@ -80,58 +81,59 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn write_limiter_queues_write_and_times_out_when_full() {
-        let (writers, one) = (WriteLimiter::default(), viewer("one"));
-        let mut turns = Vec::new();
+        let (limiter, principal) = (WriteLimiter::default(), viewer("one"));
+        let mut permits = Vec::new();
         for _ in 0..MAX_WRITES / 2 {
-            turns.push(writers.acquire(&one).await.expect("it is below its part"));
+            permits.push(limiter.acquire(&principal).await.expect("one principal may have half of the permits"));
         }
-        let refused = writers.acquire(&one).await.map(drop).expect_err("nobody ends");
-        assert_eq!((refused.kind, refused.status()), (ErrorType::ServerBusy, 503));
-        let next = tokio::spawn({
-            let (writers, one) = (writers.clone(), one.clone());
-            async move { writers.acquire(&one).await.map(drop) }
+        let error = limiter.acquire(&principal).await.map(drop).expect_err("no permit is released");
+        assert_eq!((error.kind, error.status()), (ErrorType::ServerBusy, 503));
+        let waiting_write = tokio::spawn({
+            let (limiter, principal) = (limiter.clone(), principal.clone());
+            async move { limiter.acquire(&principal).await.map(drop) }
         });
         tokio::task::yield_now().await;
-        turns.pop();
-        next.await.expect("it ends").expect("its turn has come");
+        permits.pop();
+        waiting_write.await.expect("the task ends").expect("a permit was released");
     }
 
-    /// A viewer with many connections on a costly read made other principals and admins wait for 20 s and be refused.
+    /// Regression test: a viewer with many concurrent costly reads once delayed other principals and admins for 20 s,
+    /// and their requests were then refused.
     #[tokio::test(start_paused = true)]
     async fn x03_write_limiter_serves_others_when_caller_is_at_limit() {
-        let writers = WriteLimiter::default();
+        let limiter = WriteLimiter::default();
         let [greedy, other, honest, admin] =
             [viewer("greedy"), viewer("other"), viewer("honest"), Requester::from_listener("root")];
-        let mut held = Vec::new();
+        let mut permits = Vec::new();
         for _ in 0..MAX_MEMORY_READS / 2 {
-            held.push(writers.acquire_memory_read(&greedy).await.expect("its part"));
+            permits.push(limiter.acquire_memory_read(&greedy).await.expect("one principal may have half of the permits"));
         }
-        let more: Vec<_> = (0..1000)
+        let waiting_reads: Vec<_> = (0..1000)
             .map(|_| {
-                let (writers, greedy) = (writers.clone(), greedy.clone());
-                tokio::spawn(async move { writers.acquire_memory_read(&greedy).await.map(drop) })
+                let (limiter, greedy) = (limiter.clone(), greedy.clone());
+                tokio::spawn(async move { limiter.acquire_memory_read(&greedy).await.map(drop) })
             })
             .collect();
         tokio::task::yield_now().await;
-        let began = tokio::time::Instant::now();
-        drop(writers.acquire_memory_read(&honest).await.expect("half is others'"));
+        let start = tokio::time::Instant::now();
+        drop(limiter.acquire_memory_read(&honest).await.expect("half of the permits are free"));
         for _ in 0..3 {
-            held.push(writers.acquire_memory_read(&other).await.expect("there is room"));
+            permits.push(limiter.acquire_memory_read(&other).await.expect("a permit is free"));
         }
-        drop(writers.acquire_memory_read(&admin).await.expect("one is kept for it"));
-        assert_eq!(began.elapsed(), Duration::ZERO, "nobody has waited");
-        // The waiting principal that holds fewest permits is next, in whatever order they arrived.
-        let waits = tokio::spawn({
-            let (writers, honest) = (writers.clone(), honest.clone());
-            async move { writers.acquire_memory_read(&honest).await }
+        drop(limiter.acquire_memory_read(&admin).await.expect("one permit is reserved for admins"));
+        assert_eq!(start.elapsed(), Duration::ZERO, "no read had to wait");
+        // The next permit is for the waiting principal that holds the fewest permits, whatever the order of arrival.
+        let honest_read = tokio::spawn({
+            let (limiter, honest) = (limiter.clone(), honest.clone());
+            async move { limiter.acquire_memory_read(&honest).await }
         });
         tokio::task::yield_now().await;
-        held.remove(0);
-        let turn = waits.await.expect("it ends").expect("its turn has come");
-        assert_eq!(began.elapsed(), Duration::ZERO);
-        drop((turn, held));
-        for one in more {
-            one.await.expect("it ends").expect("their turns have come");
+        permits.remove(0);
+        let permit = honest_read.await.expect("the task ends").expect("a permit was released");
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        drop((permit, permits));
+        for read in waiting_reads {
+            read.await.expect("the task ends").expect("all permits were released");
         }
     }
 }

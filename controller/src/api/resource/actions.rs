@@ -20,10 +20,10 @@ pub(super) async fn upgrade(api: &Api, request: &HttpRequest) -> HandlerResult {
     let template = parse_upgrade(request.object()?)?;
     let caller = request.caller()?;
     let edit = |work: &PendingWrite<'_>, cluster: &mut Cluster| {
-        let stored = work.model.templates.find(None, &template);
-        let has_release = stored.is_some_and(|found| found.spec.release.is_some());
-        let own = if has_release { Value::Null } else { json!(cluster.spec.release.as_ref().map(ToString::to_string)) };
-        let body = json!({"cluster_template": template, "release": own});
+        let new_template = work.model.templates.find(None, &template);
+        let has_release = new_template.is_some_and(|found| found.spec.release.is_some());
+        let release = if has_release { Value::Null } else { json!(cluster.spec.release.as_ref().map(ToString::to_string)) };
+        let body = json!({"cluster_template": template, "release": release});
         let fields = body.as_object().cloned().unwrap_or_default();
         cluster.spec = update(api, work, &cluster.spec, &read_body::<ClusterSpec>(fields)?, &caller, BodyShape::Native)
             .map_err(|refusal| ClusterSpec::create_error(refusal, request))?;
@@ -33,7 +33,8 @@ pub(super) async fn upgrade(api: &Api, request: &HttpRequest) -> HandlerResult {
     writes::change(api, request, &caller, edit, answer).await
 }
 
-/// `POST /v1/clusters/{cluster}/actions/resize`: always fails, because a cluster has the nodes that are in its groups.
+/// `POST /v1/clusters/{cluster}/actions/resize`: always fails, because the size of a cluster is the number of nodes in
+/// its groups.
 pub(super) fn resize(api: &Api, request: &HttpRequest) -> HandlerResult {
     ClusterSpec::locate(&api.model(), request)?;
     let message = "a cluster cannot be resized: it has the nodes that are in its groups";
@@ -41,8 +42,9 @@ pub(super) fn resize(api: &Api, request: &HttpRequest) -> HandlerResult {
     Err(ApiError::new(ErrorType::ActionUnsupported, message).detail(advice))
 }
 
-/// Returns the name or uuid of the new template from the body of an upgrade. Other parts of Magnum's upgrades are
-/// refused.
+/// Returns the name or uuid of the new template from the body of an upgrade. Fails if the body has another field.
+/// Magnum's options `nodegroup` and `max_batch_size` are refused too, except the batch size that Magnum's client always
+/// sends.
 fn parse_upgrade(mut body: Map<String, Value>) -> Result<String, ApiError> {
     let unsupported = |field: &str, message: &str, advice: &str| {
         let advice = format!("{advice}; nothing was changed");

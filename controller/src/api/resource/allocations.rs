@@ -19,12 +19,12 @@ use crate::cache::Model;
 use crate::registry::DecisionError;
 use crate::registry::work::{PendingWrite, not_found};
 
-/// Removes from an allocation's body what a caller that is bound to a cluster cannot see: candidate nodes of other
-/// clusters and, unless the node was chosen within the caller's cluster, the number of candidates.
+/// Removes from an allocation's body what a caller that is bound to a cluster cannot see. These are the candidate nodes
+/// of other clusters. The number of candidates is removed too, unless the node was chosen within the caller's cluster.
 fn hide_other_clusters(model: &Model, spec: &AllocationSpec, body: &mut Map<String, Value>) {
     if body.contains_key("candidate_nodes") {
-        let seen = spec.candidate_nodes.iter().filter(|node| model.nodes.get(node.0).is_some());
-        body.insert("candidate_nodes".into(), json!(seen.collect::<Vec<_>>()));
+        let visible_nodes = spec.candidate_nodes.iter().filter(|node| model.nodes.get(node.0).is_some());
+        body.insert("candidate_nodes".into(), json!(visible_nodes.collect::<Vec<_>>()));
     }
     if let Some(Value::Object(explanation)) = body.get_mut("explanation").filter(|_| spec.within != model.visible_cluster) {
         explanation.remove("candidates");
@@ -36,20 +36,22 @@ impl ApiResource for AllocationSpec {
     const LIST: &'static str = "allocations";
     const FILTERS: &'static [FilterDef<Self>] = FILTERS;
 
+    /// Finds the allocation that the path names by its name or uuid, or by its node.
     fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Allocation>, ApiError> {
         // A path below a node refers to the allocation of that node.
         if request.params.iter().any(|(name, _)| name == "node") {
             let node = NodeSpec::locate(model, request)?;
-            let missing = || {
+            let no_allocation = || {
                 let message = format!("the node {} has no allocation", quote(&node.display_name()));
                 ApiError::new(ErrorType::ObjectNotFound, message)
             };
-            return model.node_allocation(&node).cloned().ok_or_else(missing);
+            return model.node_allocation(&node).cloned().ok_or_else(no_allocation);
         }
         let id = request.param("allocation");
         model.allocations.find(None, id).cloned().ok_or_else(|| not_found(Kind::Allocation, id))
     }
 
+    /// Removes the uuid and the name of a new allocation from its body, and returns them. An allocation needs no name.
     fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
         let name = match fields.remove("name") {
             None | Some(Value::Null) => None,
@@ -65,6 +67,7 @@ impl ApiResource for AllocationSpec {
         Ok(Self::default())
     }
 
+    /// Chooses a node for the new allocation, and returns the response body.
     fn after_create(
         api: &Api,
         work: &mut PendingWrite<'_>,
@@ -83,11 +86,12 @@ impl ApiResource for AllocationSpec {
         Endpoint::GetAllocation.path(&[&object.meta.uuid.to_string()])
     }
 
+    /// Adds the state, the chosen node and the reason of the choice to an allocation's body, as in Ironic.
     fn complete(_api: &Api, model: &Model, object: &Allocation, body: &mut Map<String, Value>) {
         let spec = &object.spec;
         body.insert("state".into(), spec.state_name().into());
         body.insert("node_uuid".into(), json!(spec.chosen_node()));
-        let (error, reasons) = match &spec.decision {
+        let (error, explanation) = match &spec.decision {
             None => (None, None),
             Some(AllocationDecision::Chosen { because, .. }) => (None, Some(because)),
             Some(AllocationDecision::Failed { reason }) => {
@@ -95,12 +99,12 @@ impl ApiResource for AllocationSpec {
             }
         };
         body.insert("last_error".into(), json!(error));
-        body.insert("explanation".into(), json!(reasons));
+        body.insert("explanation".into(), json!(explanation));
         if model.visible_cluster.is_some() {
             hide_other_clusters(model, spec, body);
         }
-        for (field, empty) in [("traits", json!([])), ("candidate_nodes", json!([])), ("owner", Value::Null)] {
-            body.entry(field).or_insert(empty);
+        for (field, default) in [("traits", json!([])), ("candidate_nodes", json!([])), ("owner", Value::Null)] {
+            body.entry(field).or_insert(default);
         }
     }
 
@@ -108,6 +112,7 @@ impl ApiResource for AllocationSpec {
         Ok(None)
     }
 
+    /// Refuses the field `node`, with which Ironic's clients record that a node is already in use.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         match body.remove("node") {
             None | Some(Value::Null) => Ok(()),
@@ -125,16 +130,19 @@ const FILTERS: &[FilterDef<AllocationSpec>] = &[
     FilterDef { name: "node", read: by_node },
     FilterDef {
         name: "resource_class",
-        read: |ctx, name| filter::text_filter(ctx, name, |one, class| *class == one.spec.resource_class),
+        read: |ctx, name| filter::text_filter(ctx, name, |allocation, class| *class == allocation.spec.resource_class),
     },
-    FilterDef { name: "state", read: |ctx, name| filter::text_filter(ctx, name, |one, state| *state == *one.spec.state_name()) },
+    FilterDef {
+        name: "state",
+        read: |ctx, name| filter::text_filter(ctx, name, |allocation, state| *state == *allocation.spec.state_name()),
+    },
     FilterDef {
         name: "owner",
-        read: |ctx, name| filter::text_filter(ctx, name, |one, owner| one.spec.owner.as_deref() == Some(owner)),
+        read: |ctx, name| filter::text_filter(ctx, name, |allocation, owner| allocation.spec.owner.as_deref() == Some(owner)),
     },
 ];
 
-/// Reads the filter `node`: the allocations for which this node was chosen.
+/// Reads the filter `node`, which matches the allocation for which this node was chosen.
 fn by_node(context: &FilterContext<'_>, name: &'static str) -> Result<Option<FilterMatch<AllocationSpec>>, ApiError> {
     let Some(id) = context.query().text(name)? else { return Ok(None) };
     let node: NodeId = nodes::locate(context.model, id, context.request.ironic_version())?.id();

@@ -1,4 +1,4 @@
-//! `POST /v1/apply`: writes several objects in one commit, all or none.
+//! `POST /v1/apply`: writes several objects in one commit. If one object is refused, none is written.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,12 +28,13 @@ use crate::registry::work::{PendingWrite, check_absent_precondition, check_revis
 
 /// Maximum number of objects in one apply.
 const MAX_OBJECTS: usize = 2_000;
-/// Maximum number of refused objects. Objects after the last of them are not checked.
+/// Maximum number of refused objects. When it is reached, the remaining objects are not checked.
 const MAX_REFUSED: usize = 50;
-/// The field with the revision that an object is expected to have, as `If-Match` has it for a single object.
+/// The field of an object in the body with the revision that the stored object is expected to have. For a single
+/// object, the header `If-Match` has that revision.
 const RESOURCE_VERSION: &str = "resource_version";
 
-/// An object of an apply.
+/// One object of an apply request.
 struct ApplyItem {
     /// The object's index in the body.
     index: usize,
@@ -48,12 +49,13 @@ struct ApplyBatch<'a> {
     api: &'a Api,
     author: WriteMode<'a>,
     changes: Changes,
-    rows: Vec<Value>,
+    entries: Vec<Value>,
     refused: RefusedItems,
     /// The releases of this apply that were refused or skipped, so that the model lacks their new content. A release
-    /// that imports one of them is skipped too, because its errors could be mere consequences.
+    /// that imports one of them is skipped too, because it could be refused only for that reason.
     missing_releases: BTreeSet<String>,
-    /// The owners that had keys or fields of the objects before the apply. Collected only with `adopt`.
+    /// The owners that had keys or fields of the objects before the apply. They are collected only with the query
+    /// parameter `adopt`, which takes over what another manager owns.
     previous_owners: BTreeSet<Owner>,
 }
 
@@ -61,7 +63,8 @@ struct ApplyBatch<'a> {
 #[derive(Default)]
 struct RefusedItems(Vec<(usize, ApiError)>);
 
-/// `POST /v1/apply`: applies the manifests of the body in one commit, or refuses all of them.
+/// `POST /v1/apply`: applies the manifests of the body in one commit, or refuses all of them. With the parameter
+/// `partial`, nothing that the manifests omit is removed. A dry run also returns the hosts that the apply would change.
 pub(super) async fn post(api: &Api, request: &HttpRequest) -> HandlerResult {
     let parameters = &request.query;
     let caller = request.caller()?;
@@ -80,22 +83,23 @@ pub(super) async fn post(api: &Api, request: &HttpRequest) -> HandlerResult {
     };
     let items = read_items(request.object()?)?;
     writes::commit(api, request, &caller, |work| {
-        let mut applying = ApplyBatch::new(api, author);
+        let mut batch = ApplyBatch::new(api, author);
         for item in &items {
-            applying.add_item(work, item);
+            batch.add_item(work, item);
         }
-        let (rows, warning) = applying.finish(adopt.as_ref(), items.len())?;
+        let (entries, warning) = batch.finish(adopt.as_ref(), items.len())?;
         // A write can also end unassignments of tags on nodes that it does not name.
         work.drop_ended_unassignments()?;
         work.resolve_tags()?;
-        let lost = LostLabels::from_write(work).to_json();
+        let lost_labels = LostLabels::from_write(work).to_json();
         let findings = super::findings::for_write(api, work);
         if strict {
             writes::check_strict("apply", &findings)?;
         }
-        let moved = MovedPrimaries::from_write(work).to_json();
-        let mut answer = json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings});
-        answer[MovedPrimaries::FIELD] = moved;
+        let moved_primaries = MovedPrimaries::from_write(work).to_json();
+        // The revision is known only after the commit.
+        let mut answer = json!({"revision": null, "objects": entries, "lost_labels": lost_labels, "findings": findings});
+        answer[MovedPrimaries::FIELD] = moved_primaries;
         if work.is_dry_run() {
             answer["hosts"] = writes::affected_hosts(work);
         }
@@ -104,55 +108,56 @@ pub(super) async fn post(api: &Api, request: &HttpRequest) -> HandlerResult {
     .await
 }
 
-/// Returns the warning for `adopt` if the manager that it names owns nothing of these objects: the name may be
-/// misspelled. `owners` are the owners of the objects before the apply.
-fn owns_nothing_message(from: &OwnerMatch, owners: &BTreeSet<Owner>) -> Option<String> {
-    if owners.iter().any(|owner| from.matches(owner)) {
+/// Returns a warning if `adopted_owner`, the value of the query parameter `adopt`, owns nothing of these objects,
+/// because its name may be misspelled. `owners` are the owners of the objects before the apply.
+fn owns_nothing_message(adopted_owner: &OwnerMatch, owners: &BTreeSet<Owner>) -> Option<String> {
+    if owners.iter().any(|owner| adopted_owner.matches(owner)) {
         return None;
     }
-    let meant = suggest_owner(from, owners);
-    Some(format!("{from} owns nothing of these objects, so nothing was taken over from it{meant}"))
+    let suggestion = suggest_owner(adopted_owner, owners);
+    Some(format!("{adopted_owner} owns nothing of these objects, so nothing was taken over from it{suggestion}"))
 }
 
-/// Returns a "did you mean" question with the owner of the most similar name.
-fn suggest_owner(from: &OwnerMatch, owners: &BTreeSet<Owner>) -> String {
-    let known: Vec<String> = owners.iter().flat_map(|owner| [owner.manager.to_string(), owner.to_string()]).collect();
-    did_you_mean(closest_match(&from.to_string(), known.iter().map(String::as_str)))
+/// Returns a "did you mean" question with the owner of the most similar name, or an empty text if no name is similar.
+fn suggest_owner(adopted_owner: &OwnerMatch, owners: &BTreeSet<Owner>) -> String {
+    let names: Vec<String> = owners.iter().flat_map(|owner| [owner.manager.to_string(), owner.to_string()]).collect();
+    did_you_mean(closest_match(&adopted_owner.to_string(), names.iter().map(String::as_str)))
 }
 
-/// Fails if the name in `adopt` does not look like a manager: it has an unknown operation, a comma, or surrounding
-/// white space. This is called only if that manager owns nothing of these objects. A manager may have such a name, so
-/// one that owns something is always accepted.
-fn check_owner_match(from: &OwnerMatch, owners: &BTreeSet<Owner>) -> Result<(), ApiError> {
-    let name = from.manager.as_str();
-    let is_of_owner = |(manager, operation): (&str, &str)| {
+/// Fails if the value of `adopt` does not look like a manager: it has an unknown operation, a comma, or surrounding
+/// white space. The caller has found that this manager owns nothing of the objects. A manager that owns something may
+/// have such a name, so its name is not checked.
+fn check_owner_match(adopted_owner: &OwnerMatch, owners: &BTreeSet<Owner>) -> Result<(), ApiError> {
+    let name = adopted_owner.manager.as_str();
+    // The text after the last colon is an operation if it resembles one, or if the text before the colon is a manager.
+    let has_invalid_operation = |(manager, operation): (&str, &str)| {
         operation.is_empty()
             || closest_match(operation, ["apply", "update"]).is_some()
             || owners.iter().any(|owner| owner.manager.as_str() == manager)
     };
-    let is_odd = name.trim() != name || name.contains(',') || name.rsplit_once(':').is_some_and(is_of_owner);
-    if !is_odd {
+    let is_malformed = name.trim() != name || name.contains(',') || name.rsplit_once(':').is_some_and(has_invalid_operation);
+    if !is_malformed {
         return Ok(());
     }
-    let (given, meant) = (quote(&from.to_string()), suggest_owner(from, owners));
+    let (quoted_owner, suggestion) = (quote(&adopted_owner.to_string()), suggest_owner(adopted_owner, owners));
     let message = format!(
-        "adopt takes one manager, as MANAGER, MANAGER:apply or MANAGER:update, and {given} owns nothing of these objects{meant}; nothing was \
+        "adopt accepts one manager, as MANAGER, MANAGER:apply or MANAGER:update, and {quoted_owner} owns nothing of these objects{suggestion}; nothing was \
          changed"
     );
     Err(ApiError::new(ErrorType::RequestQuery, message).field("adopt"))
 }
 
-/// Reads the objects of an apply, and sorts them so that an object follows the objects that it refers to.
+/// Reads the objects of an apply request. Sorts them so that an object comes after the objects that it refers to.
 fn read_items(mut body: Map<String, Value>) -> Result<Vec<ApplyItem>, ApiError> {
     let objects = body.remove("objects");
-    // Unknown members are refused. A client that sends the digest of a diff expects an error if the digest is out of
-    // date, and there are no diffs yet.
-    if let Some(other) = body.keys().next() {
+    // Unknown members are refused. For example, a client may send the digest of a diff, and expects an error if the
+    // digest is out of date. This version has no diffs, so the client must not rely on the digest.
+    if let Some(member) = body.keys().next() {
         return Err(ApiError::new(
             ErrorType::FieldUnknown,
-            format!("an apply is {{\"objects\": […]}}, without {}", quote(other)),
+            format!("an apply is {{\"objects\": […]}}, without {}", quote(member)),
         )
-        .field(other.clone()));
+        .field(member.clone()));
     }
     let Some(Value::Array(objects)) = objects else {
         return Err(ApiError::new(ErrorType::FieldMissing, "an apply is {\"objects\": […]}").field("objects"));
@@ -160,63 +165,68 @@ fn read_items(mut body: Map<String, Value>) -> Result<Vec<ApplyItem>, ApiError> 
     if objects.len() > MAX_OBJECTS {
         return Err(ApiError::new(
             ErrorType::FieldInvalid,
-            format!("at most {MAX_OBJECTS} objects are applied at once, these are {}", objects.len()),
+            format!("at most {MAX_OBJECTS} objects can be applied at once, but the request has {}", objects.len()),
         )
         .field("objects"));
     }
-    let (mut items, mut refused) = (Vec::new(), RefusedItems::default());
+    let (mut items, mut refused_items) = (Vec::new(), RefusedItems::default());
     for (index, object) in objects.into_iter().enumerate() {
         match read_item(index, object, &items) {
             Ok(item) => items.push(item),
-            Err(refusal) => refused.add(index, refusal),
+            Err(refusal) => refused_items.add(index, refusal),
         }
     }
-    refused.into_result()?;
+    refused_items.into_result()?;
     items.sort_by_key(|item| item.document.key.kind());
     sort_imports(&mut items);
     Ok(items)
 }
 
-/// Reads the object at an index of the body. `before` are the objects that precede it, and it must not repeat one.
-fn read_item(at: usize, mut object: Value, before: &[ApplyItem]) -> Result<ApplyItem, ApiError> {
+/// Reads the object at an index of the body. Fails if the object is one of `previous_items`, the objects that precede
+/// it in the body.
+fn read_item(index: usize, mut object: Value, previous_items: &[ApplyItem]) -> Result<ApplyItem, ApiError> {
     let revision = object.as_object_mut().and_then(|fields| fields.remove(RESOURCE_VERSION)).filter(|value| !value.is_null());
-    let revision = revision.map(|value| value.as_u64().ok_or_else(|| invalid_revision(at, &value))).transpose()?;
-    let document = read_document(&object.to_string()).map_err(|e| {
-        let error = bad_field(Kind::Node.word(), &e);
-        ApiError { message: format!("object {at}: {e}"), field: Some(format!("objects[{at}].{}", e.field)), ..error }
+    let revision = revision.map(|value| value.as_u64().ok_or_else(|| invalid_revision(index, &value))).transpose()?;
+    let document = read_document(&object.to_string()).map_err(|error| {
+        // Only the type and the reason of this error are used. Neither depends on the kind.
+        let base = bad_field(Kind::Node.word(), &error);
+        ApiError { message: format!("object {index}: {error}"), field: Some(format!("objects[{index}].{}", error.field)), ..base }
     })?;
-    match before.iter().find(|other| other.document.key == document.key) {
-        Some(ApplyItem { index: before, .. }) => {
+    match previous_items.iter().find(|other| other.document.key == document.key) {
+        Some(ApplyItem { index: first, .. }) => {
             let key = &document.key;
-            let message = format!("{key} is in this apply twice, as object {before} and object {at}; keep one of them");
-            Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{at}]")))
+            let message = format!("{key} is in this apply twice, as object {first} and object {index}; keep one of them");
+            Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{index}]")))
         }
-        None => Ok(ApplyItem { index: at, document, expected_revision: revision }),
+        None => Ok(ApplyItem { index, document, expected_revision: revision }),
     }
 }
 
-fn invalid_revision(at: usize, value: &Value) -> ApiError {
+/// Returns the error for a `resource_version` that is not a whole number. `position` is the index of the object in the
+/// body.
+fn invalid_revision(position: usize, value: &Value) -> ApiError {
     let reason = format!("{RESOURCE_VERSION} is a whole number, not {}; nothing was changed", quote(&value.to_string()));
-    let message = format!("object {at}: {reason}");
-    ApiError::new(ErrorType::FieldInvalid, message).field(format!("objects[{at}].{RESOURCE_VERSION}")).reason(reason)
+    let message = format!("object {position}: {reason}");
+    ApiError::new(ErrorType::FieldInvalid, message).field(format!("objects[{position}].{RESOURCE_VERSION}")).reason(reason)
 }
 
-/// Moves each release behind the releases of this apply that it imports. Releases that import each other keep their
-/// order, and are refused later, because the first one imports a release that does not exist yet.
-fn sort_imports(documents: &mut Vec<ApplyItem>) {
-    let releases = documents.iter().take_while(|item| item.document.key.kind() == Kind::Release).count();
-    let mut waiting: Vec<_> = documents.drain(..releases).collect();
+/// Moves each release behind the releases of this apply that it imports. The releases are the first items. Releases
+/// that import each other stay in their order. They are refused later, because the first of them imports a release that
+/// does not exist yet.
+fn sort_imports(items: &mut Vec<ApplyItem>) {
+    let releases = items.iter().take_while(|item| item.document.key.kind() == Kind::Release).count();
+    let mut unsorted: Vec<_> = items.drain(..releases).collect();
     let mut sorted: Vec<ApplyItem> = Vec::new();
-    while !waiting.is_empty() {
-        let waits = |document: &Document, waiting: &[ApplyItem]| {
+    while !unsorted.is_empty() {
+        let has_unsorted_import = |document: &Document, unsorted: &[ApplyItem]| {
             let imports = imports(document);
-            let mut others = waiting.iter().map(|other| &other.document.key).filter(|key| **key != document.key);
+            let mut others = unsorted.iter().map(|other| &other.document.key).filter(|key| **key != document.key);
             others.any(|key| imports.contains(&key.to_string()))
         };
-        let next = waiting.iter().position(|item| !waits(&item.document, &waiting)).unwrap_or(0);
-        sorted.push(waiting.remove(next));
+        let next = unsorted.iter().position(|item| !has_unsorted_import(&item.document, &unsorted)).unwrap_or(0);
+        sorted.push(unsorted.remove(next));
     }
-    documents.splice(0..0, sorted);
+    items.splice(0..0, sorted);
 }
 
 /// Returns the keys of the releases that a release imports.
@@ -229,13 +239,14 @@ fn imports(document: &Document) -> Vec<String> {
 impl<'a> ApplyBatch<'a> {
     fn new(api: &'a Api, author: WriteMode<'a>) -> Self {
         let (changes, rows, refused, missing_releases, previous_owners) = Default::default();
-        Self { api, author, changes, rows, refused, missing_releases, previous_owners }
+        Self { api, author, changes, entries: rows, refused, missing_releases, previous_owners }
     }
 
-    /// Applies one object. If it is refused, the apply is refused, but the remaining objects are still checked. An
-    /// author can then correct all manifests at once, instead of one error per run.
+    /// Applies one object. If the object is refused, the apply is refused, but the remaining objects are still checked.
+    /// So an author can correct all manifests at once, instead of one error per run. Skips the object if the limit of
+    /// refused objects is reached, or if its errors would only follow from a refused release.
     fn add_item(&mut self, work: &mut PendingWrite<'_>, item: &ApplyItem) {
-        let ApplyItem { index: at, document, .. } = item;
+        let ApplyItem { index: item_index, document, .. } = item;
         if self.refused.is_full() || !work.is_active() {
             return;
         }
@@ -244,23 +255,23 @@ impl<'a> ApplyBatch<'a> {
             return;
         }
         match self.apply_item(work, item) {
-            Ok(row) => self.rows.push(row),
-            Err(refusal) => self.refused.add(*at, with_item(refusal, *at, document)),
+            Ok(entry) => self.entries.push(entry),
+            Err(refusal) => self.refused.add(*item_index, with_item(refusal, *item_index, document)),
         }
     }
 
-    /// Ends an apply. `objects` is the number of its objects. Returns the rows of the answer, and a warning if the
-    /// manager of `adopt` owned nothing.
+    /// Ends an apply. `object_count` is the number of its objects. Returns the entries of the response, and a warning
+    /// if the manager in `adopt` owned nothing.
     ///
-    /// Fails if objects were refused. The error includes that warning if an object conflicts with other managers, since
-    /// a misspelled `adopt` may be the cause. Fails also if `adopt` does not name a manager.
-    fn finish(self, adopt: Option<&OwnerMatch>, objects: usize) -> Result<(Vec<Value>, Option<String>), ApiError> {
-        let Self { rows, refused, previous_owners, .. } = self;
+    /// Fails if objects were refused. If an object conflicts with other managers, the error includes that warning,
+    /// because a misspelled `adopt` may be the cause. Also fails if `adopt` does not look like a manager.
+    fn finish(self, adopt: Option<&OwnerMatch>, object_count: usize) -> Result<(Vec<Value>, Option<String>), ApiError> {
+        let Self { entries: rows, refused, previous_owners, .. } = self;
         // If some objects were not checked, the manager may own something of those, so there is no warning.
-        let adopt = adopt.filter(|_| rows.len() + refused.0.len() == objects);
-        let warning = adopt.and_then(|from| owns_nothing_message(from, &previous_owners));
-        if let (Some(from), Some(_)) = (adopt, &warning) {
-            check_owner_match(from, &previous_owners)?;
+        let adopt = adopt.filter(|_| rows.len() + refused.0.len() == object_count);
+        let warning = adopt.and_then(|adopted_owner| owns_nothing_message(adopted_owner, &previous_owners));
+        if let (Some(adopted_owner), Some(_)) = (adopt, &warning) {
+            check_owner_match(adopted_owner, &previous_owners)?;
         }
         let hint = warning.clone().filter(|_| refused.has_conflict());
         refused.into_result().map_err(|refusal| match hint {
@@ -270,7 +281,7 @@ impl<'a> ApplyBatch<'a> {
         Ok((rows, warning))
     }
 
-    /// Applies one object and returns its row of the answer.
+    /// Applies one object of any kind. Returns the object's entry of the response.
     fn apply_item(&mut self, work: &mut PendingWrite<'_>, item: &ApplyItem) -> Result<Value, ApiError> {
         match &item.document.key {
             ObjectKey::Release(name) => self.put_object(work, item, name.clone(), ReleaseSpec::default()),
@@ -291,62 +302,64 @@ impl<'a> ApplyBatch<'a> {
         }
     }
 
-    /// Writes an object. If a new object is refused, it is created without its fields in the model of this write, which
-    /// is not committed then. So later objects that refer to it are not refused merely because it does not exist.
+    /// Writes an object. If a new object is refused, creates it without its fields in the model of this write, which
+    /// will not be committed. Otherwise a later object that refers to it would be refused only because it does not
+    /// exist.
     fn put_object<S: ApiResource>(
         &mut self,
         work: &mut PendingWrite<'_>,
         item: &ApplyItem,
         name: S::Name,
-        new: S,
+        empty_spec: S,
     ) -> Result<Value, ApiError> {
-        let stored = |work: &PendingWrite<'_>| {
+        let find_stored = |work: &PendingWrite<'_>| {
             let text = S::name_text(&name)?;
-            S::index(&work.model).get_by_name(new.scope(), &text).cloned()
+            S::index(&work.model).get_by_name(empty_spec.scope(), &text).cloned()
         };
-        let before = stored(work);
-        let put = self.write_object(work, item, before.as_ref(), name.clone(), new.clone());
-        if put.is_err() {
-            let is_as_before = match (&before, stored(work)) {
-                (Some(before), Some(now)) => Arc::ptr_eq(before, &now),
-                (_, now) => now.is_none(),
+        let old_object = find_stored(work);
+        let outcome = self.write_object(work, item, old_object.as_ref(), name.clone(), empty_spec.clone());
+        if outcome.is_err() {
+            // The write can fail after the object was changed in the model. Then the model has the new content.
+            let is_unchanged = match (&old_object, find_stored(work)) {
+                (Some(old_object), Some(current_object)) => Arc::ptr_eq(old_object, &current_object),
+                (_, current_object) => current_object.is_none(),
             };
-            if is_as_before {
+            if is_unchanged {
                 self.missing_releases.insert(item.document.key.to_string());
             }
-            if is_as_before && before.is_none() {
+            if is_unchanged && old_object.is_none() {
                 // If this fails too, the reason was already reported.
-                drop(work.create(Uuid::now_v7(), name, new));
+                drop(work.create(Uuid::now_v7(), name, empty_spec));
             }
         }
-        put
+        outcome
     }
 
-    /// Checks one manifest and writes its object. Returns the object's row of the answer. `before` is the stored
-    /// object, and `new` the spec of an object without fields.
+    /// Checks one manifest and writes its object. Returns the object's entry of the response. `old_object` is the
+    /// stored object, and `empty_spec` the spec of an object without fields.
     fn write_object<S: ApiResource>(
         &mut self,
         work: &mut PendingWrite<'_>,
         ApplyItem { document, expected_revision: revision, .. }: &ApplyItem,
-        before: Option<&Arc<Object<S>>>,
+        old_object: Option<&Arc<Object<S>>>,
         name: S::Name,
-        new: S,
+        empty_spec: S,
     ) -> Result<Value, ApiError> {
-        if let (WriteMode::Apply { adopt: Some(_), .. }, Some(before)) = (self.author, before) {
-            self.previous_owners.extend(owners(&before.spec).values().flat_map(|owners| owners.iter().cloned()));
+        if let (WriteMode::Apply { adopt: Some(_), .. }, Some(old_object)) = (self.author, old_object) {
+            self.previous_owners.extend(owners(&old_object.spec).values().flat_map(|owners| owners.iter().cloned()));
         }
-        match before {
-            Some(before) => check_revision(before, *revision)?,
+        match old_object {
+            Some(old_object) => check_revision(old_object, *revision)?,
             None => check_absent_precondition(*revision)?,
         }
         check_no_reports(document.body.get("reports").is_some_and(|raw| !is_null(raw)))?;
-        if let (Some(uuid), Some(before)) = (document.uuid, before)
-            && uuid != before.meta.uuid
+        if let (Some(uuid), Some(old_object)) = (document.uuid, old_object)
+            && uuid != old_object.meta.uuid
         {
-            let message = format!("{} has the uuid {}, not {uuid}", document.key, before.meta.uuid);
+            let message = format!("{} has the uuid {}, not {uuid}", document.key, old_object.meta.uuid);
             return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
         }
-        let mut spec = before.map_or(new, |object| object.spec.clone());
+        let mut spec = old_object.map_or(empty_spec, |object| object.spec.clone());
         check_computed(&spec, |name| serde_json::from_str(document.body.get(name)?.get()).ok())?;
         let names = ModelNames::new(&work.model, &self.api.traits);
         write_body(&mut spec, &document.body, self.author, &names, work.now().0).map_err(bad_body::<S>)?;
@@ -355,53 +368,57 @@ impl<'a> ApplyBatch<'a> {
             S::check_blobs(self.api, &spec)?;
         }
         let model = work.model.clone();
-        let written = match before {
-            Some(before) => work.update(before, before.meta.name.clone(), spec)?,
+        let result = match old_object {
+            Some(old_object) => work.update(old_object, old_object.meta.name.clone(), spec)?,
             None => work.create(document.uuid.unwrap_or_else(Uuid::now_v7), name, spec)?,
         };
         let name = document.key.to_string();
         let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name);
-        let mut row = json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action});
-        if let Some(before) = before {
-            row["changes"] = self.changes.for_update(self.api, (&model, before), (&work.model, &written.object));
-            let retained = retained_fields(&before.spec, &written.object.spec, self.author.manager());
+        let mut entry = json!({"kind": S::KIND, "name": name, "uuid": result.object.meta.uuid, "action": result.action});
+        if let Some(old_object) = old_object {
+            entry["changes"] = self.changes.for_update(self.api, (&model, old_object), (&work.model, &result.object));
+            let retained = retained_fields(&old_object.spec, &result.object.spec, self.author.manager());
             if !retained.is_null() {
-                row["kept"] = retained;
+                entry["kept"] = retained;
             }
         }
-        Ok(row)
+        Ok(entry)
     }
 }
 
 impl RefusedItems {
-    fn add(&mut self, at: usize, refusal: ApiError) {
-        self.0.push((at, refusal));
+    /// Adds a refused object with its index in the body.
+    fn add(&mut self, index: usize, refusal: ApiError) {
+        self.0.push((index, refusal));
     }
 
+    /// Returns whether the maximum number of refused objects is reached.
     fn is_full(&self) -> bool {
         self.0.len() >= MAX_REFUSED
     }
 
-    /// Returns whether other managers own something that an object would change.
+    /// Returns whether an object was refused because it would change what another manager owns.
     fn has_conflict(&self) -> bool {
         self.0.iter().any(|(_, refusal)| matches!(refusal.kind, ErrorType::LabelConflict))
     }
 
-    /// Returns the first refusal in the order of the objects. If there are several, its body lists all of them.
+    /// Fails with the first refusal in the order of the objects, if there is one. If there are several, the body of the
+    /// error lists all of them.
     fn into_result(mut self) -> Result<(), ApiError> {
-        self.0.sort_by_key(|(at, _)| *at);
+        self.0.sort_by_key(|(index, _)| *index);
         let Some((_, first)) = self.0.first() else { return Ok(()) };
         if self.0.len() == 1 {
             return Err(first.clone());
         }
-        let all = self.0.iter().map(|(_, refusal)| refusal.body()).collect();
-        Err(first.clone().extra("refusals", all))
+        let bodies = self.0.iter().map(|(_, refusal)| refusal.body()).collect();
+        Err(first.clone().extra("refusals", bodies))
     }
 }
 
-/// Adds to an error which object of the apply caused it: its index in `field`, and its key in the message.
-fn with_item(error: ApiError, at: usize, document: &Document) -> ApiError {
-    let field = error.field.as_deref().map_or_else(|| format!("objects[{at}]"), |field| format!("objects[{at}].{field}"));
+/// Returns the error with the object of the apply that caused it: the object's index in `field`, and its key in the
+/// message.
+fn with_item(error: ApiError, index: usize, document: &Document) -> ApiError {
+    let field = error.field.as_deref().map_or_else(|| format!("objects[{index}]"), |field| format!("objects[{index}].{field}"));
     let message = format!("{}: {}", document.key, error.message);
     ApiError { message, field: Some(field), reason: error.reason.or(Some(error.message.into())), ..error }
 }
@@ -413,7 +430,7 @@ mod tests {
     #[test]
     fn y09_owns_nothing_message_suggests_owner_with_similar_name() {
         let owners = ["git:apply", "admin:update"].into_iter().map(|owner| owner.parse().unwrap()).collect();
-        for (from, expected) in [
+        for (adopted_owner, expected) in [
             ("git", None),
             ("git:apply", None),
             ("admin:update", None),
@@ -425,7 +442,7 @@ mod tests {
             ("gti", Some("gti owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)")),
             ("nobody", Some("nobody owns nothing of these objects, so nothing was taken over from it")),
         ] {
-            assert_eq!(owns_nothing_message(&from.parse().unwrap(), &owners).as_deref(), expected, "{from}");
+            assert_eq!(owns_nothing_message(&adopted_owner.parse().unwrap(), &owners).as_deref(), expected, "{adopted_owner}");
         }
     }
 
@@ -433,7 +450,7 @@ mod tests {
     fn y09_check_owner_match_rejects_non_manager_without_objects() {
         let owners = ["git:apply", "admin:update", "ci:prod:apply"].into_iter().map(|owner| owner.parse().unwrap());
         let owners = owners.collect();
-        for (from, meant) in [
+        for (adopted_owner, suggestion) in [
             ("admin:", Some(" (did you mean \"admin\"?)")),
             ("admin ", Some(" (did you mean \"admin\"?)")),
             (" admin:update", Some(" (did you mean \"admin:update\"?)")),
@@ -441,22 +458,23 @@ mod tests {
             ("Git:Apply", Some(" (did you mean \"git:apply\"?)")),
             ("nobody:aply", Some("")),
             ("nobody,other", Some("")),
-            // The text before the colon is a manager here, so the text after it was meant as an operation.
+            // The text before the colon is a manager here, so the text after it is an invalid operation.
             ("git:write", Some(" (did you mean \"git\"?)")),
             ("nobody", None),
             ("nobody:update", None),
             ("ci:test", None),
             ("ci:test:apply", None),
         ] {
-            let said = check_owner_match(&from.parse().unwrap(), &owners).map_err(|refusal| (refusal.kind, refusal.message));
-            let refused = meant.map(|meant| {
+            let result =
+                check_owner_match(&adopted_owner.parse().unwrap(), &owners).map_err(|refusal| (refusal.kind, refusal.message));
+            let expected = suggestion.map(|suggestion| {
                 let message = format!(
-                    "adopt takes one manager, as MANAGER, MANAGER:apply or MANAGER:update, and '{from}' owns nothing of these objects{meant}; \
+                    "adopt accepts one manager, as MANAGER, MANAGER:apply or MANAGER:update, and '{adopted_owner}' owns nothing of these objects{suggestion}; \
                      nothing was changed"
                 );
                 (ErrorType::RequestQuery, message)
             });
-            assert_eq!(said.err(), refused, "{from}");
+            assert_eq!(result.err(), expected, "{adopted_owner}");
         }
     }
 }

@@ -26,20 +26,20 @@ const MAX_CHANGES: usize = 500;
 /// Maximum length of a value in an answer, in characters of its JSON text.
 const MAX_VALUE_CHARS: usize = 500;
 
-/// Counts the changes that one answer lists.
+/// The counter of the changes that one answer lists, to apply the limit.
 #[derive(Default)]
 pub(super) struct Changes {
     listed_count: usize,
 }
 
-/// The labels that hosts lose, each with the number of these hosts.
+/// The labels that hosts lose by a write, each with the number of these hosts.
 #[derive(Default)]
 pub(super) struct LostLabels(BTreeMap<LabelKey, usize>);
 
 impl Changes {
     /// Returns the fields of an object that a write changed, each as `{"field", "old", "new"}`. If `old` or `new` is
-    /// missing, the field was or is at its default, or does not exist. If no value differs, the owners that differ are
-    /// returned. Changes beyond the limit of an answer are counted in one entry.
+    /// missing, the field was or is at its default, or does not exist. If no value differs, returns the owners that
+    /// differ. The last entry counts the changes beyond the limit of an answer.
     pub(super) fn for_update<S: ApiResource>(
         &mut self,
         api: &Api,
@@ -54,18 +54,18 @@ impl Changes {
         }
         match self.field_changes(&before, &after) {
             Value::Array(fields) if fields.is_empty() => self.owner_changes(&old.spec, &new.spec),
-            listed => listed,
+            changes => changes,
         }
     }
 
-    /// Returns the old and new owners of the keys and fields whose owners change. It is called only if no value
-    /// changes.
+    /// Returns the old and new owners of the keys and fields whose owners change. The caller lists them only if no
+    /// value changes.
     fn owner_changes<S: ApiResource>(&mut self, old: &S, new: &S) -> Value {
         let [old, new] = differing_owners(old, new);
         self.field_changes(&old, &new)
     }
 
-    /// Returns the fields of a deleted object.
+    /// Returns the fields of a deleted object, each with its old value.
     pub(super) fn for_delete<S: ApiResource>(&mut self, api: &Api, model: &Model, object: &Object<S>) -> Value {
         self.deleted_fields(&visible_fields(api, model, object))
     }
@@ -73,36 +73,38 @@ impl Changes {
     /// Returns the fields of deleted objects of one kind, each object under its name.
     pub(super) fn for_delete_all<S: ApiResource>(&mut self, api: &Api, model: &Model, objects: &[Arc<Object<S>>]) -> Value {
         let name = |object: &Object<S>| S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
-        let each = objects.iter().map(|object| (name(object), visible_fields(api, model, object)));
-        self.deleted_fields(&json!({S::LIST: each.collect::<Map<_, _>>()}))
+        let named_fields = objects.iter().map(|object| (name(object), visible_fields(api, model, object)));
+        self.deleted_fields(&json!({S::LIST: named_fields.collect::<Map<_, _>>()}))
     }
 
+    /// Returns the fields of deleted objects as changes that have an old value only. Empty lists and maps are omitted.
     fn deleted_fields(&mut self, fields: &Value) -> Value {
-        let mut listed = self.field_changes(fields, &json!({}));
+        let mut changes = self.field_changes(fields, &json!({}));
         let is_not_empty = |change: &Value| change["old"] != json!([]) && change["old"] != json!({});
-        listed.as_array_mut().expect("a list").retain(is_not_empty);
-        listed
+        changes.as_array_mut().expect("changes are a list").retain(is_not_empty);
+        changes
     }
 
-    /// Returns the members of two values that differ, as the answer lists them, and counts them against its limit.
+    /// Returns the members of two values that differ, as the answer lists them. Counts them against the limit of the
+    /// answer. The last entry is the number of omitted changes, if there are any.
     pub(super) fn field_changes(&mut self, old: &Value, new: &Value) -> Value {
         let mut diffs = diff(old, new);
-        let room = MAX_CHANGES - self.listed_count;
-        let left_out = diffs.len().saturating_sub(room);
-        diffs.truncate(room);
+        let remaining_count = MAX_CHANGES - self.listed_count;
+        let omitted_count = diffs.len().saturating_sub(remaining_count);
+        diffs.truncate(remaining_count);
         self.listed_count += diffs.len();
         let mut listed: Vec<Value> = diffs.into_iter().map(FieldDiff::into_json).collect();
-        if left_out > 0 {
-            listed.push(json!({"field": "…", "left_out": left_out}));
+        if omitted_count > 0 {
+            listed.push(json!({"field": "…", "left_out": omitted_count}));
         }
         listed.into()
     }
 }
 
 impl LostLabels {
-    /// Finds the labels that hosts lose by the write so far.
+    /// Finds the labels that hosts lose by the changes of the write so far.
     pub(super) fn from_write(work: &PendingWrite<'_>) -> Self {
-        Self(lost_labels(&work.before().fleet, &work.model.fleet, work.visible_hosts()))
+        Self(lost_labels(&work.old_model().fleet, &work.model.fleet, work.visible_affected_nodes()))
     }
 
     /// Returns the labels in the format of an answer.
@@ -110,18 +112,18 @@ impl LostLabels {
         self.0.iter().map(|(key, hosts)| (key.to_string(), Value::from(*hosts))).collect::<Map<_, _>>().into()
     }
 
-    /// Returns a sentence about the lost labels that the written object `by` inherited and did not provide itself, or
-    /// `None` if there are none. The author may not expect these losses.
-    pub(super) fn inherited_sentence<S: ApiResource>(&self, by: &Object<S>) -> Option<String> {
-        let own = by.spec.inherited().and_then(|own| own.labels.provided.as_ref());
-        let sets =
-            |key: &LabelKey| own.and_then(|own| own.get(key)).is_some_and(|entry| matches!(entry.value, ProvidedValue::Value(_)));
-        let keys: Vec<&str> = self.0.keys().filter(|key| !sets(key)).map(LabelKey::as_str).collect();
+    /// Returns a sentence about the lost labels to which the written object itself gives no value. The author may not
+    /// expect to lose these inherited labels. Returns `None` if there are none.
+    pub(super) fn inherited_sentence<S: ApiResource>(&self, written: &Object<S>) -> Option<String> {
+        let map = written.spec.inherited().and_then(|maps| maps.labels.provided.as_ref());
+        let has_value =
+            |key: &LabelKey| map.and_then(|map| map.get(key)).is_some_and(|item| matches!(item.value, ProvidedValue::Value(_)));
+        let keys: Vec<&str> = self.0.keys().filter(|key| !has_value(key)).map(LabelKey::as_str).collect();
         (!keys.is_empty()).then(|| format!("hosts lose the inherited labels {}", keys.join(", ")))
     }
 }
 
-/// A field that differs.
+/// A field that differs between two versions of an object.
 pub(super) struct FieldDiff {
     /// The path of the field.
     pub(super) field: String,
@@ -132,6 +134,7 @@ pub(super) struct FieldDiff {
 }
 
 impl FieldDiff {
+    /// Returns the difference in the format of an answer. Long values are truncated.
     fn into_json(self) -> Value {
         let mut change = json!({"field": self.field});
         for (name, value) in [("old", self.old), ("new", self.new)] {
@@ -143,8 +146,8 @@ impl FieldDiff {
     }
 }
 
-/// Returns the fields that this manager's apply no longer contains, but that other managers own and thereby keep, with
-/// their owners (`kept` of the answer). `null` if there are none.
+/// Returns the fields that an apply of this manager gives up, but that remain because other managers own them. Each
+/// field is listed with its owners. The answer shows the list as `kept`. Returns `null` if there are no such fields.
 pub(super) fn retained_fields<S: ApiResource>(old: &S, new: &S, manager: &Manager) -> Value {
     let retained = retained_by_others(&owners(old), &owners(new), manager);
     if retained.is_empty() {
@@ -153,12 +156,12 @@ pub(super) fn retained_fields<S: ApiResource>(old: &S, new: &S, manager: &Manage
     retained.iter().map(|(field, owners)| json!({"field": field, "owners": owners})).collect()
 }
 
-/// Returns the change that an answer lists when a certificate or token was revoked.
-pub(super) fn end_change(field: &str) -> Value {
+/// Returns the change that an answer lists for a certificate or token that was revoked.
+pub(super) fn revocation_change(field: &str) -> Value {
     json!({"field": field, "old": "good"})
 }
 
-/// Removes the fields that sensitive objects of a kind hide.
+/// Removes from a body the fields that a sensitive object of this kind hides.
 pub(super) fn redact<S: ApiResource>(body: &mut Value) {
     if let Some(fields) = body.as_object_mut() {
         fields.retain(|field, _| !S::SENSITIVE_FIELDS.contains(&field.as_str()));
@@ -174,12 +177,13 @@ fn visible_fields<S: ApiResource>(api: &Api, model: &Model, object: &Object<S>) 
     fields
 }
 
-/// Returns the fields that an object's authors set, in the form of a manifest, and a node's effective tags.
+/// Returns the fields that an object's authors set, in the form of a manifest. For a node, also returns its effective
+/// tags.
 fn authored_fields<S: ApiResource>(api: &Api, model: &Model, object: &Object<S>) -> Value {
     authored_fields_with(&ModelNames::new(model, &api.traits), model, object)
 }
 
-/// Returns what [`authored_fields`] returns. `names` has the names of other objects that the fields refer to.
+/// Returns the same fields as [`authored_fields`]. `names` has the names of other objects that the fields refer to.
 fn authored_fields_with<S: ApiResource>(names: &ModelNames<'_>, model: &Model, object: &Object<S>) -> Value {
     let mut fields = selected_fields(&object.spec, names, &|_| true);
     fields.insert("name".to_owned(), json!(S::name_text(&object.meta.name)));
@@ -190,10 +194,11 @@ fn authored_fields_with<S: ApiResource>(names: &ModelNames<'_>, model: &Model, o
     if let Some(node) = object.spec.node() {
         fields.insert("traits".to_owned(), json!(node.traits.members().collect::<Vec<_>>()));
         fields.insert("provision_state".to_owned(), json!(node.provision_state));
-        // Includes the tags that the node's roles give, because they change with the roles.
+        // The effective tags include those that the node's roles give, because they change with the roles.
         let mut tags = json!({"assigned": node.tags.assigned.members().collect::<Vec<_>>(),
             "unassigned": node.tags.unassigned.members().collect::<Vec<_>>(),
             "effective": model.fleet.node_view(NodeId(object.meta.uuid)).map(|node| node.tags())});
+        // An extension decided these tags, each for a role of the node.
         for (role, decided) in &node.tags.decided {
             tags["decided"][role.as_str()] = json!(decided.tags);
         }
@@ -203,7 +208,7 @@ fn authored_fields_with<S: ApiResource>(names: &ModelNames<'_>, model: &Model, o
     fields.into()
 }
 
-/// Returns the fields that an object's authors set, of an image from the history. Effective tags are omitted, because
+/// Returns the fields that an object's authors set in a version from the history. Effective tags are omitted, because
 /// the tags that roles give can be computed only for the present. Candidate nodes of an allocation that the caller
 /// cannot see are omitted too.
 pub(super) fn past_authored_fields<S: ApiResource>(names: &ModelNames<'_>, model: &Model, object: &Object<S>) -> Value {
@@ -212,30 +217,30 @@ pub(super) fn past_authored_fields<S: ApiResource>(names: &ModelNames<'_>, model
         fields.pointer_mut("/tags").and_then(Value::as_object_mut).and_then(|tags| tags.remove("effective"));
     }
     if S::KIND == Kind::Allocation && model.visible_cluster.is_some() {
-        let is_seen = |node: &Value| {
+        let is_visible = |node: &Value| {
             let uuid = node.as_str().and_then(|id| id.parse().ok());
             uuid.is_some_and(|uuid| model.nodes.get(uuid).is_some())
         };
         if let Some(nodes) = fields.pointer_mut("/candidate_nodes").and_then(Value::as_array_mut) {
-            nodes.retain(is_seen);
+            nodes.retain(is_visible);
         }
     }
     fields
 }
 
-/// Returns all owners of the keys and fields whose owners differ, before and after a write, each as `{"owners": […]}`.
-/// Without owners the value is `{}`.
+/// Returns all owners of the keys and fields whose owners differ. The first value has the owners before the write, and
+/// the second those after it, each as `{"owners": […]}`. Without owners the value is `{}`.
 pub(super) fn differing_owners<S: ApiResource>(old: &S, new: &S) -> [Value; 2] {
     let (old, new) = (owners(old), owners(new));
     let keys: BTreeSet<&String> = old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).collect();
     let to_json = |owners: &Owners| {
-        let all: BTreeSet<&Owner> = keys.iter().filter_map(|key| owners.get(*key)).flat_map(|all| &**all).collect();
-        if all.is_empty() { json!({}) } else { json!({"owners": all}) }
+        let set: BTreeSet<&Owner> = keys.iter().filter_map(|key| owners.get(*key)).flat_map(|list| &**list).collect();
+        if set.is_empty() { json!({}) } else { json!({"owners": set}) }
     };
     [to_json(&old), to_json(&new)]
 }
 
-/// Returns the members of two values that differ.
+/// Returns the members of two values that differ, each with its path.
 pub(super) fn diff(old: &Value, new: &Value) -> Vec<FieldDiff> {
     let mut diffs = Vec::new();
     compare("", Some(old), Some(new), &mut diffs);
@@ -253,6 +258,7 @@ fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, diffs: &mut Vec
         return diffs.push(FieldDiff { field: path.to_owned(), old: old.cloned(), new: new.cloned() });
     };
     let names: BTreeSet<&str> = old_members.keys().chain(new_members.keys()).copied().collect();
+    // Two values without members can differ too, for example an empty map and a missing one.
     if names.is_empty() {
         return diffs.push(FieldDiff { field: path.to_owned(), old: old.cloned(), new: new.cloned() });
     }
@@ -262,22 +268,22 @@ fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, diffs: &mut Vec
     }
 }
 
-/// Returns the members of a value by name; of a list, the items by `id`. A missing value has no members. Returns `None`
-/// for a value that can be compared only as a whole.
+/// Returns the members of a map by name, or the items of a list by `id`. A missing value has no members. Returns `None`
+/// for a value that can be compared only as a whole, such as a list in which an id is missing or occurs twice.
 fn members(value: Option<&Value>) -> Option<BTreeMap<&str, &Value>> {
     match value {
         None => Some(BTreeMap::new()),
         Some(Value::Object(map)) => Some(map.iter().map(|(name, value)| (name.as_str(), value)).collect()),
         Some(Value::Array(items)) if !items.is_empty() => {
-            let named: Option<BTreeMap<&str, &Value>> =
+            let by_id: Option<BTreeMap<&str, &Value>> =
                 items.iter().map(|item| Some((item.get("id")?.as_str()?, item))).collect();
-            named.filter(|named| named.len() == items.len())
+            by_id.filter(|by_id| by_id.len() == items.len())
         }
         Some(_) => None,
     }
 }
 
-/// Shortens a long value to the beginning of its text, followed by its length.
+/// Shortens a long value to the first 500 characters of its text, followed by its length.
 pub(super) fn truncate(value: Value) -> Value {
     let text = match &value {
         Value::String(text) => text.clone(),
@@ -293,6 +299,7 @@ pub(super) fn truncate(value: Value) -> Value {
 mod tests {
     use super::*;
 
+    /// Lists of items with ids are compared item by item, other lists as a whole. The JSON shortens long values.
     #[test]
     fn diff_names_fields_with_old_and_new_values() {
         for (old, new, expected) in [
@@ -315,8 +322,8 @@ mod tests {
                 json!([{"field": "a", "old": format!("{}… (600 characters)", "x".repeat(500)), "new": ""}]),
             ),
         ] {
-            let found: Vec<Value> = diff(&old, &new).into_iter().map(FieldDiff::into_json).collect();
-            assert_eq!(Value::from(found), expected, "{old} {new}");
+            let changes: Vec<Value> = diff(&old, &new).into_iter().map(FieldDiff::into_json).collect();
+            assert_eq!(Value::from(changes), expected, "{old} {new}");
         }
     }
 }

@@ -19,7 +19,7 @@ use stemma_core::resolve::Resolution;
 use stemma_core::status::{Liveness, StateInputs, Status};
 use stemma_core::task::Mode;
 use stemma_core::traits::NodeTraits;
-use stemma_wire::endpoint::{Minor, field_min_version};
+use stemma_wire::endpoint::{MinorVersion, field_min_version};
 
 use super::objects::ApiResource;
 use super::state;
@@ -28,14 +28,14 @@ use crate::api::Api;
 use crate::cache::Model;
 use crate::registry::names::{ModelNames, group_path};
 
-/// A node whose columns are computed.
+/// A node whose columns are computed. Each value that several columns need is stored here when it is computed.
 pub(super) struct NodeRow<'a> {
     api: &'a Api,
     model: &'a Model,
     node: &'a Node,
     base: &'a str,
     suggestions: &'a SuggestionCache,
-    /// True if the node is requested alone. Its columns may then cost more than those of a list.
+    /// True if the node is requested alone. Its columns may then take longer to compute than those of a list.
     is_single: bool,
     path: OnceCell<String>,
     resolution: OnceCell<Resolution>,
@@ -47,8 +47,8 @@ pub(super) struct NodeRow<'a> {
 }
 
 impl<'a> NodeRow<'a> {
-    /// Creates a row whose values are not computed yet. The rows of a list share `cache`, the suggestions for
-    /// misspelled names.
+    /// Creates a row whose values are not computed yet. `base` is the base URL of links. The rows of a list share
+    /// `cache`, which holds suggestions for misspelled keys.
     pub(super) fn new(api: &'a Api, model: &'a Model, node: &'a Node, base: &'a str, cache: &'a SuggestionCache) -> Self {
         Self {
             api,
@@ -67,12 +67,13 @@ impl<'a> NodeRow<'a> {
         }
     }
 
-    /// Returns the row for a node that is requested alone, not in a list.
+    /// Returns the row for a node that is requested alone, not in a list. Its columns may then take longer to compute.
     #[must_use]
     pub(super) fn single(self) -> Self {
         Self { is_single: true, ..self }
     }
 
+    /// Returns the node with all values that it inherits, or the objects above it that are missing.
     fn resolution(&self) -> &Resolution {
         self.resolution.get_or_init(|| self.model.resolve(self.node.meta.uuid))
     }
@@ -87,11 +88,13 @@ impl<'a> NodeRow<'a> {
         self.state_inputs().status()
     }
 
-    /// Returns the node's mode. A node with a missing parent runs no task, so its mode is `observe`.
+    /// Returns the node's mode. If an object above the node is missing, the node runs no task, so its mode is
+    /// `observe`.
     fn mode(&self) -> Mode {
-        self.resolution().resolved_node().map_or(Mode::Observe, |answer| answer.mode().value)
+        self.resolution().resolved_node().map_or(Mode::Observe, |resolved| resolved.mode().value)
     }
 
+    /// Returns the node with everything that it inherits, as far as the objects above it exist.
     fn view(&self) -> Option<&NodeView<'a>> {
         self.view.get_or_init(|| self.model.fleet.node_view(self.node.id())).as_ref()
     }
@@ -112,10 +115,12 @@ impl<'a> NodeRow<'a> {
         self.findings.get_or_init(|| state::findings(self.api, self.model, self.node, self.resolution(), self.suggestions))
     }
 
+    /// Returns the differences between the node's labels and those of its group.
     fn label_differences(&self) -> Option<&MapDiff<LabelKey, LabelValue>> {
         self.label_differences.get_or_init(|| self.view()?.label_diff()).as_ref()
     }
 
+    /// Returns links to the URL of the node with the path `below` appended.
     fn links(&self, below: &str) -> [Link; 2] {
         let path = self.path.get_or_init(|| NodeSpec::path(self.node));
         view::links(self.base, &[path, below].concat())
@@ -124,19 +129,22 @@ impl<'a> NodeRow<'a> {
 
 /// One column of a node's body.
 enum Column {
-    /// A field of the spec, and the value that the body shows if the field is not set.
+    /// A field of the spec, and its default. The default is shown if the field is not set. Without a default, an unset
+    /// field is omitted.
     Field(&'static Field<NodeSpec>, Option<Box<RawValue>>),
-    /// A field that Stemma stores and returns without reading it, and the value that the body shows if it is not set.
+    /// A field that Stemma stores and returns without reading it, with its default. The default is shown if the field
+    /// is not set.
     Passthrough(Option<Box<RawValue>>),
-    /// The same value for every node.
+    /// A value that is the same for every node.
     Fixed(Box<RawValue>),
-    /// Links to the node's path, followed by this text.
+    /// Links to the node's URL with this path appended.
     Links(&'static str),
     /// A value that is computed from the row.
     Computed(WriteCell),
 }
 
 impl Column {
+    /// Writes the column of a node as the next member of its JSON text.
     fn write(&self, row: &NodeRow<'_>, cell: Cell<'_>) {
         match self {
             Self::Field(field, default) => match (field.show)(&row.node.spec, &ModelNames::new(row.model, &row.api.traits)) {
@@ -149,12 +157,12 @@ impl Column {
             },
             Self::Fixed(value) => cell.put(value),
             Self::Links(below) => cell.put(&row.links(below)),
-            Self::Computed(make) => make(row, cell),
+            Self::Computed(write_cell) => write_cell(row, cell),
         }
     }
 }
 
-/// The place of one column in a row. A column that writes nothing is left out.
+/// The place of one column in the JSON text of a row. If nothing is written to it, the column is omitted.
 struct Cell<'t> {
     name: &'static str,
     text: &'t mut Vec<u8>,
@@ -163,6 +171,7 @@ struct Cell<'t> {
 impl Cell<'_> {
     /// Writes the column's name and its value.
     fn put(self, value: &(impl Serialize + ?Sized)) {
+        // Every member but the first follows a comma.
         if self.text.last() != Some(&b'{') {
             self.text.push(b',');
         }
@@ -191,27 +200,31 @@ static COLUMNS: LazyLock<BTreeMap<&'static str, Column>> = LazyLock::new(|| {
         };
         columns.insert(field.name, Column::Field(field, default));
     }
-    columns.extend(NodeSpec::PASSTHROUGH_FIELDS.iter().map(|kept| (kept.name, Column::Passthrough(kept.default.map(raw_json)))));
+    columns
+        .extend(NodeSpec::PASSTHROUGH_FIELDS.iter().map(|field| (field.name, Column::Passthrough(field.default.map(raw_json)))));
     columns.extend(ALWAYS_NULL.iter().map(|name| (*name, Column::Fixed(raw_json("null")))));
     columns.extend(
         [("console_enabled", "false"), ("raid_config", "{}"), ("target_raid_config", "{}")]
             .map(|(name, text)| (name, Column::Fixed(raw_json(text)))),
     );
     columns.extend(LINKS.iter().map(|(name, below)| (*name, Column::Links(below))));
-    columns.extend(COMPUTED.iter().map(|(name, make)| (*name, Column::Computed(*make))));
+    columns.extend(COMPUTED.iter().map(|(name, write_cell)| (*name, Column::Computed(*write_cell))));
     columns
 });
 
+/// Returns a JSON text as a value that is written unchanged.
 fn raw_json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).expect("the tables of columns hold JSON texts")
+    RawValue::from_string(text.to_owned()).expect("the defaults of columns are valid JSON")
 }
 
-/// The columns with links, each with the text that follows the node's path in its links.
+/// The columns with links, each with the path that its links append to the node's URL.
 const LINKS: &[(&str, &str)] =
     &[("links", ""), ("ports", "/ports"), ("portgroups", "/portgroups"), ("states", "/states"), ("volume", "/volume")];
 
+/// A function that writes a computed column.
 type WriteCell = fn(&NodeRow<'_>, Cell<'_>);
 
+/// The columns that are computed, each with its function.
 const COMPUTED: &[(&str, WriteCell)] = &[
     ("uuid", |row, cell| cell.put(&row.node.meta.uuid)),
     ("name", |row, cell| cell.put(&row.node.meta.name)),
@@ -221,7 +234,7 @@ const COMPUTED: &[(&str, WriteCell)] = &[
     ("updated_at", |row, cell| cell.put(&view::updated_at(&row.node.meta))),
     ("parked", |row, cell| cell.put(&row.node.spec.parked)),
     ("provision_state", |row, cell| cell.put(row.node.provision_state())),
-    ("allocation_uuid", |row, cell| cell.put(&row.model.node_allocation(row.node).map(|one| one.meta.uuid))),
+    ("allocation_uuid", |row, cell| cell.put(&row.model.node_allocation(row.node).map(|allocation| allocation.meta.uuid))),
     ("maintenance", |row, cell| cell.put(&row.node.spec.parked)),
     ("labels", |row, cell| cell.put_optional(row.view().map(NodeView::labels).as_ref().map(view::effective_values))),
     ("labels_overridden", |row, cell| cell.put_optional(row.label_differences().map(|labels| &labels.overridden))),
@@ -284,16 +297,16 @@ const COMPUTED: &[(&str, WriteCell)] = &[
 pub(super) struct ColumnSet(Vec<(&'static str, &'static Column)>);
 
 impl ColumnSet {
-    /// Returns all columns that this version of Ironic's API has.
-    pub(super) fn all(version: Minor) -> Self {
-        let known = |name: &str| version >= field_min_version(name);
-        Self(COLUMNS.iter().map(|(name, column)| (*name, column)).filter(|(name, _)| known(name)).collect())
+    /// Returns all columns that exist in this version of Ironic's API.
+    pub(super) fn all(version: MinorVersion) -> Self {
+        let is_in_version = |name: &str| version >= field_min_version(name);
+        Self(COLUMNS.iter().map(|(name, column)| (*name, column)).filter(|(name, _)| is_in_version(name)).collect())
     }
 
-    /// Returns only the wanted columns and the links.
+    /// Returns only the columns for which `is_selected` is true, and the links.
     #[must_use]
-    pub(super) fn only(mut self, wanted: impl Fn(&str) -> bool) -> Self {
-        self.0.retain(|(name, _)| *name == "links" || wanted(name));
+    pub(super) fn only(mut self, is_selected: impl Fn(&str) -> bool) -> Self {
+        self.0.retain(|(name, _)| *name == "links" || is_selected(name));
         self
     }
 
@@ -329,12 +342,13 @@ mod tests {
 
     use super::*;
 
-    /// The API description lists the fields that can be selected.
+    /// The API description lists the fields that a request can select. `links` is not among them, because every body
+    /// contains it.
     #[test]
     fn columns_match_api_description() {
         let described = &Endpoint::GetNode.selectable_fields().expect("fields of a node").names;
-        let here = COLUMNS.keys().filter(|name| **name != "links").map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        assert_eq!(here, *described);
+        let names = COLUMNS.keys().filter(|name| **name != "links").map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(names, *described);
     }
 
     #[test]

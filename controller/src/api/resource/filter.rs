@@ -1,5 +1,5 @@
-//! Filters of lists. A filter is a row in the table of its kind: its name, and the function that reads it into a
-//! predicate. The tables of endpoints and parameters document what it means, and since which API version it exists.
+//! Filters of lists. A filter is an entry in the table of its kind: its name, and the function that reads it into a
+//! predicate. The tables of endpoints and parameters document each filter, and the API version that introduced it.
 //!
 //! All filters of a request must match. A repeated parameter is the union of its lists, as in the API working group's
 //! guideline for tags. Contradicting filters give an empty list. The predicate is also checked for objects that an
@@ -18,7 +18,7 @@ use crate::cache::model::Resource;
 
 /// The context in which a filter is read.
 pub(super) struct FilterContext<'a> {
-    /// What all handlers share.
+    /// The state that all handlers share.
     pub api: &'a Api,
     /// The fleet as the caller sees it.
     pub model: &'a Model,
@@ -27,18 +27,18 @@ pub(super) struct FilterContext<'a> {
 }
 
 impl<'a> FilterContext<'a> {
-    /// The query.
+    /// Returns the query of the request.
     pub(super) fn query(&self) -> &'a QueryString {
         &self.request.query
     }
 }
 
-/// The predicate of a filter.
+/// The predicate of a filter: a function that returns whether an object matches.
 type ObjectPredicate<S> = Box<dyn Fn(&Api, &Model, &Object<S>) -> bool>;
 
 /// The objects that a filter matches.
 pub(super) struct FilterMatch<S: Resource> {
-    /// For nodes: a set that contains at least all matching nodes, so that the others need not be visited.
+    /// For nodes: a set that contains at least all matching nodes, so that a list need not visit the other nodes.
     candidates: NodeSet,
     predicate: ObjectPredicate<S>,
 }
@@ -56,14 +56,14 @@ impl<S: Resource> FilterMatch<S> {
     }
 }
 
-/// Reads a filter of a request. Returns `None` if the request does not have it.
+/// A function that reads a filter from a request. It returns `None` if the request does not have the filter.
 type ReadFilter<S> = fn(&FilterContext<'_>, &'static str) -> Result<Option<FilterMatch<S>>, ApiError>;
 
 /// The definition of a filter.
 pub(super) struct FilterDef<S: Resource> {
     /// The parameter's name.
     pub name: &'static str,
-    /// Reads the parameter's values.
+    /// The function that reads the parameter's values.
     pub read: ReadFilter<S>,
 }
 
@@ -80,7 +80,7 @@ impl<S: Resource> RequestFilters<S> {
         read.filter_map(Result::transpose).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns a set that contains all nodes that match.
+    /// Returns a set that contains at least all nodes that match.
     pub(super) fn candidates(&self) -> NodeSet {
         NodeSet::AllOf(self.0.iter().map(|filter| filter.candidates.clone()).collect())
     }
@@ -111,7 +111,7 @@ pub(super) fn text_filter<S: Resource + 'static>(
     Ok(value.map(|value| FilterMatch::new(move |_, _, object| is_match(object, &value))))
 }
 
-/// Returns the error for an invalid value.
+/// Returns the error for an invalid value of a filter.
 pub(super) fn bad_value(name: &'static str, value: &str, reason: &dyn std::fmt::Display) -> ApiError {
     BadQuery::bad_value(name, value, reason.to_string()).into()
 }

@@ -1,4 +1,5 @@
-//! The fleet as a whole: the epoch of its store, and the hosts that are ahead of it.
+//! The fleet as a whole: the epoch of its store, and the hosts that are ahead of the store. An epoch is the time
+//! between two restores of the store. A host is ahead if it holds a later revision than the restored store has.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,7 @@ use crate::registry::{Context, Decision, DecisionError, Draft, store_error};
 use crate::store::{Op, Precondition};
 use crate::{backup, ca};
 
-/// The default reason of a new epoch.
+/// The default reason for a new epoch.
 const RESTORED_REASON: &str = "the store was restored from an older copy";
 /// Maximum length of a reason, in characters.
 const MAX_REASON_CHARS: usize = 255;
@@ -47,10 +48,11 @@ struct RecordBackupBody {
     encrypted: bool,
 }
 
-/// `GET /v1/fleet`: shows the epoch of the store, the hosts that are ahead of it, and the last backup.
+/// `GET /v1/fleet`: shows the epoch of the store, the hosts that are ahead of the store, and the last backup.
 pub(super) fn show(api: &Api, _: &HttpRequest) -> HttpResponse {
     let model = api.model();
     match &api.desired {
+        // A controller without agents has no table of desired states, and thus no epoch.
         None => {
             let (epoch, ahead) = (Uuid::nil(), hosts_ahead(&model, None));
             HttpResponse::ok(json!({
@@ -62,11 +64,11 @@ pub(super) fn show(api: &Api, _: &HttpRequest) -> HttpResponse {
     }
 }
 
-/// `GET /v1/backup`: returns a backup of the store. Only root on the controller's machine may read it, because a backup
-/// contains the keys of the fleet.
+/// `GET /v1/backup`: returns a backup of the store, sent in pieces. Only root on the controller's machine may read a
+/// backup, because it contains the keys of the fleet.
 pub(super) async fn backup(api: &Api, _: &HttpRequest) -> HandlerResult {
     let Some(layout) = api.layout.clone().filter(|_| api.listener_auth == ListenerAuth::Root) else {
-        let message = "a backup contains the keys of the fleet: root makes it on the controller's machine, with stemma-controller backup FILE";
+        let message = "a backup contains the keys of the fleet: root creates it on the controller's machine, with stemma-controller backup FILE";
         return Err(ApiError::new(ErrorType::AuthForbidden, message));
     };
     let store = api.registry.store();
@@ -77,8 +79,8 @@ pub(super) async fn backup(api: &Api, _: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse { status: StatusCode::OK, headers: HeaderMap::new(), body })
 }
 
-/// `POST /v1/backups`: records that a backup was made. The client reports this, because only the client knows that its
-/// file is complete.
+/// `POST /v1/backups`: records a backup that was created. The client sends this request, because only the client knows
+/// that its file is complete. Fails if the revision of the backup is ahead of the store.
 pub(super) async fn record_backup(api: &Api, request: &HttpRequest) -> HandlerResult {
     let RecordBackupBody { revision, bytes, encrypted } =
         read_value(&request.json()?).map_err(|error| bad_field("backup", &error))?;
@@ -90,22 +92,22 @@ pub(super) async fn record_backup(api: &Api, request: &HttpRequest) -> HandlerRe
             return Err(ApiError::new(ErrorType::FieldInvalid, message).field("revision").into());
         }
         let record = BackupRecord { at: context.now, revision, bytes, is_encrypted: encrypted };
-        let written = model.last_backup.as_ref().map(|last| last.mod_revision);
-        draft.add_precondition(Precondition::unchanged_since(key::LAST_BACKUP, written));
+        let last_revision = model.last_backup.as_ref().map(|last| last.mod_revision);
+        draft.add_precondition(Precondition::unchanged_since(key::LAST_BACKUP, last_revision));
         draft.add_op(Op::Put { key: key::LAST_BACKUP.into(), value: codec::encode(&record) });
         draft.set_action(FleetAction::BackupMade { of_revision: revision });
         Ok(Decision { draft, answer: StoredAnswer::json(200, json!({"backup": backup_json(&record)})) })
     };
     let mut caller = request.caller()?;
-    let how = if encrypted { "encrypted" } else { "not encrypted" };
-    caller.reason.get_or_insert_with(|| format!("a backup of revision {revision} was made, {bytes} bytes, {how}"));
+    let encryption = if encrypted { "encrypted" } else { "not encrypted" };
+    caller.reason.get_or_insert_with(|| format!("a backup of revision {revision} was made, {bytes} bytes, {encryption}"));
     let answer = api.registry.write(&caller, decide).await?;
     Ok(HttpResponse::from_answer(answer, &request.base_url))
 }
 
-/// `POST /v1/fleet/resume`: starts a new epoch of the store, which hosts accept that are ahead of the restored store.
-/// If the fleet does not wait and no host is ahead, nothing is changed and the answer is a success, so that the request
-/// can be repeated.
+/// `POST /v1/fleet/resume`: starts a new epoch of the store after a restore. Hosts that are ahead of the restored store
+/// accept the new epoch. If the fleet does not wait and no host is ahead, the request succeeds and changes nothing, so
+/// that a client can repeat it.
 pub(super) async fn resume(api: &Api, request: &HttpRequest) -> HandlerResult {
     let requested: ResumeFleetBody = read_value(&request.json()?).map_err(|error| bad_field("fleet", &error))?;
     let reason = check_reason(requested.reason)?;
@@ -113,22 +115,22 @@ pub(super) async fn resume(api: &Api, request: &HttpRequest) -> HandlerResult {
     let random: [u8; 10] = ca::random_bytes().map_err(|_| ApiError::from(ErrorType::ServerInternal))?;
     let decide = |context: &Context<'_>| {
         let (model, mut draft) = (context.full_model, Draft::default());
-        let present = epoch_history(model, desired);
-        let all_ahead = desired.status().all_ahead();
-        let is_resumed = present.waits || !all_ahead.is_empty();
-        let next = if is_resumed {
-            let unknown: BTreeSet<Uuid> = all_ahead.values().map(|host| host.held.epoch).collect();
-            let epoch = present.next_id(context.now.0, &random, unknown.iter().copied());
-            let next = present.with_resume(epoch, model.revision.get(), &reason, unknown);
-            draft.set_action(FleetAction::Resumed { epoch_before: present.resumed_from(), epoch_after: next.now });
-            let written = model.epoch_line.as_ref().map(|line| line.mod_revision);
-            draft.add_precondition(Precondition::unchanged_since(key::EPOCH_LINE, written));
-            draft.add_op(Op::Put { key: key::EPOCH_LINE.into(), value: codec::encode(&next) });
-            next
+        let history = epoch_history(model, desired);
+        let hosts_ahead = desired.status().hosts_ahead();
+        let is_resumed = history.waits || !hosts_ahead.is_empty();
+        let new_history = if is_resumed {
+            let unknown_epochs: BTreeSet<Uuid> = hosts_ahead.values().map(|host| host.held.epoch).collect();
+            let epoch = history.next_id(context.now.0, &random, unknown_epochs.iter().copied());
+            let new_history = history.with_resume(epoch, model.revision.get(), &reason, unknown_epochs);
+            draft.set_action(FleetAction::Resumed { epoch_before: history.resumed_from(), epoch_after: new_history.now });
+            let last_revision = model.epoch_history.as_ref().map(|line| line.mod_revision);
+            draft.add_precondition(Precondition::unchanged_since(key::EPOCH_LINE, last_revision));
+            draft.add_op(Op::Put { key: key::EPOCH_LINE.into(), value: codec::encode(&new_history) });
+            new_history
         } else {
-            present
+            history
         };
-        let mut body = fleet_json(api, model, desired, &next);
+        let mut body = fleet_json(api, model, desired, &new_history);
         body["resumed"] = is_resumed.into();
         Ok(Decision { draft, answer: StoredAnswer::json(200, body) })
     };
@@ -138,13 +140,13 @@ pub(super) async fn resume(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::from_answer(answer, &request.base_url))
 }
 
-/// Returns the reason for a new epoch, or the default one if the request has none. Fails if the reason is blank or too
-/// long.
+/// Returns the reason for a new epoch, or the default reason if the request has none. Fails if the reason is blank or
+/// too long.
 fn check_reason(requested: Option<String>) -> Result<String, ApiError> {
     let invalid = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("reason");
     let Some(reason) = requested else { return Ok(RESTORED_REASON.to_owned()) };
     if is_blank(&reason) {
-        return Err(invalid("the reason is empty: leave it out, or say why; nothing was changed".to_owned()));
+        return Err(invalid("the reason is empty: leave it out, or give the reason; nothing was changed".to_owned()));
     }
     let length = reason.chars().count();
     if length > MAX_REASON_CHARS {
@@ -154,10 +156,10 @@ fn check_reason(requested: Option<String>) -> Result<String, ApiError> {
     Ok(reason)
 }
 
-/// Returns the epochs of the store. Before the first resume no epochs are stored, and the table of desired states has
-/// the first one.
+/// Returns the epochs of the store. Before the first resume, no epochs are stored, and the first epoch is in the table
+/// of desired states.
 fn epoch_history(model: &Model, desired: &DesiredTable) -> EpochHistory {
-    model.epoch_line.as_ref().map_or_else(|| (*desired.epoch_line()).clone(), |line| line.record.clone())
+    model.epoch_history.as_ref().map_or_else(|| (*desired.epoch_line()).clone(), |stored| stored.record.clone())
 }
 
 /// Returns the findings about the controller itself.
@@ -165,16 +167,17 @@ fn findings(api: &Api) -> Vec<Finding> {
     api.registry.clock().finding().into_iter().collect()
 }
 
-fn fleet_json(api: &Api, model: &Model, desired: &DesiredTable, line: &EpochHistory) -> Value {
+/// Returns the answer that shows the fleet. `history` are the epochs of the store.
+fn fleet_json(api: &Api, model: &Model, desired: &DesiredTable, history: &EpochHistory) -> Value {
     json!({
-        "epoch": line.now, "since": line.at, "reason": line.reason, "waits": line.waits, "revision": model.revision.get(),
-        "ahead": hosts_ahead(model, Some((desired, line))), "hosts": host_counts(api, model, desired), "unknown_hosts": unknown_hosts(api, model),
+        "epoch": history.now, "since": history.at, "reason": history.reason, "waits": history.waits, "revision": model.revision.get(),
+        "ahead": hosts_ahead(model, Some((desired, history))), "hosts": host_counts(api, model, desired), "unknown_hosts": unknown_hosts(api, model),
         "backup": last_backup(model), "findings": findings(api),
     })
 }
 
 /// Counts the visible nodes that have a host, and how many of these hosts have checked in since the controller started.
-/// Only of hosts that have checked in does the controller know what they hold.
+/// The controller knows which revision a host holds only after the host has checked in.
 fn host_counts(api: &Api, model: &Model, desired: &DesiredTable) -> Value {
     let enrolled = api.identities.as_ref().map(|identities| identities.enrolled_nodes()).unwrap_or_default();
     let visible: Vec<Uuid> = enrolled.into_iter().filter(|node| model.nodes.get(*node).is_some()).collect();
@@ -183,32 +186,35 @@ fn host_counts(api: &Api, model: &Model, desired: &DesiredTable) -> Value {
 }
 
 /// Returns the number of hosts that presented a valid certificate and are not in the store. Such hosts belong to no
-/// cluster, so a caller bound to a cluster gets `null`.
+/// cluster, so a caller that is bound to a cluster gets `null`.
 fn unknown_hosts(api: &Api, model: &Model) -> Value {
     let identities = api.identities.as_ref().filter(|_| model.visible_cluster.is_none());
     identities.map_or(Value::Null, |identities| identities.unknown_count().into())
 }
 
-/// Returns the last backup, or `null` if there is none. A caller bound to a cluster gets `null` too, because a backup
-/// is of the whole fleet.
+/// Returns the last backup, or `null` if there is none. A backup is of the whole fleet, so a caller that is bound to a
+/// cluster gets `null` too.
 fn last_backup(model: &Model) -> Value {
     let last = model.last_backup.as_ref().filter(|_| model.visible_cluster.is_none());
     last.map_or(Value::Null, |last| backup_json(&last.record))
 }
 
+/// Returns the record of a backup as JSON.
 fn backup_json(record: &BackupRecord) -> Value {
     let BackupRecord { at, revision, bytes, is_encrypted } = record;
     json!({"at": view::format_time(*at), "revision": revision, "bytes": bytes, "encrypted": is_encrypted})
 }
 
-/// Counts the hosts that are ahead of the store, among the visible nodes.
+/// Counts the visible nodes whose hosts are ahead of the store. Also returns the highest revision that such a host
+/// holds, and the number of epochs that such hosts hold and the store does not know. A controller without agents has no
+/// `source`, and no host is ahead of it.
 fn hosts_ahead(model: &Model, source: Option<(&DesiredTable, &EpochHistory)>) -> Value {
-    let Some((desired, line)) = source else { return json!({"nodes": 0, "highest": null, "unknown_epochs": 0}) };
-    let all = desired.status().all_ahead();
-    let seen = || all.iter().filter(|(node, _)| model.nodes.get(**node).is_some()).map(|(_, host)| host.held);
-    let is_unknown = |epoch: &Uuid| *epoch != line.now && !line.ended.contains(epoch);
-    let unknown: BTreeSet<Uuid> = seen().map(|held| held.epoch).filter(is_unknown).collect();
+    let Some((desired, history)) = source else { return json!({"nodes": 0, "highest": null, "unknown_epochs": 0}) };
+    let ahead = desired.status().hosts_ahead();
+    let held_states = || ahead.iter().filter(|(node, _)| model.nodes.get(**node).is_some()).map(|(_, host)| host.held);
+    let is_unknown = |epoch: &Uuid| *epoch != history.now && !history.ended.contains(epoch);
+    let unknown_epochs: BTreeSet<Uuid> = held_states().map(|state| state.epoch).filter(is_unknown).collect();
     json!({
-        "nodes": seen().count(), "highest": seen().map(|held| held.revision).max(), "unknown_epochs": unknown.len(),
+        "nodes": held_states().count(), "highest": held_states().map(|state| state.revision).max(), "unknown_epochs": unknown_epochs.len(),
     })
 }

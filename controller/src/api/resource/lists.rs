@@ -1,4 +1,4 @@
-//! The common part of lists: the rows of a page, and a body that is sent in pieces.
+//! The parts that all lists share: the rows of a page, and a body that is sent in pieces.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::registry::work::not_found;
 /// Size at which a piece of a list's body is sent, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// The fields of each object that a list shows.
+/// The set of fields that a list shows of each object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detail {
     /// The default fields of a list of the kind.
@@ -54,18 +54,20 @@ pub(super) fn list<S: ApiResource<Name: Send + Sync> + Send + Sync>(
     }))
 }
 
-/// `GET` of a page of rows that are not objects, in the given order. `id` is the field that identifies a row.
+/// `GET` of a page of rows that are not objects, in the given order. `id` is the field that identifies a row and that a
+/// marker contains.
 ///
 /// # Errors
 /// Fails if a page parameter is invalid, or if no row has the marker.
 pub(super) fn list_rows(request: &HttpRequest, id: &str, mut rows: Vec<Value>) -> HandlerResult {
     let page = PageQuery::read(&request.query)?;
-    let Some((fields, list)) = request.endpoint.selectable_fields().and_then(|fields| Some((fields, fields.list_name.as_ref()?)))
+    let Some((fields, name)) = request.endpoint.selectable_fields().and_then(|fields| Some((fields, fields.list_name.as_ref()?)))
     else {
         return Err(ErrorType::ServerInternal.into());
     };
     match page.sort_key.as_deref() {
         None | Some("id") => {}
+        // Numbers are sorted by value, and texts by their characters.
         Some(key) if fields.names.contains(key) => {
             rows.sort_by_cached_key(|row| (row[key].as_u64(), row[key].as_str().unwrap_or_default().to_owned()));
         }
@@ -75,14 +77,14 @@ pub(super) fn list_rows(request: &HttpRequest, id: &str, mut rows: Vec<Value>) -
         rows.reverse();
     }
     if let Some(marker) = &page.marker {
-        let at = rows.iter().position(|row| row[id] == **marker);
+        let marker_index = rows.iter().position(|row| row[id] == **marker);
         let rule = "no row has this id: if the row was deleted, begin without a marker";
-        rows.drain(..=at.ok_or_else(|| BadQuery::bad_value("marker", marker, rule))?);
+        rows.drain(..=marker_index.ok_or_else(|| BadQuery::bad_value("marker", marker, rule))?);
     }
     rows.truncate(page.limit);
     let last = rows.last().and_then(|row| row[id].as_str()).map(str::to_owned);
-    let next = page.next_link(&request.path(), &request.query, rows.len(), last);
-    let mut body = json!({ list: rows });
+    let next = page.next_link(&request.url(), &request.query, rows.len(), last);
+    let mut body = json!({ name: rows });
     if let Some(next) = next {
         body["next"] = next.into();
     }
@@ -96,8 +98,8 @@ pub(super) struct ListPage<S: ApiResource> {
 }
 
 impl<S: ApiResource<Name: Send + Sync> + Send + Sync> ListPage<S> {
-    /// Reads the page that a request selects. In the order of creation or of names, it visits only as many objects as
-    /// the page needs. For any other sort key, it compares all objects that the filters match.
+    /// Reads the page that a request selects. In the order of creation or of names, only as many objects are visited as
+    /// the page needs. For any other sort key, all objects that match the filters are compared.
     ///
     /// # Errors
     /// Fails if a filter, page parameter or sort key is invalid, or if the marker does not exist.
@@ -105,8 +107,8 @@ impl<S: ApiResource<Name: Send + Sync> + Send + Sync> ListPage<S> {
         let page = PageQuery::read(&request.query)?;
         let filters = RequestFilters::read(S::FILTERS, &FilterContext { api, model, request })?;
         let marker = page.marker.as_deref().map(|text| find_marker::<S>(model, text)).transpose()?;
-        let keeps = |object: &&Arc<Object<S>>| filters.is_match(api, model, object);
-        let walk = |by, behind, last_first| S::walk(model, filters.candidates(), by, behind, last_first).filter(keeps);
+        let is_match = |object: &&Arc<Object<S>>| filters.is_match(api, model, object);
+        let walk = |by, after, is_descending| S::walk(model, filters.candidates(), by, after, is_descending).filter(is_match);
         let objects: Vec<_> = match page.sort_key.as_deref() {
             None | Some("id" | "created_at") => {
                 walk(ListOrder::Created, marker.as_deref(), page.is_descending).take(page.limit).cloned().collect()
@@ -114,23 +116,24 @@ impl<S: ApiResource<Name: Send + Sync> + Send + Sync> ListPage<S> {
             Some("name") => walk(ListOrder::Name, marker.as_deref(), page.is_descending).take(page.limit).cloned().collect(),
             Some(key) => {
                 let key = sort_key_fn::<S>(key)?;
+                // `!` reverses the order of the keys.
                 let sort_key = |object: &Object<S>| if page.is_descending { !key(object) } else { key(object) };
-                let created = |one: &Object<S>| (S::index(model).create_revision(one.meta.uuid), one.meta.uuid);
-                let is_after_marker = |one: &&Arc<Object<S>>| {
-                    let by_creation = |end: &Object<S>| {
-                        let order = created(one).cmp(&created(end));
+                let created = |candidate: &Object<S>| (S::index(model).create_revision(candidate.meta.uuid), candidate.meta.uuid);
+                let is_after_marker = |candidate: &&Arc<Object<S>>| {
+                    let by_creation = |start: &Object<S>| {
+                        let order = created(candidate).cmp(&created(start));
                         if page.is_descending { order.reverse() } else { order }
                     };
-                    let order = |end: &Object<S>| sort_key(one).cmp(&sort_key(end)).then_with(|| by_creation(end));
-                    marker.as_ref().is_none_or(|end| order(end).is_gt())
+                    let order = |start: &Object<S>| sort_key(candidate).cmp(&sort_key(start)).then_with(|| by_creation(start));
+                    marker.as_ref().is_none_or(|start| order(start).is_gt())
                 };
                 // Rows with equal sort keys stay in the order of creation, in which they arrive here.
                 let rows = walk(ListOrder::Created, None, page.is_descending).filter(is_after_marker);
-                first_rows(rows.map(|one| (sort_key(one), one)), page.limit).into_iter().cloned().collect()
+                first_rows(rows.map(|candidate| (sort_key(candidate), candidate)), page.limit).into_iter().cloned().collect()
             }
         };
         let last = objects.last().map(|object| object.meta.uuid.to_string());
-        let next = page.next_link(&request.path(), &request.query, objects.len(), last);
+        let next = page.next_link(&request.url(), &request.query, objects.len(), last);
         Ok(Self { objects, next })
     }
 
@@ -141,17 +144,17 @@ impl<S: ApiResource<Name: Send + Sync> + Send + Sync> ListPage<S> {
         write: impl Fn(&Object<S>, &mut Vec<u8>) + Send + 'static,
     ) -> HttpResponse {
         let next = self.next.map(|next| format!("\"next\":{},", Value::from(next))).unwrap_or_default();
-        let mut begin = Some(format!("{{{next}\"{name}\":[").into_bytes());
+        let mut list_start = Some(format!("{{{next}\"{name}\":[").into_bytes());
         let mut rows = self.objects.into_iter().peekable();
-        let mut separator = false;
+        let mut needs_comma = false;
         HttpResponse::stream(std::iter::from_fn(move || {
-            let first = begin.take();
+            let first = list_start.take();
             if first.is_none() && rows.peek().is_none() {
                 return None;
             }
             let mut piece = first.unwrap_or_default();
             while let Some(row) = rows.next_if(|_| piece.len() < PIECE_BYTES) {
-                if std::mem::replace(&mut separator, true) {
+                if std::mem::replace(&mut needs_comma, true) {
                     piece.push(b',');
                 }
                 write(&row, &mut piece);
@@ -164,8 +167,9 @@ impl<S: ApiResource<Name: Send + Sync> + Send + Sync> ListPage<S> {
     }
 }
 
-/// Finds the object of a marker: the last row of the previous page. The object may have changed in the meantime and no
-/// longer match the filters. If it was deleted, its place in the list is unknown, and the answer is 404, as in Ironic.
+/// Finds the object of a marker: the last row of the previous page. The object is found even if it has changed and no
+/// longer matches the filters. If it was deleted, its place in the list is unknown, and the response is 404, as in
+/// Ironic.
 fn find_marker<S: ApiResource>(model: &Model, text: &str) -> Result<Arc<Object<S>>, ApiError> {
     let uuid: Uuid = text.parse().map_err(|_| BadQuery::bad_value("marker", text, "it is the uuid of a row"))?;
     S::index(model).get(uuid).cloned().ok_or_else(|| {
@@ -174,39 +178,40 @@ fn find_marker<S: ApiResource>(model: &Model, text: &str) -> Result<Arc<Object<S
     })
 }
 
-/// Returns the first `limit` rows in the order of their keys. Rows with equal keys keep their order. At most twice that
-/// number of rows is held in memory.
+/// Returns the first `limit` rows in the order of their keys. Rows with equal keys stay in their order. At most twice
+/// `limit` rows are in memory at a time.
 fn first_rows<T>(rows: impl Iterator<Item = (u128, T)>, limit: usize) -> Vec<T> {
-    let mut found = Vec::new();
-    let cut = |found: &mut Vec<((u128, usize), T)>| {
-        if found.len() > limit {
-            found.select_nth_unstable_by_key(limit, |(place, _)| *place);
-            found.truncate(limit);
+    let mut smallest = Vec::new();
+    let cut = |smallest: &mut Vec<((u128, usize), T)>| {
+        if smallest.len() > limit {
+            smallest.select_nth_unstable_by_key(limit, |(place, _)| *place);
+            smallest.truncate(limit);
         }
     };
     for (index, (key, row)) in rows.enumerate() {
-        found.push(((key, index), row));
-        if found.len() > 2 * limit {
-            cut(&mut found);
+        smallest.push(((key, index), row));
+        if smallest.len() > 2 * limit {
+            cut(&mut smallest);
         }
     }
-    cut(&mut found);
-    found.sort_unstable_by_key(|(place, _)| *place);
-    found.into_iter().map(|(_, row)| row).collect()
+    cut(&mut smallest);
+    smallest.sort_unstable_by_key(|(place, _)| *place);
+    smallest.into_iter().map(|(_, row)| row).collect()
 }
 
 /// A function that returns the sort key of an object.
 type SortKeyFn<S> = fn(&Object<S>) -> u128;
 
-/// Returns the function for a sort key of the request.
+/// Returns the function that computes a sort key of the request. All of these keys are numbers, which fit into 128
+/// bits.
 fn sort_key_fn<S: ApiResource>(key: &str) -> Result<SortKeyFn<S>, ApiError> {
     match key {
-        "uuid" => Ok(|one| one.meta.uuid.as_u128()),
-        "updated_at" => Ok(|one| one.meta.updated_at.0.into()),
-        "generation" => Ok(|one| one.meta.generation.into()),
-        other => {
+        "uuid" => Ok(|object| object.meta.uuid.as_u128()),
+        "updated_at" => Ok(|object| object.meta.updated_at.0.into()),
+        "generation" => Ok(|object| object.meta.generation.into()),
+        unknown_key => {
             let rule = "lists are sorted by id, uuid, name, created_at, updated_at or generation";
-            Err(BadQuery::bad_value("sort_key", other, rule).into())
+            Err(BadQuery::bad_value("sort_key", unknown_key, rule).into())
         }
     }
 }
@@ -217,11 +222,11 @@ mod tests {
 
     #[test]
     fn first_rows_keeps_order_of_equal_keys() {
-        let rows: Vec<(u128, usize)> = (0..1_000).map(|at| ((at as u128 * 7_919) % 13, at)).collect();
+        let rows: Vec<(u128, usize)> = (0..1_000).map(|index| ((index as u128 * 7_919) % 13, index)).collect();
         let mut sorted = rows.clone();
         sorted.sort_by_key(|(key, _)| *key);
         for limit in [1, 7, 499, 500, 501, 1_000, 2_000] {
-            let expected: Vec<usize> = sorted.iter().take(limit).map(|(_, at)| *at).collect();
+            let expected: Vec<usize> = sorted.iter().take(limit).map(|(_, index)| *index).collect();
             assert_eq!(first_rows(rows.iter().copied(), limit), expected, "{limit}");
         }
     }

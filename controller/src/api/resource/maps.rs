@@ -1,6 +1,6 @@
 //! The endpoints of single maps (`…/labels`, `…/parameters`, `…/annotations`). They replace a map, change single keys,
 //! stop keys from being inherited, and transfer ownership. To replace a map is an update of the object, and to change
-//! keys is a merge patch of the object, each with a body that contains only this map.
+//! keys is a merge patch of the object. The body of both contains only this map.
 
 use serde_json::{Map, Value};
 use stemma_core::labels::BodyShape;
@@ -20,14 +20,14 @@ use crate::registry::Caller;
 use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::work::PendingWrite;
 
-/// The operations on a map.
+/// An operation on a map of an object. The maps are `labels`, `annotations` and `parameters`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MapCall {
     /// `PUT`: replaces the map.
     Replace,
     /// `PATCH`: changes single keys.
     Merge,
-    /// `POST …/tombstones`: stops keys from being inherited.
+    /// `POST …/tombstones`: stops keys from being inherited, with a tombstone for each.
     Tombstones,
     /// `POST …/owners`: transfers the ownership of keys.
     Owners,
@@ -37,17 +37,22 @@ pub(super) enum MapCall {
 enum MapBody {
     /// The fields of the body: the map and, for labels, `merge_labels`.
     Replace(Map<String, Value>),
+    /// The merge patch of the map.
     Merge(Value),
+    /// The keys that get a tombstone.
     Tombstones(Vec<String>),
     Owners {
+        /// The manager that owns the keys now.
         from: OwnerMatch,
+        /// The manager that then owns the keys.
         to: OwnerMatch,
+        /// The keys to transfer.
         keys: Vec<String>,
     },
 }
 
 impl MapBody {
-    /// Reads the body of a request for a map, as the operation requires.
+    /// Reads the body of a request for a map. The form of the body depends on the operation.
     fn read(call: MapCall, map: MapName, request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(match call {
             MapCall::Merge => Self::Merge(read_map_patch(map.name(), request)?),
@@ -64,7 +69,7 @@ impl MapBody {
         })
     }
 
-    /// Applies the operation to the map of an object.
+    /// Applies the operation to a map of the object.
     fn write<S: ApiResource>(
         &self,
         api: &Api,
@@ -86,10 +91,10 @@ impl MapBody {
             Self::Tombstones(keys) => MapWrite::AddTombstones(keys),
             Self::Owners { from, to, keys } => MapWrite::HandOver { from, to, keys },
         };
-        let before = object.spec.clone();
+        let old_spec = object.spec.clone();
         let inherited = object.spec.inherited_mut().ok_or_else(|| no_map::<S>(map))?;
         map.write(inherited, write, &caller.manager, work.now())?;
-        update_merge_labels(&before, &mut object.spec, Owner::update(&caller.manager));
+        update_merge_labels(&old_spec, &mut object.spec, Owner::update(&caller.manager));
         Ok(())
     }
 }
@@ -111,6 +116,7 @@ pub(super) async fn write_map<S: ApiResource>(api: &Api, request: &HttpRequest, 
     writes::change(api, request, &caller, edit, answer).await
 }
 
+/// Returns the map with the name in the path. Fails if no map has that name.
 fn map_name<S: ApiResource>(name: &str) -> Result<MapName, ApiError> {
     MapName::from_name(name).ok_or_else(|| {
         let message = format!("{} has no {}; it has labels, annotations and parameters", S::KIND.with_article(), quote(name));
@@ -118,14 +124,17 @@ fn map_name<S: ApiResource>(name: &str) -> Result<MapName, ApiError> {
     })
 }
 
+/// Returns the error for a kind whose objects do not have this map with inheritance.
 fn no_map<S: ApiResource>(map: MapName) -> ApiError {
     ApiError::new(ErrorType::PathUnknown, format!("{} has no {} of its own", S::KIND.with_article(), map.name()))
 }
 
-/// Reads the merge patch of a map: the body of a request that changes single keys. The body of a map of text may also
-/// be an object whose only member is the map, under its name, because no value of such a map is an object. A body of
-/// parameters is never read so, because a parameter may be named `parameters`. Numbers in a map of text keep their text
-/// in both forms. `null` in place of the map removes the whole map (RFC 7396).
+/// Reads the merge patch of a map, the body of a request that changes single keys. The body is an object with the keys.
+/// `null` in place of the object removes the whole map (RFC 7396).
+///
+/// The values of labels and annotations are text. So the body may also be an object whose only member is the map, under
+/// its name, because no value of such a map is an object. A body of parameters never has this form, because a parameter
+/// may be named `parameters`. Numbers in a map of text are read as their text in both forms.
 ///
 /// # Errors
 /// Fails if the body is neither a JSON object nor `null`.
@@ -145,17 +154,18 @@ pub(super) fn read_map_patch(map: &str, request: &HttpRequest) -> Result<Value, 
     {
         return Ok(changes.clone());
     }
-    // The body is the map itself. It is parsed again as a map of text, because that may contain numbers that are
-    // refused elsewhere.
+    // The body is the map itself. It is parsed again as a map of text, because such a map may contain numbers that
+    // other bodies may not.
     match request.text_map() {
         Ok(changes @ Value::Object(_)) => Ok(changes),
         Ok(_) | Err(_) => body.map(Value::Object),
     }
 }
 
-/// Changes an error about the body of a map into one about the object's field: the map's name is put before the key.
+/// Converts an error about the body of a map into an error about the object: puts the map's name before the key in the
+/// error's field.
 fn in_map_field(map: &str, error: ApiError) -> ApiError {
-    // The body may have wrapped a map of text in its name.
+    // If the body is an object with a map of text under its name, the field begins with that name already.
     let has_map = |field: &str| map != MapName::Parameters.name() && field.split(['.', '[']).next() == Some(map);
     match error.field.as_deref().filter(|field| !has_map(field)).map(|field| format!("{map}.{field}")) {
         Some(field) => error.field(field),
@@ -179,26 +189,28 @@ pub(super) fn unwrap_map(body: &mut Map<String, Value>, map: MapName) -> Result<
     let value = body.remove(map.name());
     match (value, body.keys().next()) {
         (Some(value), None) if !value.is_null() => Ok(value),
-        (_, Some(other)) => Err(ApiError::new(
+        (_, Some(unknown_field)) => Err(ApiError::new(
             ErrorType::FieldUnknown,
-            format!("this call takes {{\"{}\": {{…}}}}, not {}", map.name(), quote(other)),
+            format!("this call accepts {{\"{}\": {{…}}}}, not {}", map.name(), quote(unknown_field)),
         )
-        .field(other.clone())),
+        .field(unknown_field.clone())),
         (_, None) => {
-            Err(ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{}\": {{…}}}}", map.name()))
+            Err(ApiError::new(ErrorType::FieldMissing, format!("this call accepts {{\"{}\": {{…}}}}", map.name()))
                 .field(map.name()))
         }
     }
 }
 
+/// Removes the list `keys` from a body, and returns it. Fails if the list is missing or empty.
 fn take_keys(body: &mut Map<String, Value>) -> Result<Vec<String>, ApiError> {
     let invalid = |message: &str| ApiError::new(ErrorType::FieldInvalid, message).field("keys");
     let keys = body.remove("keys").unwrap_or(Value::Null);
     let keys: Vec<String> = serde_json::from_value(keys).map_err(|_| invalid("keys is a list of keys"))?;
-    // A write without keys would make the object provide an empty map, which is not the same as no map.
+    // A write without keys would give the object an empty map, which is not the same as no map.
     if keys.is_empty() { Err(invalid("keys is empty: list the keys to change; nothing was changed")) } else { Ok(keys) }
 }
 
+/// Removes the member `name` from a body, and returns the manager that it names.
 fn take_owner_match(body: &mut Map<String, Value>, name: &str) -> Result<OwnerMatch, ApiError> {
     let Some(Value::String(text)) = body.remove(name) else {
         return Err(

@@ -17,6 +17,7 @@ const MAX_MOVED: usize = 500;
 /// The primaries that a write moves away from their nodes.
 pub(super) struct MovedPrimaries {
     rows: Vec<MovedRow>,
+    /// The number of moved primaries that exceed the limit.
     omitted_count: usize,
 }
 
@@ -24,7 +25,9 @@ pub(super) struct MovedPrimaries {
 struct MovedRow {
     cluster: String,
     tag: TagName,
+    /// The node that was primary before the write.
     from: String,
+    /// The node that is primary after the write. `None` if the tag no longer has a primary.
     to: Option<String>,
 }
 
@@ -35,14 +38,14 @@ impl MovedPrimaries {
 
     /// Returns the primaries that a write has moved so far.
     pub(super) fn from_write(work: &PendingWrite<'_>) -> Self {
-        let (before, after) = (&work.before().fleet, &work.model.fleet);
+        let (old_fleet, new_fleet) = (&work.old_model().fleet, &work.model.fleet);
         let name = |node: Option<&Arc<Node>>| node.map(|node| node.display_name()).unwrap_or_default();
         let row = |moved: MovedPrimary| {
-            let cluster = after.cluster(moved.cluster).or_else(|| before.cluster(moved.cluster));
+            let cluster = new_fleet.cluster(moved.cluster).or_else(|| old_fleet.cluster(moved.cluster));
             MovedRow {
                 cluster: cluster.map(|cluster| cluster.meta.name.to_string()).unwrap_or_default(),
-                from: name(before.node(moved.from)),
-                to: moved.to.map(|to| name(after.node(to))),
+                from: name(old_fleet.node(moved.from)),
+                to: moved.to.map(|to| name(new_fleet.node(to))),
                 tag: moved.tag,
             }
         };
@@ -57,15 +60,17 @@ impl MovedPrimaries {
         self.rows.is_empty()
     }
 
-    /// Returns the list for a response. If primaries beyond the limit are omitted, the last entry is their number.
+    /// Returns the list for a response. If primaries beyond the limit are omitted, the last entry is the number of
+    /// omitted primaries.
     pub(super) fn to_json(&self) -> Value {
         let row = |row: &MovedRow| json!({"cluster": row.cluster, "tag": row.tag, "from": row.from, "to": row.to});
         let more = (self.omitted_count > 0).then(|| json!({"left_out": self.omitted_count}));
         self.rows.iter().map(row).chain(more).collect()
     }
 
-    /// Returns a sentence for each moved primary, for clients whose response body does not list them. The sentences are
-    /// not findings, which would refuse a strict write: a move is what the author requested.
+    /// Returns a sentence for each moved primary, for clients whose response body does not list the moved primaries.
+    /// Returns none for other clients. The sentences are not findings, because a finding would refuse a strict write,
+    /// and the author requested the move.
     pub(super) fn sentences(&self, request: &HttpRequest) -> Vec<(Severity, String)> {
         let is_in_body = request.is_body_preferred() && !request.is_openstack_client();
         let sentence = |MovedRow { cluster, tag, from, to }: &MovedRow| match to {

@@ -1,5 +1,5 @@
-//! The filters of nodes: Ironic's, the trait filters of its traits specification (which Ironic never had), label selectors, tags,
-//! roles, groups and requirements.
+//! The filters of nodes: Ironic's filters, the trait filters of Ironic's specification (which Ironic never
+//! implemented), label selectors, tags, roles, groups and requirements.
 
 use std::sync::Arc;
 
@@ -46,95 +46,100 @@ pub(super) const FILTERS: &[FilterDef<NodeSpec>] = &[
     FilterDef { name: "maintenance", read: |context, name| flag(context, name, IndexTerm::Parked, |node| node.spec.parked) },
     FilterDef { name: "associated", read: |context, name| flag(context, name, IndexTerm::InUse, Node::is_in_use) },
     FilterDef { name: "provision_state", read: provision_state },
-    // No node is ever being deleted: a deletion is done at once, since nothing runs the tasks of phase `cleanup` yet.
+    // A node is deleted at once, because nothing runs the tasks of phase `cleanup` yet. So no node is ever being
+    // deleted.
     FilterDef { name: "deleting", read: |context, name| flag(context, name, IndexTerm::Never, |_| false) },
 ];
 
-/// Reads a filter by traits. It selects nodes that have the traits if `has` is true, and else nodes that lack them: all
-/// of the traits if `all` is true, and else at least one.
-fn traits(context: &FilterContext<'_>, name: &'static str, has: bool, all: bool) -> FilterRead {
+/// Reads a filter by traits. If `should_have` is true, the filter matches nodes that have the traits, and else nodes
+/// that lack them. If `needs_all` is true, a node must have (or lack) all of the traits, and else at least one.
+fn traits(context: &FilterContext<'_>, name: &'static str, should_have: bool, needs_all: bool) -> FilterRead {
     let Some(names) = context.query().list(name)? else { return Ok(None) };
     let read = |text: &str| context.api.traits.parse(text).map_err(|e| bad_value(name, text, &e));
-    let wanted: Vec<Trait> = names.into_iter().map(read).collect::<Result<_, _>>()?;
-    let terms = wanted.iter().map(|name| context.model.fleet.trait_set(name, has)).collect();
-    let among = if all { NodeSet::AllOf(terms) } else { NodeSet::AnyOf(terms) };
+    let traits_to_test: Vec<Trait> = names.into_iter().map(read).collect::<Result<_, _>>()?;
+    let terms = traits_to_test.iter().map(|name| context.model.fleet.trait_set(name, should_have)).collect();
+    let candidates = if needs_all { NodeSet::AllOf(terms) } else { NodeSet::AnyOf(terms) };
     let is_match = move |traits: &NodeTraits| {
-        let mut results = wanted.iter().map(|name| traits.has_trait(name) == has);
-        if all { results.all(|holds| holds) } else { results.any(|holds| holds) }
+        let mut results = traits_to_test.iter().map(|name| traits.has_trait(name) == should_have);
+        if needs_all { results.all(|is_met| is_met) } else { results.any(|is_met| is_met) }
     };
-    Ok(Some(FilterMatch::new(move |_, model, node| is_match(&state::traits(model, node))).with_candidates(among)))
+    Ok(Some(FilterMatch::new(move |_, model, node| is_match(&state::traits(model, node))).with_candidates(candidates)))
 }
 
-/// Creates a filter from a condition on the [`NodeView`] of nodes. `among` contains at least all matching nodes.
-fn by_view(among: NodeSet, predicate: impl Fn(&NodeView<'_>) -> bool + 'static) -> FilterMatch<NodeSpec> {
+/// Creates a filter from a condition on the effective labels, tags or roles of a node (its [`NodeView`]). `candidates`
+/// contains at least all matching nodes.
+fn by_view(candidates: NodeSet, predicate: impl Fn(&NodeView<'_>) -> bool + 'static) -> FilterMatch<NodeSpec> {
     FilterMatch::new(move |_, model, node: &Node| model.fleet.node_view(node.id()).is_some_and(|view| predicate(&view)))
-        .with_candidates(among)
+        .with_candidates(candidates)
 }
 
+/// Reads the filter `selector`, which matches the labels of nodes, also those that hosts report.
 fn selector(context: &FilterContext<'_>, _name: &'static str) -> FilterRead {
     let Some(selector) = read_selector(context.query())? else { return Ok(None) };
-    let among = context.model.fleet.selector_set(&selector);
-    Ok(Some(by_view(among, move |view| selector.matches(view, &view.reported_labels()))))
+    let candidates = context.model.fleet.selector_set(&selector);
+    Ok(Some(by_view(candidates, move |view| selector.matches(view, &view.reported_labels()))))
 }
 
-/// Reads the filter `tag`: the nodes that have all of these tags.
+/// Reads the filter `tag`, which matches the nodes that have all of these tags.
 fn tags(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
     let Some(names) = context.query().list(name)? else { return Ok(None) };
     let read = |text: &str| TagName::new(text).map_err(|e| bad_value(name, text, &e));
-    let wanted: Vec<TagName> = names.into_iter().map(read).collect::<Result<_, _>>()?;
-    let among = NodeSet::all(wanted.iter().cloned().map(IndexTerm::Tag));
+    let requested_tags: Vec<TagName> = names.into_iter().map(read).collect::<Result<_, _>>()?;
+    let candidates = NodeSet::all(requested_tags.iter().cloned().map(IndexTerm::Tag));
     let predicate = move |view: &NodeView<'_>| {
         let tags = view.tags();
-        wanted.iter().all(|tag| tags.contains(tag))
+        requested_tags.iter().all(|tag| tags.contains(tag))
     };
-    Ok(Some(by_view(among, predicate)))
+    Ok(Some(by_view(candidates, predicate)))
 }
 
-/// Reads the filter `role`: the nodes that have all of these roles.
+/// Reads the filter `role`, which matches the nodes that have all of these roles.
 fn roles(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
     let Some(names) = context.query().list(name)? else { return Ok(None) };
     let read = |text: &str| Name::new(text).map_err(|e| bad_value(name, text, &e));
-    let wanted: Vec<Name> = names.into_iter().map(read).collect::<Result<_, _>>()?;
-    let among = NodeSet::AllOf(wanted.iter().map(|role| context.model.fleet.role_set(role)).collect());
+    let requested_roles: Vec<Name> = names.into_iter().map(read).collect::<Result<_, _>>()?;
+    let candidates = NodeSet::AllOf(requested_roles.iter().map(|role| context.model.fleet.role_set(role)).collect());
     let predicate = move |view: &NodeView<'_>| {
         let roles = view.roles();
-        wanted.iter().all(|role| roles.contains(role))
+        requested_roles.iter().all(|role| roles.contains(role))
     };
-    Ok(Some(by_view(among, predicate)))
+    Ok(Some(by_view(candidates, predicate)))
 }
 
-/// Reads the filter `cluster`. An unknown cluster is an error, because an empty list would mean that the cluster exists
-/// and has no nodes.
+/// Reads the filter `cluster`, which matches the nodes of a cluster. An unknown cluster is an error, because an empty
+/// list would mean that the cluster exists and has no nodes.
 fn cluster(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
-    let Some(wanted) = read_cluster(context, name)? else { return Ok(None) };
-    let among = context.model.fleet.cluster_set(wanted);
+    let Some(id) = read_cluster(context, name)? else { return Ok(None) };
+    let candidates = context.model.fleet.cluster_set(id);
     Ok(Some(
-        FilterMatch::new(move |_, model, node| model.fleet.cluster_of_node(node.id()) == Some(wanted)).with_candidates(among),
+        FilterMatch::new(move |_, model, node| model.fleet.cluster_of_node(node.id()) == Some(id)).with_candidates(candidates),
     ))
 }
 
+/// Returns the cluster that the parameter `name` contains as a name or uuid. Fails if there is no such cluster.
 fn read_cluster(context: &FilterContext<'_>, name: &'static str) -> Result<Option<ClusterId>, ApiError> {
     let Some(id) = context.query().text(name)? else { return Ok(None) };
     let found = context.model.clusters.find(None, id).map(|cluster| ClusterId(cluster.meta.uuid));
     found.map(Some).ok_or_else(|| not_found(Kind::Cluster, id).field(name))
 }
 
+/// Reads the filter `nodegroup`, which matches the nodes of a group.
 fn group(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
     let Some(id) = context.query().text(name)? else { return Ok(None) };
-    let wanted = find_group(context.model, read_cluster(context, "cluster")?, id)?;
+    let group_id = find_group(context.model, read_cluster(context, "cluster")?, id)?;
     Ok(Some(
-        FilterMatch::new(move |_, _, node: &Node| node.spec.nodegroup == Some(wanted))
-            .with_candidates(NodeSet::Term(IndexTerm::Group(wanted))),
+        FilterMatch::new(move |_, _, node: &Node| node.spec.nodegroup == Some(group_id))
+            .with_candidates(NodeSet::Term(IndexTerm::Group(group_id))),
     ))
 }
 
-/// Finds a group by path or uuid, or by its name alone: in the cluster if one is requested, and else in all clusters,
-/// of which only one may have a group of that name.
+/// Finds a group by its path, its uuid or its name. A name is searched in the requested cluster or, if none is
+/// requested, in all clusters. Fails if several clusters have a group of that name.
 fn find_group(model: &Model, cluster: Option<ClusterId>, id: &str) -> Result<GroupId, ApiError> {
-    let is_wanted =
-        |group: &&Arc<NodeGroup>| *group.meta.name == *id && cluster.is_none_or(|wanted| group.spec.cluster == wanted);
-    let mut named = model.groups.iter().filter(is_wanted);
-    let (first, second) = (group_at(model, id).or_else(|| named.next()), named.next());
+    let is_match =
+        |group: &&Arc<NodeGroup>| *group.meta.name == *id && cluster.is_none_or(|cluster_id| group.spec.cluster == cluster_id);
+    let mut groups_with_name = model.groups.iter().filter(is_match);
+    let (first, second) = (group_at(model, id).or_else(|| groups_with_name.next()), groups_with_name.next());
     match (first, second) {
         (Some(group), None) => Ok(GroupId(group.meta.uuid)),
         (Some(_), Some(_)) => {
@@ -144,59 +149,63 @@ fn find_group(model: &Model, cluster: Option<ClusterId>, id: &str) -> Result<Gro
     }
 }
 
-/// The table of states is used as an index only if at most one node in 4 has a requested state. With more matches, a
-/// visit of all nodes fills a page soon.
+/// The divisor for the use of the table of states as an index: the table is used only if at most one node in 4 has a
+/// requested state. With more matches, a visit of all nodes soon fills a page.
 const INDEX_FRACTION: usize = 4;
 
-/// Reads the filter `state`: the nodes in any of the requested states. If the table of states has reached the model's
-/// revision, only the nodes that match there are candidates. The state of each candidate is computed from the model.
+/// Reads the filter `state`, which matches the nodes in any of the requested states. If the table of states has reached
+/// the model's revision and few nodes match in the table, only these nodes are candidates. The state of each candidate
+/// is computed from the model.
 fn states(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
     let Some(names) = context.query().list(name)? else { return Ok(None) };
-    let refused = || format!("it is one of {}", State::ALL.map(State::name).join(", "));
-    let read = |text: &str| State::from_name(text).ok_or_else(|| BadQuery::bad_value(name, text, refused()));
-    let wanted: Vec<State> = names.into_iter().map(read).collect::<Result<_, _>>()?;
+    let rule = || format!("it is one of {}", State::ALL.map(State::name).join(", "));
+    let read = |text: &str| State::from_name(text).ok_or_else(|| BadQuery::bad_value(name, text, rule()));
+    let states: Vec<State> = names.into_iter().map(read).collect::<Result<_, _>>()?;
     let state_of = |api: &Api, model: &Model, node: &Node| {
         state::state_inputs(api, model, node, &model.resolve(node.meta.uuid)).status().state
     };
     let status = context.api.desired.as_ref().map(|desired| desired.status());
-    let known = status.and_then(|status| status.nodes_in_states(&wanted, context.model.revision));
-    let few = known.filter(|(nodes, all)| nodes.len() * INDEX_FRACTION <= *all);
-    let among = few.map_or(NodeSet::All, |(nodes, _)| context.model.fleet.listed_set(nodes.into_iter().map(NodeId)));
-    Ok(Some(FilterMatch::new(move |api, model, node| wanted.contains(&state_of(api, model, node))).with_candidates(among)))
+    let indexed_nodes = status.and_then(|status| status.nodes_in_states(&states, context.model.revision));
+    let few_nodes = indexed_nodes.filter(|(nodes, node_count)| nodes.len() * INDEX_FRACTION <= *node_count);
+    let candidates = few_nodes.map_or(NodeSet::All, |(nodes, _)| context.model.fleet.listed_set(nodes.into_iter().map(NodeId)));
+    Ok(Some(FilterMatch::new(move |api, model, node| states.contains(&state_of(api, model, node))).with_candidates(candidates)))
 }
 
+/// Reads the filter `requirement`, which matches the nodes that meet all of these requirements.
 fn requirements(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
-    let wanted = Requirements::parse(context.query().get_all(name));
-    let wanted = wanted.map_err(|e| ApiError::new(ErrorType::RequirementInvalid, e.to_string()).field(name))?;
-    if wanted.is_empty() {
+    let requirements = Requirements::parse(context.query().get_all(name));
+    let requirements = requirements.map_err(|e| ApiError::new(ErrorType::RequirementInvalid, e.to_string()).field(name))?;
+    if requirements.is_empty() {
         return Ok(None);
     }
-    let among = NodeSet::AllOf(wanted.0.iter().map(|requirement| context.model.fleet.requirement_set(requirement)).collect());
-    Ok(Some(by_view(among, move |view| wanted.hold(view))))
+    let candidates = NodeSet::AllOf(requirements.0.iter().map(|item| context.model.fleet.requirement_set(item)).collect());
+    Ok(Some(by_view(candidates, move |view| requirements.are_met_by(view))))
 }
 
-/// Selects nodes by the text in one of Ironic's passthrough fields.
+/// Reads a filter that compares the text in one of the fields of Ironic that Stemma stores without reading it.
 fn passthrough_text(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
-    let Some(wanted) = context.query().get(name)?.map(str::to_owned) else { return Ok(None) };
-    let among = NodeSet::Term(IndexTerm::ironic_field(name, &wanted));
-    let is_wanted = move |text: &str| normalized_text(name, text) == normalized_text(name, &wanted);
+    let Some(requested_text) = context.query().get(name)?.map(str::to_owned) else { return Ok(None) };
+    let candidates = NodeSet::Term(IndexTerm::ironic_field(name, &requested_text));
+    let is_match = move |text: &str| normalized_text(name, text) == normalized_text(name, &requested_text);
     Ok(Some(
-        FilterMatch::new(move |_, _, node: &Node| node.spec.extra.get(name).and_then(Json::as_str).is_some_and(&is_wanted))
-            .with_candidates(among),
+        FilterMatch::new(move |_, _, node: &Node| node.spec.extra.get(name).and_then(Json::as_str).is_some_and(&is_match))
+            .with_candidates(candidates),
     ))
 }
 
-/// Reads a filter by a boolean property of nodes. `term` is the index of the nodes that have the property.
+/// Reads a filter by a boolean property of nodes. `term` is the index of the nodes that have the property, and
+/// `predicate` tests a node for the property.
 fn flag(context: &FilterContext<'_>, name: &'static str, term: IndexTerm, predicate: fn(&Node) -> bool) -> FilterRead {
-    let Some(wanted) = context.query().flag(name)? else { return Ok(None) };
+    let Some(expected) = context.query().flag(name)? else { return Ok(None) };
     Ok(Some(
-        FilterMatch::new(move |_, _, node| predicate(node) == wanted)
-            .with_candidates(NodeSet::Term(term).complement_unless(wanted)),
+        FilterMatch::new(move |_, _, node| predicate(node) == expected)
+            .with_candidates(NodeSet::Term(term).complement_unless(expected)),
     ))
 }
 
+/// Reads the filter `provision_state`, which matches the nodes in this state of Ironic.
 fn provision_state(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
-    let Some(wanted) = context.query().text(name)?.map(str::to_owned) else { return Ok(None) };
-    let among = NodeSet::Term(IndexTerm::ProvisionState(wanted.clone().into()));
-    Ok(Some(FilterMatch::new(move |_, _, node: &Node| node.provision_state() == wanted).with_candidates(among)))
+    let Some(requested_state) = context.query().text(name)?.map(str::to_owned) else { return Ok(None) };
+    let candidates = NodeSet::Term(IndexTerm::ProvisionState(requested_state.clone().into()));
+    Ok(Some(FilterMatch::new(move |_, _, node: &Node| node.provision_state() == requested_state).with_candidates(candidates)))
 }

@@ -10,7 +10,7 @@ use stemma_core::name::{NodeName, host_uuid_error, is_uuid_like};
 use stemma_core::object::{Kind, Node, NodeId, NodeSpec};
 use stemma_core::origin::Level;
 use stemma_core::selector::Selector;
-use stemma_wire::endpoint::{Endpoint, Minor, field_min_version, min_versions};
+use stemma_wire::endpoint::{Endpoint, MinorVersion, field_min_version, min_versions};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
@@ -35,26 +35,28 @@ impl ApiResource for NodeSpec {
     const UPSTREAM_NAMES: &'static [(&'static str, &'static str)] = &[("maintenance", "parked")];
     const COMPUTED: &'static [&'static str] = &["boot_mode", "secure_boot"];
 
-    /// Returns the nodes of a set in the order of a list, from the indexes of the fleet if they can give that order.
+    /// Returns the nodes of a set in the order of a list, beginning after the node `after`. The indexes of the fleet
+    /// are used if they can give that order.
     fn walk<'m>(
         model: &'m Model,
-        among: NodeSet,
-        by: ListOrder,
+        candidates: NodeSet,
+        order: ListOrder,
         after: Option<&Node>,
-        descending: bool,
+        is_descending: bool,
     ) -> Box<dyn Iterator<Item = &'m Arc<Node>> + 'm> {
         let in_cluster = model.visible_cluster.map(|cluster| model.fleet.cluster_set(cluster));
-        let among = NodeSet::AllOf([among].into_iter().chain(in_cluster).collect());
-        let ids: Option<Box<dyn Iterator<Item = NodeId>>> = match by {
-            ListOrder::Created => model.fleet.walk(among, after.map(Node::id), descending).map(|found| Box::new(found) as _),
-            ListOrder::Name => model.fleet.walk_by_name(&among, after, descending),
+        let candidates = NodeSet::AllOf([candidates].into_iter().chain(in_cluster).collect());
+        let ids: Option<Box<dyn Iterator<Item = NodeId>>> = match order {
+            ListOrder::Created => model.fleet.walk(candidates, after.map(Node::id), is_descending).map(|ids| Box::new(ids) as _),
+            ListOrder::Name => model.fleet.walk_by_name(&candidates, after, is_descending),
         };
         match ids {
             Some(ids) => Box::new(ids.filter_map(|id| model.nodes.get(id.0))),
-            None => Box::new(model.nodes.iter_from(by, after, descending)),
+            None => Box::new(model.nodes.iter_from(order, after, is_descending)),
         }
     }
 
+    /// Finds the node that the path names.
     fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Node>, ApiError> {
         locate(model, request.param("node"), request.ironic_version())
     }
@@ -63,6 +65,8 @@ impl ApiResource for NodeSpec {
         node_body(api, model, object, base, OpenStackApi::Baremetal.version_range().1)
     }
 
+    /// Removes the uuid and the name of a new node from its body, and returns them. A node needs a name or, as in
+    /// Ironic, a driver.
     fn identify(request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<NodeName>), ApiError> {
         check_version(fields, request.ironic_version())?;
         if ["driver", "name"].iter().all(|field| fields.get(*field).is_none_or(Value::is_null)) {
@@ -76,6 +80,7 @@ impl ApiResource for NodeSpec {
         Ok(Self::default())
     }
 
+    /// Returns the response body, with the fields that exist in the client's version of Ironic's API.
     fn after_create(
         api: &Api,
         work: &mut PendingWrite<'_>,
@@ -85,6 +90,7 @@ impl ApiResource for NodeSpec {
         Ok(node_body(api, &work.model, node, &request.base_url, request.ironic_version()))
     }
 
+    /// Returns the levels above a node: its group and the levels above the group.
     fn parent_levels<'m>(model: &'m Model, spec: &Self) -> Levels<'m> {
         spec.nodegroup.map(|id| model.fleet.group_levels(id)).unwrap_or_default()
     }
@@ -101,6 +107,7 @@ impl ApiResource for NodeSpec {
         Endpoint::GetNode.path(&[&object.meta.uuid.to_string()])
     }
 
+    /// Refuses fields that a write of a node cannot change: `reports` and `traits`.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         check_no_reports(body.get("reports").is_some_and(|value| !value.is_null()))?;
         if body.contains_key("traits") {
@@ -133,33 +140,34 @@ pub(super) fn check_no_reports(has_reports: bool) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"))
 }
 
-/// Finds a node as Ironic does. A text in the form of a uuid is a uuid, and must be in its canonical form. Any other
-/// text must be a name.
+/// Finds a node as Ironic does. A text that looks like a uuid must be the canonical form of the node's uuid. Any other
+/// text must be the node's name.
 ///
 /// # Errors
-/// [`ErrorType::FieldInvalid`] if the text is neither; [`ErrorType::ObjectNotFound`] if there is no such node.
-pub(super) fn locate(model: &Model, id: &str, version: Minor) -> Result<Arc<Node>, ApiError> {
-    let missing = || not_found(Kind::Node, id);
+/// [`ErrorType::FieldInvalid`] if the text can be neither a uuid nor a name. [`ErrorType::ObjectNotFound`] if there is
+/// no such node.
+pub(super) fn locate(model: &Model, id: &str, version: MinorVersion) -> Result<Arc<Node>, ApiError> {
+    let no_such_node = || not_found(Kind::Node, id);
     if is_uuid_like(id) {
-        let uuid: Uuid = id.parse().map_err(|_| missing())?;
-        return model.nodes.get(uuid).filter(|_| uuid.to_string() == id).cloned().ok_or_else(missing);
+        let uuid: Uuid = id.parse().map_err(|_| no_such_node())?;
+        return model.nodes.get(uuid).filter(|_| uuid.to_string() == id).cloned().ok_or_else(no_such_node);
     }
     if !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b)) || id.len() > 255 {
         let message = format!("Expected UUID or name for node: {}.", quote(id));
         return Err(ApiError::new(ErrorType::FieldInvalid, message));
     }
     if version < min_versions::NAMES {
-        return Err(missing());
+        return Err(no_such_node());
     }
-    model.nodes.get_by_name(None, id).cloned().ok_or_else(missing)
+    model.nodes.get_by_name(None, id).cloned().ok_or_else(no_such_node)
 }
 
 /// Returns the whole body of a node, with the fields that exist in this version of Ironic's API.
-fn node_body(api: &Api, model: &Model, node: &Node, base: &str, version: Minor) -> Map<String, Value> {
+fn node_body(api: &Api, model: &Model, node: &Node, base: &str, version: MinorVersion) -> Map<String, Value> {
     ColumnSet::all(version).body(&NodeRow::new(api, model, node, base, &SuggestionCache::default()))
 }
 
-/// `GET /v1/nodes` and `GET /v1/nodes/detail`: a page of nodes with the selected columns.
+/// `GET /v1/nodes` and `GET /v1/nodes/detail`: returns a page of nodes with the selected columns.
 pub(super) fn list(api: &Api, request: &HttpRequest, detail: Detail) -> HandlerResult {
     let model = api.model();
     let columns = columns(request, detail == Detail::Full)?;
@@ -169,8 +177,9 @@ pub(super) fn list(api: &Api, request: &HttpRequest, detail: Detail) -> HandlerR
     Ok(rows.into_stream(NodeSpec::LIST, row))
 }
 
-/// Returns the columns of a list: the fields that the request selects, all of them for details, or the default ones.
-/// `detail_path` is true for `/v1/nodes/detail`.
+/// Returns the columns of a list: the fields that the request selects, all fields for a list with details, or else the
+/// default ones. `detail_path` is true for `/v1/nodes/detail`. A request for all details that also selects fields is
+/// refused, as in Ironic.
 fn columns(request: &HttpRequest, detail_path: bool) -> Result<ColumnSet, ApiError> {
     let detail = request.query.flag("detail")?;
     let refuse = |value: &str, rule: &str| Err(BadQuery::bad_value("detail", value, rule).into());
@@ -183,18 +192,18 @@ fn columns(request: &HttpRequest, detail_path: bool) -> Result<ColumnSet, ApiErr
     }
 }
 
-/// Returns all columns that the client can read. openstacksdk turns the fields of a body into arguments and has an
-/// argument `connection` of its own, so Ironic's clients do not get that column.
+/// Returns all columns that the client can read. `OpenStack`'s Python library passes the fields of a body as arguments,
+/// and already has an argument `connection`. So Ironic's clients do not get that column.
 fn all_columns(request: &HttpRequest) -> ColumnSet {
     ColumnSet::all(request.ironic_version()).without(if request.versions.is_ironic_client { &["connection"] } else { &[] })
 }
 
-/// `GET /v1/nodes/{node}`: one node, with the fields that the request selects.
+/// `GET /v1/nodes/{node}`: returns one node, with the fields that the request selects.
 pub(super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
-    let chosen = || ColumnSet::all(request.ironic_version()).only(|field| request.fields.has(field, true));
-    let columns = if request.fields.requested.is_some() { chosen() } else { all_columns(request) };
+    let selected_columns = || ColumnSet::all(request.ironic_version()).only(|field| request.fields.has(field, true));
+    let columns = if request.fields.requested.is_some() { selected_columns() } else { all_columns(request) };
     let cache = SuggestionCache::default();
     let mut body = columns.body(&NodeRow::new(api, &model, &node, &request.base_url, &cache).single());
     stored::add_stored(api, &model, request, &node.spec, &mut body)?;
@@ -202,7 +211,7 @@ pub(super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
 }
 
 /// Fails if a field is newer than the request's version, as in Ironic.
-fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiError> {
+fn check_version(fields: &Map<String, Value>, version: MinorVersion) -> Result<(), ApiError> {
     match fields.keys().find(|name| version < field_min_version(name)) {
         Some(name) => {
             let message = format!("the field {name} does not exist in version 1.{}", version.0);
@@ -212,25 +221,28 @@ fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiE
     }
 }
 
+/// Removes the uuid of a new object from its body, and returns it. Without a uuid, returns a new one. Fails if a host
+/// could not have this uuid.
 pub(super) fn new_uuid(fields: &mut Map<String, Value>) -> Result<Uuid, ApiError> {
     let Some(value) = fields.remove("uuid").filter(|value| !value.is_null()) else { return Ok(Uuid::now_v7()) };
     let invalid = || ApiError::new(ErrorType::FieldInvalid, format!("Invalid UUID: {}", quote(&value.to_string()))).field("uuid");
     let uuid = value.as_str().and_then(|text| text.parse().ok()).ok_or_else(invalid)?;
     match host_uuid_error(uuid) {
-        Some(why) => Err(invalid().detail(why)),
+        Some(reason) => Err(invalid().detail(reason)),
         None => Ok(uuid),
     }
 }
 
+/// Removes the name of a new node from its body, and returns it. A node may have no name.
 fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiError> {
     match fields.remove("name") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(name)) => <NodeSpec as crate::cache::model::Resource>::parse_name(&name),
-        Some(other) => Err(ApiError::new(ErrorType::FieldInvalid, format!("a node's name is a text, not {other}")).field("name")),
+        Some(value) => Err(ApiError::new(ErrorType::FieldInvalid, format!("a node's name is a text, not {value}")).field("name")),
     }
 }
 
-/// `GET /v1/nodes/{node}/report`: what the host reported, and the results of its tasks.
+/// `GET /v1/nodes/{node}/report`: returns what the host reported, and the results of its tasks.
 pub(super) fn report(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;

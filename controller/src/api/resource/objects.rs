@@ -1,7 +1,7 @@
-//! What all kinds share in the HTTP API. A kind defines how an object is found, its JSON form and the levels above it.
-//! The operations are written once: reading objects and their fields here, lists in [`super::lists`], create, update
-//! and delete in [`super::writes`], the three kinds of patches in [`super::patching`], and the maps with endpoints of
-//! their own in [`super::maps`].
+//! The part of the HTTP API that all kinds share. A kind defines how an object is found, its JSON form and the levels
+//! above it. The operations are written once: reading objects and their fields here, lists in [`super::lists`], create,
+//! update and delete in [`super::writes`], the three kinds of patches in [`super::patching`], and the maps with
+//! endpoints of their own in [`super::maps`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,20 +36,21 @@ pub(super) trait ApiResource: Resource + SpecFields {
     const LEVEL: Option<Level>;
     /// The name of the member of a body that lists objects of the kind.
     const LIST: &'static str;
-    /// How a missing `merge_labels` in the body of a new object is read.
+    /// The form of a body, which decides the value of a missing `merge_labels` in the body of a new object.
     const SHAPE: BodyShape = BodyShape::Native;
     /// The response status for a new object.
     const CREATED_STATUS: u16 = 201;
     /// True if a JSON patch of an `OpenStack` client cannot `add` an attribute that is already set, as in Magnum. By
     /// RFC 6902 such an operation replaces the value.
     const IS_ADD_CREATE_ONLY: bool = false;
-    /// The fields that have another name in `OpenStack`'s API: pairs of that name and our own.
+    /// The fields that have another name in `OpenStack`'s API, as pairs of that name and Stemma's own.
     const UPSTREAM_NAMES: &'static [(&'static str, &'static str)] = &[];
-    /// True if objects of the kind have maps that several managers can apply.
+    /// True if a server-side apply can write the maps of an object of the kind, so that each key has an owner.
     const HAS_APPLIED_MAPS: bool = true;
     /// True if a JSON patch cannot rename an object of the kind, as in Magnum.
     const IS_NAME_FIXED: bool = false;
-    /// Passthrough fields that only the controller sets. A write that changes one is refused.
+    /// The stored fields of `OpenStack`'s API that only the controller sets. A write that changes such a field is
+    /// refused.
     const COMPUTED: &'static [&'static str] = &[];
     /// The filters of lists of the kind.
     const FILTERS: &'static [FilterDef<Self>] = &[FilterDef { name: "selector", read: by_selector }];
@@ -68,19 +69,19 @@ pub(super) trait ApiResource: Resource + SpecFields {
         body(api, model, object, base, &|_| true)
     }
 
-    /// Returns the name as fields of a body.
+    /// Returns the field of a body that contains the name of an object.
     fn name_fields(name: &Self::Name) -> Map<String, Value> {
         Map::from_iter([("name".to_owned(), json!(Self::name_text(name)))])
     }
 
-    /// Removes the name from the fields of a patch, and returns the object's name after the patch. If the patch has no
-    /// name, the object keeps its own.
+    /// Removes the name from the fields of a patch, and returns the object's name after the patch. Without a name in
+    /// the patch, the name stays unchanged.
     ///
     /// # Errors
     /// Fails if the new name is not valid.
-    fn rename(before: &Object<Self>, fields: &mut Map<String, Value>) -> Result<Self::Name, ApiError> {
+    fn rename(object: &Object<Self>, fields: &mut Map<String, Value>) -> Result<Self::Name, ApiError> {
         match fields.remove("name") {
-            None => Ok(before.meta.name.clone()),
+            None => Ok(object.meta.name.clone()),
             Some(Value::String(text)) => Self::parse_name(&text),
             Some(Value::Null) => Self::default_name(),
             Some(_) => Err(ApiError::new(ErrorType::FieldInvalid, "a name is a text").field("name")),
@@ -90,27 +91,28 @@ pub(super) trait ApiResource: Resource + SpecFields {
     /// Adds the fields of a body that are not fields of the spec.
     fn complete(_api: &Api, _model: &Model, _object: &Object<Self>, _body: &mut Map<String, Value>) {}
 
-    /// Adds fields to a row of a list without details that replace fields which such a row omits.
+    /// Adds fields to a row of a list without details, for example the number of tasks. They summarize fields that such
+    /// a row omits.
     fn summarize(_object: &Object<Self>, _row: &mut Map<String, Value>) {}
 
-    /// Returns the objects in the order of a list, beginning after the object `after`. Of nodes, only those in a set
-    /// are returned.
+    /// Returns the objects in the order of a list, beginning after the object `after`. For nodes, which have indexes,
+    /// returns only the nodes of a set. Other kinds ignore the set.
     fn walk<'m>(
         model: &'m Model,
         _among: NodeSet,
-        by: ListOrder,
+        order: ListOrder,
         after: Option<&Object<Self>>,
-        descending: bool,
+        is_descending: bool,
     ) -> Box<dyn Iterator<Item = &'m Arc<Object<Self>>> + 'm> {
-        Box::new(Self::index(model).iter_from(by, after, descending))
+        Box::new(Self::index(model).iter_from(order, after, is_descending))
     }
 
-    /// Returns the levels from which an object inherits, the farthest first.
+    /// Returns the levels from which an object inherits. The farthest level is the first.
     fn parent_levels<'m>(_model: &'m Model, _spec: &Self) -> Levels<'m> {
         Vec::new()
     }
 
-    /// Returns the labels that a selector of a list matches.
+    /// Returns the labels of an object with which a selector is compared: the inherited labels and its own.
     fn labels(model: &Model, object: &Object<Self>) -> BTreeMap<String, String> {
         let mut chain = Self::parent_levels(model, &object.spec);
         chain.extend(Self::LEVEL.zip(object.spec.inherited()));
@@ -122,10 +124,11 @@ pub(super) trait ApiResource: Resource + SpecFields {
         selector.matches(&Self::labels(model, object), &())
     }
 
-    /// Removes the uuid and the name of a new object from its body, and returns them. Without a uuid, one is generated.
+    /// Removes the uuid and the name of a new object from its body, and returns them. Without a uuid in the body,
+    /// returns a new one.
     ///
     /// # Errors
-    /// Fails if the body has no name, or if one of the two is invalid.
+    /// Fails if the body has no name, or if the uuid or the name is invalid.
     fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Self::Name), ApiError> {
         Ok((Uuid::now_v7(), take_name::<Self>(fields)?))
     }
@@ -136,7 +139,7 @@ pub(super) trait ApiResource: Resource + SpecFields {
     /// Fails if the parent does not exist.
     fn new_spec(model: &Model, request: &HttpRequest) -> Result<Self, ApiError>;
 
-    /// Makes the further changes that come with a new object, such as the default groups of a cluster, and returns the
+    /// Applies the further changes that belong to a new object, such as the default groups of a cluster. Returns the
     /// response body.
     ///
     /// # Errors
@@ -150,12 +153,12 @@ pub(super) trait ApiResource: Resource + SpecFields {
         Ok(Self::show(api, &work.model, object, &request.base_url))
     }
 
-    /// Changes the error of a failed creation to the error that `OpenStack`'s API returns.
+    /// Converts the error of a failed creation to the error that `OpenStack`'s API returns.
     fn create_error(refusal: ApiError, _request: &HttpRequest) -> ApiError {
         refusal
     }
 
-    /// Checks that a body does not change fields that no write can change.
+    /// Checks that a body does not change a field that no write can change.
     ///
     /// # Errors
     /// Fails with the first such field.
@@ -166,19 +169,19 @@ pub(super) trait ApiResource: Resource + SpecFields {
     /// Deletes an object.
     ///
     /// # Errors
-    /// Fails if another object refers to it, or if it can only be deleted together with another.
+    /// Fails if another object refers to this object, or if it can only be deleted together with another object.
     fn remove(work: &mut PendingWrite<'_>, object: &Arc<Object<Self>>) -> Result<(), DecisionError>;
 
-    /// Checks that the file bodies that a spec names were uploaded. They are not in the store, so no other check covers
-    /// them.
+    /// Checks that the file bodies that a spec names were uploaded. File bodies are not in the store, so no other check
+    /// covers them.
     ///
     /// # Errors
-    /// Fails with the first file that was not sent.
+    /// Fails for the first file body that was not uploaded.
     fn check_blobs(_api: &Api, _spec: &Self) -> Result<(), ApiError> {
         Ok(())
     }
 
-    /// Changes a body in the form of `OpenStack`'s API to our own form, for example by removing read-only fields.
+    /// Converts a body in the form of `OpenStack`'s API to Stemma's own form, for example by removing read-only fields.
     ///
     /// # Errors
     /// Fails for a field that cannot be written in this way.
@@ -212,45 +215,45 @@ pub(super) fn by_selector<S: ApiResource>(
     Ok(selector.map(|s| FilterMatch::new(move |_, model, object| S::is_selected(model, object, &s))))
 }
 
-/// Builds the body of an object, with only the fields for which `wanted` is true.
+/// Returns the body of an object, with only the fields for which `is_wanted` is true. `base` is the base URL of links.
 pub(super) fn body<S: ApiResource>(
     api: &Api,
     model: &Model,
     object: &Object<S>,
     base: &str,
-    wanted: &dyn Fn(&str) -> bool,
+    is_wanted: &dyn Fn(&str) -> bool,
 ) -> Map<String, Value> {
-    let mut body = selected_fields(&object.spec, &ModelNames::new(model, &api.traits), wanted);
+    let mut body = selected_fields(&object.spec, &ModelNames::new(model, &api.traits), is_wanted);
     view::add_meta(&mut body, &object.meta);
     body.extend(S::name_fields(&object.meta.name));
     body.insert("field_owners".into(), json!(object.spec.owners()));
     S::complete(api, model, object, &mut body);
     passthrough::fill_defaults(S::PASSTHROUGH_FIELDS, &mut body);
-    if let Some((level, own)) = S::LEVEL.zip(object.spec.inherited()) {
-        view::add_maps(&mut body, S::parent_levels(model, &object.spec), level, own, wanted);
+    if let Some((level, own_maps)) = S::LEVEL.zip(object.spec.inherited()) {
+        view::add_maps(&mut body, S::parent_levels(model, &object.spec), level, own_maps, is_wanted);
     }
     body.insert("links".into(), json!(view::links(base, &S::path(object))));
-    body.retain(|name, _| wanted(name));
+    body.retain(|name, _| is_wanted(name));
     body
 }
 
-/// Reads the fields of a body, which may have our own names or those of `OpenStack`'s API.
+/// Reads the fields of a body. A field may have Stemma's own name or its name in `OpenStack`'s API.
 ///
 /// # Errors
 /// Fails with the first invalid field.
 pub(super) fn read_body<S: ApiResource>(mut body: Map<String, Value>) -> Result<JsonBody, ApiError> {
-    for (other, own) in S::UPSTREAM_NAMES {
-        let Some(value) = body.remove(*other) else { continue };
-        if body.insert((*own).to_owned(), value.clone()).is_some_and(|before| before != value) {
-            let message = format!("{other} and {own} are two names of one field; give one of them");
-            return Err(ApiError::new(ErrorType::FieldInvalid, message).field(*own));
+    for (upstream_name, own_name) in S::UPSTREAM_NAMES {
+        let Some(value) = body.remove(*upstream_name) else { continue };
+        if body.insert((*own_name).to_owned(), value.clone()).is_some_and(|own_value| own_value != value) {
+            let message = format!("{upstream_name} and {own_name} are two names of one field; give one of them");
+            return Err(ApiError::new(ErrorType::FieldInvalid, message).field(*own_name));
         }
     }
     S::adapt(&mut body)?;
     JsonBody::parse(&Value::Object(body).to_string()).map_err(|e| bad_field(S::KIND.word(), &e))
 }
 
-/// Returns a spec after a plain write with this body. The caller then owns the fields that the body changes.
+/// Returns the spec after a plain write with this body. The caller then owns the fields that the body changes.
 ///
 /// # Errors
 /// Fails with the first invalid field.
@@ -262,17 +265,17 @@ pub(super) fn update<S: ApiResource>(
     caller: &Caller,
     shape: BodyShape,
 ) -> Result<S, ApiError> {
-    let mut next = spec.clone();
+    let mut new_spec = spec.clone();
     let author = WriteMode::Update { manager: &caller.manager, shape };
-    write_body(&mut next, body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)?;
-    // Clients upload file bodies before a write, but not before its dry run.
+    write_body(&mut new_spec, body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)?;
+    // A client uploads file bodies before the actual write, not before a dry run, so a dry run does not check them.
     if !work.is_dry_run() {
-        S::check_blobs(api, &next)?;
+        S::check_blobs(api, &new_spec)?;
     }
-    Ok(next)
+    Ok(new_spec)
 }
 
-/// Sets fields of an object, as a plain write with a body of these fields does. The caller then owns the fields.
+/// Sets fields of an object, like a plain write whose body has only these fields. The caller then owns the fields.
 ///
 /// # Errors
 /// As [`update`].
@@ -314,21 +317,21 @@ fn take_name<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, Ap
     match fields.remove("name") {
         Some(Value::String(name)) => S::parse_name(&name),
         None | Some(Value::Null) => Err(name_required(S::KIND)),
-        Some(other) => {
-            let other: String = other.to_string().chars().take(64).collect();
-            Err(ApiError::new(ErrorType::FieldInvalid, format!("{}'s name is a text, not {other}", S::KIND.with_article()))
+        Some(value) => {
+            let value: String = value.to_string().chars().take(64).collect();
+            Err(ApiError::new(ErrorType::FieldInvalid, format!("{}'s name is a text, not {value}", S::KIND.with_article()))
                 .field("name"))
         }
     }
 }
 
-/// Checks that a write does not change a field that only the controller sets. The stored value is allowed, and so is
-/// `null`, which responses contain.
+/// Checks that a write does not change a field that only the controller sets. `written_value` returns the value of a
+/// field in the body of the write. The stored value is allowed, and so is `null`, which responses contain.
 ///
 /// # Errors
 /// Fails with the first such field.
-pub(super) fn check_computed<S: ApiResource>(spec: &S, get: impl Fn(&str) -> Option<Value>) -> Result<(), ApiError> {
-    let is_changed = |name: &str| get(name).is_some_and(|new| !new.is_null() && spec.extra().get(name) != Some(&new));
+pub(super) fn check_computed<S: ApiResource>(spec: &S, written_value: impl Fn(&str) -> Option<Value>) -> Result<(), ApiError> {
+    let is_changed = |name: &str| written_value(name).is_some_and(|new| !new.is_null() && spec.extra().get(name) != Some(&new));
     let Some(name) = S::COMPUTED.iter().find(|name| is_changed(name)) else { return Ok(()) };
     let message = format!("only the controller sets the {name} of {}; nothing was changed", S::KIND.with_article());
     Err(ApiError::new(ErrorType::FieldInvalid, message).field(*name).detail("leave it out"))

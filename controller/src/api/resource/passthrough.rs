@@ -6,7 +6,7 @@ use stemma_core::manifest::PassthroughField;
 /// Adds the defaults of a kind's passthrough fields to a body that lacks them.
 pub(super) fn fill_defaults(fields: &[PassthroughField], body: &mut Map<String, Value>) {
     for (name, default) in fields.iter().filter_map(|field| Some((field.name, field.default?))) {
-        let default = || serde_json::from_str(default).expect("the tables of kept fields hold JSON texts");
+        let default = || serde_json::from_str(default).expect("the tables of passthrough fields hold JSON texts");
         body.entry(name.to_owned()).or_insert_with(default);
     }
 }
@@ -28,7 +28,7 @@ mod tests {
         ] {
             let mut body = Map::new();
             fill_defaults(fields, &mut body);
-            assert_eq!(body.len(), fields.iter().filter(|kept| kept.default.is_some()).count());
+            assert_eq!(body.len(), fields.iter().filter(|field| field.default.is_some()).count());
         }
     }
 }

@@ -29,10 +29,12 @@ use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::names::ModelNames;
 use crate::registry::work::PendingWrite;
 
-/// `PATCH` of an object: each of the three kinds of patches.
+/// `PATCH` of an object: handles each of the three kinds of patches. With `release_primary`, a parked node also gives
+/// up its primaries.
 ///
 /// # Errors
-/// Fails if the kind of patch or a field does not allow the change, or if another manager owns what it changes.
+/// Fails if the kind of patch or a field does not allow the change, or if another manager owns the changed key or
+/// field.
 pub(super) async fn patch<S: ApiResource>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let parameters = &request.query;
     let caller = request.caller()?;
@@ -44,8 +46,8 @@ pub(super) async fn patch<S: ApiResource>(api: &Api, request: &HttpRequest) -> H
         return Err(ApiError::new(ErrorType::RequestMediaType, message).detail(advice));
     }
     let releases_primary = parameters.flag("release_primary")?.unwrap_or(false);
-    let intent = ParsedPatch::read(kind, S::KIND, request)?;
-    let edit = |work: &PendingWrite<'_>, object: &mut Object<S>| match &intent {
+    let parsed_patch = ParsedPatch::read(kind, S::KIND, request)?;
+    let edit = |work: &PendingWrite<'_>, object: &mut Object<S>| match &parsed_patch {
         ParsedPatch::Apply(maps) => apply_maps(api, work, &mut object.spec, maps, &caller, force),
         ParsedPatch::Merge(fields) => merge(api, work, object, fields.clone(), &caller),
         ParsedPatch::Json(patch, texts) => json_patch(api, work, object, (patch.clone(), texts.clone()), request, &caller),
@@ -69,22 +71,25 @@ pub(super) async fn patch<S: ApiResource>(api: &Api, request: &HttpRequest) -> H
     writes::change_with(api, request, &caller, edit, release, answer).await
 }
 
-/// Returns the error for a node that releases its primaries but is not parked.
+/// Returns the error for `release_primary` in a patch after which the node is not parked.
 fn unparked_release_error() -> ApiError {
     let message = "release_primary needs a parked node, and this node is not parked; nothing was changed";
     let advice = "park it in the same request, or give one tag to another node: PUT /v1/clusters/{cluster}/primaries/{tag}";
     ApiError::new(ErrorType::RequestQuery, message).field("release_primary").detail(advice)
 }
 
-/// A parsed patch.
+/// A patch that was parsed from the body of a request.
 enum ParsedPatch {
+    /// The maps of a server-side apply.
     Apply(Map<String, Value>),
+    /// The fields of a merge patch.
     Merge(Map<String, Value>),
     /// A JSON patch. For an inspection rule there is also a second form of the patch, in which each number in the
-    /// rule's actions is text: if an action sets a label, the label's value is that text.
+    /// rule's actions is text. If an action sets a label to a number, the value of the label is that text.
     Json(JsonPatch, Option<JsonPatch>),
-    /// A JSON patch with a number that no field can hold: the operations up to the one with the number, the path of the
-    /// number within the value of that operation, and the error, whose field is not known yet.
+    /// A JSON patch with a number that no field can hold. The first value has the operations up to the one with the
+    /// number. The text is the path of the number within the value of that operation. The field of the error is not
+    /// known yet.
     BadNumber(JsonPatch, String, BadJson),
 }
 
@@ -106,7 +111,8 @@ impl ParsedPatch {
     }
 }
 
-/// Applies the maps in a body to a spec by server-side apply. Besides maps, only `merge_labels` is allowed.
+/// Applies the maps in a body to a spec by server-side apply. Except for maps, only `merge_labels` is allowed, and not
+/// for cluster templates.
 fn apply_maps<S: ApiResource>(
     api: &Api,
     work: &PendingWrite<'_>,
@@ -129,7 +135,7 @@ fn apply_maps<S: ApiResource>(
     write_body(spec, &body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)
 }
 
-/// Applies a merge patch (RFC 7396) to an object: to its fields, and to the maps that it provides.
+/// Applies a merge patch (RFC 7396) to the fields of an object and to the maps that the object provides.
 ///
 /// # Errors
 /// Fails with the first invalid field.
@@ -142,19 +148,19 @@ pub(super) fn merge<S: ApiResource>(
 ) -> Result<(), ApiError> {
     object.meta.name = S::rename(object, &mut fields)?;
     S::check_fixed(&work.model, &object.spec, &fields)?;
-    let mut present = non_default_fields(api, &work.model, &object.spec);
-    // The labels of some kinds are an ordinary field, and are in `present` already. Other maps are added here.
-    present.extend(object.spec.inherited().into_iter().flat_map(view::provided_maps));
+    let mut current_fields = non_default_fields(api, &work.model, &object.spec);
+    // The labels of some kinds are an ordinary field, and are in `current_fields` already. Other maps are added here.
+    current_fields.extend(object.spec.inherited().into_iter().flat_map(view::provided_maps));
     let mut unchanged = Vec::new();
     for (field, change) in fields.iter_mut().filter(|(_, change)| change.is_object()) {
         if operator_tags::is_tags_field(&object.spec, field) {
             operator_tags::normalize_merge_patch(change);
             continue;
         }
-        let before = present.remove(field).unwrap_or(Value::Null);
+        let before = current_fields.remove(field).unwrap_or(Value::Null);
         let after = merge_json(before.clone(), change);
-        // To remove members from a map that is not set changes nothing. Without this check the map would become an
-        // empty one, which is not the same as no map.
+        // A patch that removes members from a map that is not set changes nothing. Without this check the map would
+        // become an empty one, which is not the same as no map.
         if before.is_null() && *change != json!({}) && after == json!({}) {
             unchanged.push(field.clone());
         }
@@ -166,25 +172,26 @@ pub(super) fn merge<S: ApiResource>(
     Ok(())
 }
 
-/// Applies a merge patch (RFC 7396): merges members, removes those that are `null`, and replaces any other value.
-pub(super) fn merge_json(present: Value, patch: &Value) -> Value {
+/// Returns a JSON value after a merge patch (RFC 7396). Members of objects are merged, and members that are `null` in
+/// the patch are removed. Any other value is replaced.
+pub(super) fn merge_json(current: Value, patch: &Value) -> Value {
     let Value::Object(changes) = patch else { return patch.clone() };
-    let mut object = match present {
+    let mut object = match current {
         Value::Object(object) => object,
         _ => Map::new(),
     };
     for (name, change) in changes {
-        let before = object.remove(name);
+        let old_value = object.remove(name);
         if !change.is_null() {
-            object.insert(name.clone(), merge_json(before.unwrap_or(Value::Null), change));
+            object.insert(name.clone(), merge_json(old_value.unwrap_or(Value::Null), change));
         }
     }
     Value::Object(object)
 }
 
 /// Applies a JSON patch to an object. Operations on maps are applied one by one, because the keys of maps have owners.
-/// The other operations edit a document with the object's fields, and what differs in it afterwards is written as a
-/// plain write. `texts` is the second form of the patch.
+/// The other operations edit a document with the object's fields. The differences of that document are then applied as
+/// a plain write. `texts` is the second form of the patch, in which numbers are text.
 fn json_patch<S: ApiResource>(
     api: &Api,
     work: &PendingWrite<'_>,
@@ -198,7 +205,7 @@ fn json_patch<S: ApiResource>(
     let patch =
         patch.rename_fields(S::UPSTREAM_NAMES).map_tests(|field, value| shown_value(api, work, &object.spec, field, value));
     let mut patch = patch.expand(|| whole_document(api, work, object)).map_err(|e| patch_error(&e))?;
-    let before = object.spec.clone();
+    let old_spec = object.spec.clone();
     // The labels of some kinds are an ordinary field. The operations on them edit the document.
     let is_field = |name: &str| <S as SpecFields>::FIELDS.iter().any(|field| field.name == name);
     for map in MapName::ALL.into_iter().filter(|map| !is_field(map.name())) {
@@ -209,7 +216,7 @@ fn json_patch<S: ApiResource>(
             apply_map_operation::<S>(&mut object.spec, map, &operation, work, caller)?;
         }
     }
-    update_merge_labels(&before, &mut object.spec, Owner::update(&caller.manager));
+    update_merge_labels(&old_spec, &mut object.spec, Owner::update(&caller.manager));
     let mut document = non_default_fields(api, &work.model, &object.spec);
     let unset = unstored_fields(&patch, &document);
     passthrough::fill_defaults(S::PASSTHROUGH_FIELDS, &mut document);
@@ -219,7 +226,7 @@ fn json_patch<S: ApiResource>(
     if is_add_create_only {
         check_not_set(&document, &patch)?;
     }
-    if let Some(merge) = object.spec.inherited().and_then(|own| own.labels.merge) {
+    if let Some(merge) = object.spec.inherited().and_then(|inherited| inherited.labels.merge) {
         document.insert(MERGE_LABELS.into(), merge.into());
     }
     let mut patched = patch.apply(document.clone()).map_err(|e| patch_error(&e))?;
@@ -255,8 +262,8 @@ fn check_read_only<S: ApiResource>(changes: &Map<String, Value>) -> Result<(), A
     Err(ApiError::new(ErrorType::FieldUnknown, message).field(name).detail("remove it from the patch"))
 }
 
-/// Replaces each number in patched actions that is the value of a label by its text, as a write of the whole rule does.
-/// The text is that in `texts`, the result of the patch's second form.
+/// Replaces the numbers in patched actions that are values of labels by their text, as a write of the whole rule does.
+/// `texts` is the result of the second form of the patch, in which numbers are text.
 fn keep_number_texts(patched: &mut Map<String, Value>, texts: &Map<String, Value>) -> Result<(), ApiError> {
     const ACTIONS: &str = "actions";
     let Some((actions, texts)) = patched.get_mut(ACTIONS).zip(texts.get(ACTIONS)) else { return Ok(()) };
@@ -265,7 +272,8 @@ fn keep_number_texts(patched: &mut Map<String, Value>, texts: &Map<String, Value
 }
 
 /// Returns the fields that a patch sets as a whole and that are not stored. The document contains the defaults of these
-/// fields. If the patch sets a field to its default, the document does not change, but the field must be written.
+/// fields, so a patch that sets a field to its default does not change the document. Such a field must be written
+/// nevertheless.
 fn unstored_fields(patch: &Patch, stored: &Map<String, Value>) -> BTreeSet<String> {
     let operations = patch.0.iter().filter(|operation| operation.path.len() == 1 && operation.value.is_some());
     let is_stored = |name: &String| name == "name" || stored.contains_key(name);
@@ -273,7 +281,8 @@ fn unstored_fields(patch: &Patch, stored: &Map<String, Value>) -> BTreeSet<Strin
 }
 
 /// Returns the changes of a JSON patch as a merge patch: the fields that differ between the document and the patched
-/// one, and those in `unset`, which the patch sets even if the value is the same. A removed field is `null`.
+/// one. The fields in `unset` are included even if they are equal, because the patch sets them. A removed field is
+/// `null`.
 fn to_merge_patch(document: &Map<String, Value>, patched: Map<String, Value>, unset: &BTreeSet<String>) -> Map<String, Value> {
     let removed = document.keys().filter(|key| !patched.contains_key(*key)).map(|key| (key.clone(), Value::Null));
     let mut changes: Map<String, Value> = removed.collect();
@@ -281,7 +290,7 @@ fn to_merge_patch(document: &Map<String, Value>, patched: Map<String, Value>, un
     changes
 }
 
-/// Returns a text as the field `name` would show it if the text were written to the field. So a test of a reference to
+/// Returns the text that the field `name` would show if `value` were written to the field. So a test of a reference to
 /// another object succeeds with the uuid as well as with the name. Returns `None` for a field that is not text.
 fn shown_value<S: ApiResource>(api: &Api, work: &PendingWrite<'_>, spec: &S, name: &str, value: &Value) -> Option<Value> {
     let field = <S as SpecFields>::FIELDS.iter().find(|field| field.name == name && field.kind.plain() == FieldType::Text)?;
@@ -291,8 +300,8 @@ fn shown_value<S: ApiResource>(api: &Api, work: &PendingWrite<'_>, spec: &S, nam
     Some((field.show)(&next, &names))
 }
 
-/// Adds the defaults of unset fields to the document, if an operation of the patch replaces the field or its path leads
-/// into it. Without the default, the operation would fail.
+/// Adds the defaults of unset fields to the document, if an operation of the patch replaces the field or changes a part
+/// of it. Without the default, such an operation would fail.
 fn show_defaults<S: ApiResource>(patch: &Patch, document: &mut Map<String, Value>) {
     for operation in &patch.0 {
         let name = &operation.path[0];
@@ -305,8 +314,8 @@ fn show_defaults<S: ApiResource>(patch: &Patch, document: &mut Map<String, Value
     }
 }
 
-/// Returns the document for operations that read a value (test, copy and move): all fields of the object, and the maps
-/// that it provides.
+/// Returns the document for operations that read a value (test, copy and move). It contains all fields of the object
+/// and the maps that the object provides.
 fn whole_document<S: ApiResource>(api: &Api, work: &PendingWrite<'_>, object: &Object<S>) -> Map<String, Value> {
     let defaults =
         <S as SpecFields>::FIELDS.iter().map(|field| (field.name.to_owned(), field.kind.empty_value().unwrap_or(Value::Null)));
@@ -322,18 +331,18 @@ fn whole_document<S: ApiResource>(api: &Api, work: &PendingWrite<'_>, object: &O
     document
 }
 
-/// Fails if the patch adds a field that is already set.
+/// Fails if the patch adds a field that is already set, as in Magnum.
 fn check_not_set(document: &Map<String, Value>, patch: &Patch) -> Result<(), ApiError> {
-    let existing = |o: &&PatchOperation| {
-        o.verb == PatchVerb::Add && o.path.len() == 1 && document.get(&o.path[0]).is_some_and(|v| !v.is_null())
+    let existing = |item: &&PatchOperation| {
+        item.verb == PatchVerb::Add && item.path.len() == 1 && document.get(&item.path[0]).is_some_and(|value| !value.is_null())
     };
-    let error = patch.0.iter().find(existing).map(|o| patch_error(&BadPatch::AlreadySet { path: o.pointer() }));
+    let error = patch.0.iter().find(existing).map(|item| patch_error(&BadPatch::AlreadySet { path: item.pointer() }));
     error.map_or(Ok(()), Err)
 }
 
-/// Fails if an operation adds a whole map that the object already provides.
+/// Fails if an operation adds a whole map that the object already provides, as in Magnum.
 fn check_not_provided<S: ApiResource>(spec: &S, map: MapName, operation: &PatchOperation) -> Result<(), ApiError> {
-    let is_provided = spec.inherited().is_some_and(|own| provided_keys(own, map).is_some());
+    let is_provided = spec.inherited().is_some_and(|inherited| provided_keys(inherited, map).is_some());
     if operation.verb == PatchVerb::Add && operation.path.len() == 1 && is_provided {
         return Err(patch_error(&BadPatch::AlreadySet { path: operation.pointer() }));
     }
@@ -369,19 +378,21 @@ fn apply_map_operation<S: ApiResource>(
     map.write(inherited, MapWrite::SetKeys(&to_raw_json(&change)), &caller.manager, work.now())
 }
 
-/// Applies an operation to a part of a key's value, and returns the new value as a change of that key.
+/// Applies an operation to a part of a key's value, such as a member of a JSON parameter. Returns the new value as a
+/// change of that key.
 fn patch_key_value(inherited: &Inherited, map: MapName, key: &str, operation: &PatchOperation) -> Result<Value, ApiError> {
     let document: Map<String, Value> = view::provided_maps(inherited).into_iter().collect();
     let patched = Patch(vec![operation.clone()]).apply(document).map_err(|e| patch_error(&e))?;
     Ok(json!({key: patched[map.name()][key]}))
 }
 
-/// Returns whether this map of objects of the kind may be sent as text. Magnum's command line sends labels in this way.
+/// Returns whether a JSON patch may contain this map of the kind as text. Magnum's command line sends labels in this
+/// way.
 fn may_be_text<S: ApiResource>(map: MapName) -> bool {
     map == MapName::Labels && matches!(S::KIND, Kind::ClusterTemplate | Kind::Cluster | Kind::NodeGroup)
 }
 
-/// Applies an operation of a JSON patch to a whole map: removes it, or replaces what the object provides.
+/// Applies an operation of a JSON patch to a whole map. It removes or replaces only what the object itself provides.
 fn replace_map<S: ApiResource>(
     inherited: &mut Inherited,
     map: MapName,
@@ -390,7 +401,7 @@ fn replace_map<S: ApiResource>(
     caller: &Caller,
 ) -> Result<(), ApiError> {
     match (operation.verb, &operation.value) {
-        // A removal, and `null` as in a merge patch: the object no longer provides the map.
+        // After a removal, or with `null` as in a merge patch, the object no longer provides the map.
         (PatchVerb::Remove, _) | (_, Some(Value::Null)) => {
             match map {
                 MapName::Labels => inherited.labels.provided = None,
@@ -401,7 +412,7 @@ fn replace_map<S: ApiResource>(
         }
         (_, Some(value)) => {
             let new_map = match value {
-                Value::Object(whole) => Some(whole.clone()),
+                Value::Object(members) => Some(members.clone()),
                 Value::String(text) if may_be_text::<S>(map) => map_from_text(text),
                 _ => None,
             };
@@ -415,6 +426,7 @@ fn replace_map<S: ApiResource>(
     }
 }
 
+/// Returns the error for a value that is not a map.
 fn no_map<S: ApiResource>(map: MapName, operation: &PatchOperation) -> ApiError {
     let or_text = if may_be_text::<S>(map) { ", or the text of one, as {'key': 'value'}" } else { "" };
     let message = format!("{} must be a map{or_text}; nothing was changed", operation.pointer());
@@ -422,6 +434,7 @@ fn no_map<S: ApiResource>(map: MapName, operation: &PatchOperation) -> ApiError 
     ApiError::new(kind, message).field(map.name())
 }
 
+/// Returns the error for `null` as the value of a key in a JSON patch.
 fn null_in_patch(map: MapName, key: &str) -> ApiError {
     let message =
         format!("{}.{}: null is not allowed in a JSON patch, as in Magnum; nothing was changed", map.name(), quote(key));
@@ -458,12 +471,12 @@ mod tests {
 
     #[test]
     fn merge_json_merges_members() {
-        for (present, patch, expected) in [
+        for (current, patch, expected) in [
             (json!({"a": {"b": 1, "c": 2}}), json!({"a": {"b": null, "d": 3}}), json!({"a": {"c": 2, "d": 3}})),
             (json!({"a": [1]}), json!({"a": [2]}), json!({"a": [2]})),
             (json!(1), json!({"a": {"b": null}}), json!({"a": {}})),
         ] {
-            assert_eq!(merge_json(present, &patch), expected, "{patch}");
+            assert_eq!(merge_json(current, &patch), expected, "{patch}");
         }
     }
 }

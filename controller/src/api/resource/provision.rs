@@ -1,5 +1,5 @@
-//! Ironic's endpoints for the life of a machine: whether the machine can be used, its provision state, and maintenance.
-//! Nothing here drives a machine: a requested provision state is checked and recorded.
+//! Ironic's endpoints for the life of a machine: whether the machine can be used, its provision state, and its
+//! maintenance mode. No handler here controls a machine: a requested provision state is only checked and stored.
 
 use serde_json::{Map, Value, json};
 use stemma_core::catalog::SuggestionCache;
@@ -16,11 +16,12 @@ use crate::cache::Model;
 use crate::records::request::StoredAnswer;
 use crate::registry::work::PendingWrite;
 
-/// The interfaces of a node that Ironic validates. Here only `deploy` is really checked, and the others always pass.
+/// The names of the node interfaces that Ironic's `validate` reports. Here only `deploy` is really checked, and the
+/// others always pass.
 const INTERFACES: &[&str] =
     &["deploy", "bios", "boot", "console", "firmware", "inspect", "management", "network", "power", "raid", "rescue", "storage"];
 
-/// The fields of a node's states in Ironic.
+/// The names of the node fields in Ironic's response to `GET …/states`.
 const STATES: &[&str] = &[
     "power_state",
     "target_power_state",
@@ -35,21 +36,23 @@ const STATES: &[&str] = &[
     "secure_boot",
 ];
 
-/// `GET /v1/nodes/{node}/validate`: tells whether the node is usable.
+/// Handles `GET /v1/nodes/{node}/validate`: reports whether the node can be used.
 pub(super) fn validate(api: &Api, request: &HttpRequest) -> HandlerResult {
     validate_node(api, request, request.param("node"))
 }
 
-/// `GET /v1/nodes/validate?node=…`: tells whether the node that the query names is usable.
+/// Handles `GET /v1/nodes/validate?node=…`: reports whether the node that the query names can be used.
 pub(super) fn validate_named(api: &Api, request: &HttpRequest) -> HandlerResult {
-    let named = [request.query.get("node")?, request.query.get("node_uuid")?];
+    let parameters = [request.query.get("node")?, request.query.get("node_uuid")?];
     let name =
-        named.into_iter().flatten().next().ok_or_else(|| {
+        parameters.into_iter().flatten().next().ok_or_else(|| {
             ApiError::new(ErrorType::RequestQuery, "which node? write /v1/nodes/validate?node=NAME").field("node")
         })?;
     validate_node(api, request, name)
 }
 
+/// Returns the response of `validate` for the node with this name or uuid. `deploy` fails with a reason if the node
+/// cannot be used. All other interfaces pass.
 fn validate_node(api: &Api, request: &HttpRequest, name: &str) -> HandlerResult {
     let model = api.model();
     let node = nodes::locate(&model, name, request.ironic_version())?;
@@ -60,7 +63,7 @@ fn validate_node(api: &Api, request: &HttpRequest, name: &str) -> HandlerResult 
     Ok(HttpResponse::ok(body.into()))
 }
 
-/// `GET /v1/nodes/{node}/states`: the fields of the node that Ironic calls its states.
+/// Handles `GET /v1/nodes/{node}/states`: returns the fields of the node that Ironic calls its states.
 pub(super) fn states(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
@@ -68,8 +71,8 @@ pub(super) fn states(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(columns.body(&NodeRow::new(api, &model, &node, &request.base_url, &SuggestionCache::default())).into()))
 }
 
-/// `PUT /v1/nodes/{node}/states/provision`: records the requested provision state. A node can become active only if it
-/// is usable.
+/// Handles `PUT /v1/nodes/{node}/states/provision`: stores the requested provision state of the node. Fails for the
+/// state "active" if the node cannot be used.
 pub(super) async fn set_provision_state(api: &Api, request: &HttpRequest) -> HandlerResult {
     let target = read_target(request)?;
     let caller = request.caller()?;
@@ -78,9 +81,9 @@ pub(super) async fn set_provision_state(api: &Api, request: &HttpRequest) -> Han
         ..StoredAnswer::empty(202)
     };
     let edit = |work: &PendingWrite<'_>, node: &mut Node| {
-        let why = (target == ProvisionState::Active).then(|| work.model.resolve(node.meta.uuid).unusable_reason()).flatten();
-        if let Some(why) = why {
-            let message = format!("Failed to validate deploy or power info for node {}: {why}", node.meta.uuid);
+        let reason = (target == ProvisionState::Active).then(|| work.model.resolve(node.meta.uuid).unusable_reason()).flatten();
+        if let Some(reason) = reason {
+            let message = format!("Failed to validate deploy or power info for node {}: {reason}", node.meta.uuid);
             return Err(ApiError::new(ErrorType::ObjectInvalid, message).field("target"));
         }
         node.spec.provision_state = Some(target);
@@ -89,24 +92,25 @@ pub(super) async fn set_provision_state(api: &Api, request: &HttpRequest) -> Han
     writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
-/// Reads the requested provision state from the body of a request: `{"target": TARGET}`.
+/// Reads the requested provision state from the body of a request: `{"target": TARGET}`. Fails for any other field, and
+/// for an unknown target.
 fn read_target(request: &HttpRequest) -> Result<ProvisionState, ApiError> {
     let mut body = request.object()?;
     let target = body.remove("target");
-    if let Some(other) = body.keys().next() {
-        let message = format!("Unknown attribute for target: {}: nothing here drives a machine", quote(other));
-        return Err(ApiError::new(ErrorType::FieldUnknown, message).field(other.clone()));
+    if let Some(unknown_field) = body.keys().next() {
+        let message = format!("Unknown attribute for target: {}: nothing here controls a machine", quote(unknown_field));
+        return Err(ApiError::new(ErrorType::FieldUnknown, message).field(unknown_field.clone()));
     }
-    let known = || ProvisionState::TARGETS.iter().map(|(target, _)| *target).collect::<Vec<_>>().join(", ");
+    let target_names = || ProvisionState::TARGETS.iter().map(|(target, _)| *target).collect::<Vec<_>>().join(", ");
     target.as_ref().and_then(Value::as_str).and_then(ProvisionState::from_target).ok_or_else(|| {
-        let found = target.unwrap_or_default().to_string();
-        let message = format!("unknown target {}; the targets are: {}", quote(&found), known());
+        let given_target = target.unwrap_or_default().to_string();
+        let message = format!("unknown target {}; the targets are: {}", quote(&given_target), target_names());
         ApiError::new(ErrorType::FieldInvalid, message).field("target")
     })
 }
 
-/// `PUT` and `DELETE` of `/v1/nodes/{node}/maintenance`: parks or unparks the node. Ironic's maintenance is Stemma's
-/// park.
+/// Handles `PUT` and `DELETE` of `/v1/nodes/{node}/maintenance`: parks or unparks the node, as `parked` requires.
+/// Ironic's maintenance is the same as Stemma's park.
 pub(super) async fn set_maintenance(api: &Api, request: &HttpRequest, parked: bool) -> HandlerResult {
     let reason = if parked { read_reason(request)? } else { None };
     let caller = request.caller()?;
@@ -117,18 +121,19 @@ pub(super) async fn set_maintenance(api: &Api, request: &HttpRequest, parked: bo
     writes::change::<NodeSpec>(api, request, &caller, edit, |_, _| StoredAnswer::empty(202)).await
 }
 
-/// Changes an error about the node's field `maintenance_reason` into an error about the request, in whose body the
-/// field is `reason`.
-fn with_request_field(refusal: ApiError) -> ApiError {
+/// Renames the field in an error about the node's field `maintenance_reason`: in the body of the request, this field is
+/// called `reason`. Other errors are returned unchanged.
+fn with_request_field(error: ApiError) -> ApiError {
     const REASON: &str = "maintenance_reason";
-    if refusal.field.as_deref() != Some(REASON) {
-        return refusal;
+    if error.field.as_deref() != Some(REASON) {
+        return error;
     }
-    let message = refusal.message.replacen(REASON, "reason", 1);
-    ApiError { message, ..refusal.field("reason") }
+    let message = error.message.replacen(REASON, "reason", 1);
+    ApiError { message, ..error.field("reason") }
 }
 
-/// Reads the reason of a park from the body of a request. The body may be empty.
+/// Reads the reason for a park from the body of a request: `{"reason": TEXT}`. Returns `None` if the body is empty or
+/// has no reason.
 fn read_reason(request: &HttpRequest) -> Result<Option<String>, ApiError> {
     if request.body.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
@@ -136,9 +141,9 @@ fn read_reason(request: &HttpRequest) -> Result<Option<String>, ApiError> {
     let mut body = request.object()?;
     let reason = body.remove("reason");
     match (reason, body.keys().next()) {
-        (_, Some(other)) => {
-            let message = format!("Unknown attribute for maintenance: {}: it takes a reason", quote(other));
-            Err(ApiError::new(ErrorType::FieldUnknown, message).field(other.clone()))
+        (_, Some(unknown_field)) => {
+            let message = format!("Unknown attribute for maintenance: {}: the only attribute is reason", quote(unknown_field));
+            Err(ApiError::new(ErrorType::FieldUnknown, message).field(unknown_field.clone()))
         }
         (None | Some(Value::Null), None) => Ok(None),
         (Some(Value::String(reason)), None) if reason.chars().count() <= 255 => Ok(Some(reason)),

@@ -29,28 +29,33 @@ impl ApiResource for ReleaseSpec {
     const LEVEL: Option<Level> = None;
     const LIST: &'static str = "releases";
 
+    /// Finds the release that the path of the request names, as `NAME@VERSION` or by uuid.
     fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Release>, ApiError> {
         let id = request.param("release");
         model.releases.find(None, id).cloned().ok_or_else(|| not_found(Kind::Release, id))
     }
 
+    /// Returns the fields `name` and `version` of a release with this name. The version is `null` if the release has
+    /// none.
     fn name_fields(name: &ReleaseRef) -> Map<String, Value> {
         let version = name.version.as_ref().map(ToString::to_string);
         Map::from_iter([("name".to_owned(), name.name.to_string().into()), ("version".to_owned(), json!(version))])
     }
 
-    /// Removes the name and the version from the fields of a patch, and returns the release's name after the patch.
-    /// What the patch omits is unchanged. The field `name` may also contain both, as NAME@VERSION.
-    fn rename(before: &Release, fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
-        let is_whole = fields.get("name").and_then(Value::as_str).is_some_and(|name| name.contains('@'));
-        for (field, value) in Self::name_fields(&before.meta.name) {
-            if field == "name" || !is_whole {
+    /// Removes the fields `name` and `version` from a patch, and returns the release's name after the patch. A field
+    /// that the patch omits is unchanged. The field `name` may also contain the whole text NAME@VERSION. Then the old
+    /// version is not added.
+    fn rename(old_release: &Release, fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
+        let has_version_in_name = fields.get("name").and_then(Value::as_str).is_some_and(|name| name.contains('@'));
+        for (field, value) in Self::name_fields(&old_release.meta.name) {
+            if field == "name" || !has_version_in_name {
                 fields.entry(field).or_insert(value);
             }
         }
-        take_name(fields)
+        remove_name(fields)
     }
 
+    /// Adds the empty maps and lists that a stored release omits, so that each release has the same fields in the API.
     fn complete(_api: &Api, _model: &Model, _object: &Release, body: &mut Map<String, Value>) {
         for name in ["labels", "annotations", "roles", "tags"] {
             body.entry(name).or_insert_with(|| json!({}));
@@ -58,6 +63,7 @@ impl ApiResource for ReleaseSpec {
         body.entry("tasks").or_insert_with(|| json!([]));
     }
 
+    /// Adds the number of the release's tasks to its entry in a list.
     fn summarize(object: &Release, row: &mut Map<String, Value>) {
         row.insert("task_count".into(), object.spec.tasks.len().into());
     }
@@ -66,14 +72,16 @@ impl ApiResource for ReleaseSpec {
         object.spec.labels.clone()
     }
 
+    /// Returns a new uuid and the name for a new release. Removes the name from the fields of its body.
     fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, ReleaseRef), ApiError> {
-        Ok((Uuid::now_v7(), take_name(fields)?))
+        Ok((Uuid::now_v7(), remove_name(fields)?))
     }
 
     fn new_spec(_model: &Model, _request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(Self::default())
     }
 
+    /// Deletes the release. Fails if another object uses it.
     fn remove(work: &mut PendingWrite<'_>, release: &Arc<Release>) -> Result<(), DecisionError> {
         work.delete_unused(release)
     }
@@ -82,6 +90,8 @@ impl ApiResource for ReleaseSpec {
         Endpoint::GetRelease.path(&[&object.meta.name.to_string()])
     }
 
+    /// Checks that the controller has the content of each file that a task has as its `source`. Otherwise it fails, and
+    /// the error contains the request that the client must send first.
     fn check_blobs(api: &Api, spec: &Self) -> Result<(), ApiError> {
         for task in &spec.tasks {
             let Some(source) = task.source() else { continue };
@@ -99,14 +109,16 @@ impl ApiResource for ReleaseSpec {
         Ok(())
     }
 
+    /// Removes the fields that the server itself adds to a release, so that a client can send back what it has read.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links"));
         Ok(())
     }
 }
 
-/// Removes `name` and `version` from a body and returns the name of the release.
-fn take_name(fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
+/// Removes `name` and `version` from a body, and returns both as the name of a release. Fails if the name is missing,
+/// or if a field is not text.
+fn remove_name(fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
     let invalid = |field: &str, reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field(field);
     let Some(Value::String(name)) = fields.remove("name") else {
         return Err(ApiError::new(ErrorType::FieldMissing, "a release needs a name, a text").field("name"));
@@ -114,39 +126,40 @@ fn take_name(fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
     match fields.remove("version") {
         None | Some(Value::Null) => ReleaseSpec::parse_name(&name),
         Some(Value::String(version)) => ReleaseSpec::parse_name(&format!("{name}@{version}")),
-        Some(other) => {
-            let reason = format!("version is text: write \"{other}\" (a bare 2026.10 would be the number 2026.1)");
+        Some(not_text) => {
+            let reason = format!("version is text: write \"{not_text}\" (a bare 2026.10 would be the number 2026.1)");
             Err(invalid("version", reason))
         }
     }
 }
 
-/// `GET /v1/releases/{release}/tasks`: lists the release's own tasks, without imported ones.
+/// Handles `GET /v1/releases/{release}/tasks`: lists the tasks that the release itself contains, without those of
+/// imported releases.
 pub(super) fn tasks(api: &Api, request: &HttpRequest) -> HandlerResult {
     let release = ReleaseSpec::locate(&api.model(), request)?;
     Ok(HttpResponse::ok(json!({"tasks": release.spec.tasks})).with_etag(release.meta.resource_version))
 }
 
-/// Handles a request for the labels or the annotations of a release. These are plain fields: no other object inherits
-/// them, and each map is owned as a whole.
+/// Handles a write of the labels or the annotations of a release. No other object inherits either map. Each map has one
+/// owner as a whole, so its single keys have no owners and no tombstones.
 pub(super) async fn write_map(api: &Api, request: &HttpRequest, call: MapCall) -> HandlerResult {
     let caller = request.caller()?;
-    let named = MapName::from_name(request.param("map")).filter(|map| *map != MapName::Parameters);
-    let Some(named) = named else {
+    let map = MapName::from_name(request.param("map")).filter(|map| *map != MapName::Parameters);
+    let Some(map) = map else {
         return Err(ApiError::new(ErrorType::PathUnknown, "a release has only labels and annotations"));
     };
-    let map = named.name();
+    let field = map.name();
     if matches!(call, MapCall::Owners | MapCall::Tombstones) {
         let message =
             "a release's labels are owned as a whole, by the manager that wrote them last; single keys can't be transferred";
         return Err(ApiError::new(ErrorType::ObjectInvalid, message));
     }
-    let change =
-        if matches!(call, MapCall::Merge) { read_map_patch(map, request)? } else { unwrap_map(&mut request.object()?, named)? };
+    let values =
+        if matches!(call, MapCall::Merge) { read_map_patch(field, request)? } else { unwrap_map(&mut request.object()?, map)? };
     let edit = |work: &PendingWrite<'_>, release: &mut Release| {
-        let present = if map == "labels" { json!(release.spec.labels) } else { json!(release.spec.annotations) };
-        let next = if matches!(call, MapCall::Merge) { patching::merge_json(present, &change) } else { change.clone() };
-        let body = read_body::<ReleaseSpec>([(map.to_owned(), next)].into_iter().collect())?;
+        let old_values = if field == "labels" { json!(release.spec.labels) } else { json!(release.spec.annotations) };
+        let new_values = if matches!(call, MapCall::Merge) { patching::merge_json(old_values, &values) } else { values.clone() };
+        let body = read_body::<ReleaseSpec>([(field.to_owned(), new_values)].into_iter().collect())?;
         release.spec = update(api, work, &release.spec, &body, &caller, BodyShape::Native)?;
         Ok(())
     };

@@ -1,4 +1,5 @@
-//! The roles and tags that a node or cluster can have: those of its release, with the changes of the levels above.
+//! Functions that find the roles and tags that a node or cluster can have. Its release defines them, and the cluster
+//! template, the cluster and the node group can change them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,27 +10,30 @@ use stemma_core::role::RoleTable;
 
 use crate::cache::Model;
 
-/// Returns what roles produce for a node and which tags are visible to it, or `None` if it has no release.
+/// Returns the role table for a node: the roles of its release, the tags that each role gives, and the declared tags.
+/// Returns `None` if the node has no release.
 pub(super) fn table_for_node(model: &Model, node: &Node) -> Option<Arc<RoleTable>> {
     model.fleet.resolved_parent(&node.spec)?.role_table.clone()
 }
 
-/// Returns the release that a node runs: that of the nearest level that names one.
+/// Returns the name of the release that a node runs. The nearest level above the node that names a release decides.
 pub(crate) fn release_for_node(model: &Model, node: &Node) -> Option<ReleaseRef> {
     model.fleet.resolved_parent(&node.spec)?.release.as_ref().map(|release| release.value.name.clone())
 }
 
-/// Returns the tags of a table: the declared tags, and the tags that roles produce although nothing declares them.
+/// Returns all tags of a role table with their specs: the declared tags, and the undeclared tags that roles give. An
+/// undeclared tag has the default spec.
 pub(super) fn visible_tags(table: &RoleTable) -> BTreeMap<TagName, TagSpec> {
-    let produced = table.roles().flat_map(|(_, tags)| tags).map(|tag| (tag.clone(), TagSpec::default()));
-    let mut tags: BTreeMap<TagName, TagSpec> = produced.collect();
+    let tags_of_roles = table.roles().flat_map(|(_, tags)| tags).map(|tag| (tag.clone(), TagSpec::default()));
+    let mut tags: BTreeMap<TagName, TagSpec> = tags_of_roles.collect();
     tags.extend(table.tags().map(|(name, tag)| (name.clone(), tag.clone())));
     tags
 }
 
-/// Returns where a visible tag of a cluster is declared: `cluster`, `release` for the content of its release, or
-/// `beside` for a tag that users declare next to the release.
-pub(super) fn declared_in(model: &Model, cluster: &Cluster, tag: &TagName) -> &'static str {
+/// Returns where a tag that the cluster can use is declared, as a word for the API. The word is `cluster`, or `release`
+/// for the content of the cluster's release. It is `beside` for a tag that users add to a release without an edit of
+/// its content.
+pub(super) fn declaration_place(model: &Model, cluster: &Cluster, tag: &TagName) -> &'static str {
     if cluster.spec.tags.contains_key(tag) {
         return "cluster";
     }

@@ -1,4 +1,4 @@
-//! Roles over HTTP: adding and removing roles of a node, and a cluster's changes to what roles produce.
+//! The HTTP handlers of roles: they add and remove roles of a node, and change which tags a cluster's roles give.
 
 use serde_json::{Value, json};
 use stemma_core::name::{Name, NameKind};
@@ -14,20 +14,22 @@ use crate::cache::Model;
 use crate::records::request::StoredAnswer;
 use crate::registry::work::PendingWrite;
 
-/// `GET /v1/nodes/{node}/roles`: the node's roles, and which of them are its own or its group's.
+/// Handles `GET /v1/nodes/{node}/roles`: returns all roles of the node, its own roles, and those of its group.
 pub(super) fn roles(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(HttpResponse::ok(roles_json(&model, &node)))
 }
 
+/// Returns the body of the response: all effective roles of the node (`roles`), its own (`own`), and those of its group
+/// (`of_nodegroup`).
 fn roles_json(model: &Model, node: &Node) -> Value {
     let group = node.spec.nodegroup.and_then(|id| model.groups.get(id.0));
-    let of_group = group.map(|g| g.spec.roles.clone()).unwrap_or_default();
-    json!({"roles": model.fleet.roles_of_spec(&node.spec), "own": node.spec.roles, "of_nodegroup": of_group})
+    let group_roles = group.map(|group| group.spec.roles.clone()).unwrap_or_default();
+    json!({"roles": model.fleet.roles_of_spec(&node.spec), "own": node.spec.roles, "of_nodegroup": group_roles})
 }
 
-/// An operation on a node's roles.
+/// An operation on the roles of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoleCall {
     /// `POST`: adds roles.
@@ -36,72 +38,75 @@ pub(super) enum RoleCall {
     Replace,
     /// `DELETE`: removes roles.
     Remove,
-    /// `POST …/refresh`: lets extensions decide again what the roles produce.
+    /// `POST …/refresh`: removes the stored decisions about which tags these roles give, so that the extensions decide
+    /// again.
     Refresh,
 }
 
-/// Changes a node's own roles, all or none.
+/// Handles a write of a node's own roles. If one role is not valid, the node is unchanged. The roles are those in the
+/// path, or else those in the body of the request.
 pub(super) async fn write_roles(api: &Api, request: &HttpRequest, call: RoleCall) -> HandlerResult {
-    let named = match request.param("role") {
+    let request_roles = match request.param("role") {
         "" => read_roles(request)?,
-        role => vec![role_name(role)?],
+        role => vec![parse_role_name(role)?],
     };
     let caller = request.caller()?;
     let edit = |work: &PendingWrite<'_>, node: &mut Node| {
         let (model, roles) = (&work.model, &node.spec.roles);
-        let mut next = match call {
-            RoleCall::Add => check_roles(model, node, &named)?.iter().chain(roles).cloned().collect(),
-            RoleCall::Replace => check_roles(model, node, &named)?.to_vec(),
-            RoleCall::Remove => match named.iter().find(|role| !roles.contains(role)) {
-                Some(role) => return Err(not_own_role(model, node, role)),
-                None => roles.iter().filter(|role| !named.contains(role)).cloned().collect(),
+        let mut new_roles = match call {
+            RoleCall::Add => check_roles(model, node, &request_roles)?.iter().chain(roles).cloned().collect(),
+            RoleCall::Replace => check_roles(model, node, &request_roles)?.to_vec(),
+            RoleCall::Remove => match request_roles.iter().find(|role| !roles.contains(role)) {
+                Some(role) => return Err(not_own_role_error(model, node, role)),
+                None => roles.iter().filter(|role| !request_roles.contains(role)).cloned().collect(),
             },
             RoleCall::Refresh => {
-                check_extension_roles(model, node, &named)?;
-                node.spec.tags.decided.retain(|role, _| !named.contains(role));
+                check_extension_roles(model, node, &request_roles)?;
+                node.spec.tags.decided.retain(|role, _| !request_roles.contains(role));
                 roles.clone()
             }
         };
-        next.sort();
-        next.dedup();
-        set_fields(api, work, node, [("roles", json!(next))], &caller)
+        new_roles.sort();
+        new_roles.dedup();
+        set_fields(api, work, node, [("roles", json!(new_roles))], &caller)
     };
     let answer = |model: &Model, node: &Node| StoredAnswer::json(200, roles_json(model, node));
     writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
-/// Reads the roles in the body of a request: `{"roles": […]}`.
+/// Reads the roles in the body of a request: `{"roles": […]}`. Fails for any other field, and for an invalid name.
 fn read_roles(request: &HttpRequest) -> Result<Vec<Name>, ApiError> {
     let mut body = request.object()?;
     let roles = body.remove("roles");
-    if let Some(other) = body.keys().next() {
-        return Err(ApiError::new(ErrorType::FieldUnknown, format!("this call takes {{\"roles\": […]}}, not {}", quote(other)))
-            .field(other.clone()));
+    if let Some(key) = body.keys().next() {
+        return Err(ApiError::new(ErrorType::FieldUnknown, format!("this call accepts {{\"roles\": […]}}, not {}", quote(key)))
+            .field(key.clone()));
     }
-    let takes = "this call takes {\"roles\": […]}";
+    let expected_body = "this call accepts {\"roles\": […]}";
     let roles = match roles {
         Some(Value::Array(roles)) => roles,
-        Some(_) => return Err(ApiError::new(ErrorType::FieldInvalid, takes).field("roles")),
-        None => return Err(ApiError::new(ErrorType::FieldMissing, takes).field("roles")),
+        Some(_) => return Err(ApiError::new(ErrorType::FieldInvalid, expected_body).field("roles")),
+        None => return Err(ApiError::new(ErrorType::FieldMissing, expected_body).field("roles")),
     };
-    let parse = |(at, value): (usize, &Value)| {
-        let invalid = |why: String| ApiError::new(ErrorType::FieldInvalid, why).field(format!("roles[{at}]"));
+    let parse = |(index, value): (usize, &Value)| {
+        let invalid = |reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field(format!("roles[{index}]"));
         let text = value.as_str().ok_or_else(|| invalid("a role is a text".to_owned()))?;
-        Name::new(text).map_err(|why| invalid(why.to_string()))
+        Name::new(text).map_err(|reason| invalid(reason.to_string()))
     };
     roles.iter().enumerate().map(parse).collect()
 }
 
-fn role_name(text: &str) -> Result<Name, ApiError> {
-    Name::new(text).map_err(|e| ApiError::new(ErrorType::RoleInvalid, e.to_string()).field("roles"))
+/// Reads the name of a role from the path of a request.
+fn parse_role_name(text: &str) -> Result<Name, ApiError> {
+    Name::new(text).map_err(|error| ApiError::new(ErrorType::RoleInvalid, error.to_string()).field("roles"))
 }
 
-/// Fails if the node's release lacks one of these roles, or if a role that is new to the node is a reserved word. (A
-/// role that the node has stays on it when a later release no longer has the role, with a finding.) Returns the roles.
+/// Returns the roles if the node can have them. Fails if the node's release lacks a role, or if a role that the node
+/// does not have yet is a reserved word. A node without a release can have any role.
 fn check_roles<'r>(model: &Model, node: &Node, roles: &'r [Name]) -> Result<&'r [Name], ApiError> {
-    let mut new = roles.iter().filter(|role| !node.spec.roles.contains(role));
-    if let Some(why) = new.find_map(|role| Name::for_new_declaration(role, NameKind::Role).err()) {
-        return Err(ApiError::new(ErrorType::RoleInvalid, format!("{why}; nothing was changed")).field("roles"));
+    let mut new_roles = roles.iter().filter(|role| !node.spec.roles.contains(role));
+    if let Some(error) = new_roles.find_map(|role| Name::for_new_declaration(role, NameKind::Role).err()) {
+        return Err(ApiError::new(ErrorType::RoleInvalid, format!("{error}; nothing was changed")).field("roles"));
     }
     let Some(table) = table_for_node(model, node) else { return Ok(roles) };
     match roles.iter().find(|role| !table.has_role(role)) {
@@ -116,35 +121,39 @@ fn check_roles<'r>(model: &Model, node: &Node, roles: &'r [Name]) -> Result<&'r 
     }
 }
 
-/// Fails if the node lacks one of these roles, or if no extension decides what the role produces.
+/// Fails if the node does not have one of these roles, or if no extension decides which tags the role gives the node.
 fn check_extension_roles(model: &Model, node: &Node, roles: &[Name]) -> Result<(), ApiError> {
-    let (own, table) = (model.fleet.roles_of_spec(&node.spec), table_for_node(model, node));
-    let decides = |role: &Name| own.contains(role) && table.as_ref().is_some_and(|table| table.decider(role).is_some());
-    let Some(role) = roles.iter().find(|role| !decides(role)) else { return Ok(()) };
+    let (node_roles, table) = (model.fleet.roles_of_spec(&node.spec), table_for_node(model, node));
+    let is_decided = |role: &Name| node_roles.contains(role) && table.as_ref().is_some_and(|table| table.decider(role).is_some());
+    let Some(role) = roles.iter().find(|role| !is_decided(role)) else { return Ok(()) };
     let name = node.display_name();
     let message = format!("no extension decides what role {} gives node {name}; nothing was changed", quote(role));
     Err(ApiError::new(ErrorType::RoleInvalid, message).field("roles"))
 }
 
-fn not_own_role(model: &Model, node: &Node, role: &Name) -> ApiError {
+/// Returns the error for a removal of a role that is not the node's own. If the group of the node has the role, the
+/// error mentions this.
+fn not_own_role_error(model: &Model, node: &Node, role: &Name) -> ApiError {
     let group = node.spec.nodegroup.and_then(|id| model.groups.get(id.0));
     let message = format!("node {} has no role {} of its own; nothing was changed", node.display_name(), quote(role));
     let error = ApiError::new(ErrorType::RoleInvalid, message).field("roles");
-    if group.is_some_and(|g| g.spec.roles.contains(role)) { error.detail("its node group gives it") } else { error }
+    if group.is_some_and(|group| group.spec.roles.contains(role)) { error.detail("its node group gives it") } else { error }
 }
 
-/// `GET /v1/clusters/{cluster}/roles`: the cluster's changes to what roles produce.
+/// Handles `GET /v1/clusters/{cluster}/roles`: returns the tags that the cluster adds to its roles or removes from
+/// them.
 pub(super) fn cluster_roles(api: &Api, request: &HttpRequest) -> HandlerResult {
     let cluster = ClusterSpec::locate(&api.model(), request)?;
     Ok(HttpResponse::ok(json!({"roles": cluster.spec.roles})).with_etag(cluster.meta.resource_version))
 }
 
-/// `PUT /v1/clusters/{cluster}/roles`: replaces the cluster's changes to what roles produce.
+/// Handles `PUT /v1/clusters/{cluster}/roles`: replaces the tags that the cluster adds to its roles or removes from
+/// them.
 pub(super) async fn write_cluster_roles(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let mut body = request.object()?;
     let roles = body.remove("roles").ok_or_else(|| {
-        ApiError::new(ErrorType::FieldMissing, "this call takes {\"roles\": {ROLE: {\"add_tags\", \"remove_tags\"}}}")
+        ApiError::new(ErrorType::FieldMissing, "this call accepts {\"roles\": {ROLE: {\"add_tags\", \"remove_tags\"}}}")
             .field("roles")
     })?;
     let edit =

@@ -1,4 +1,4 @@
-//! The handler of each endpoint. If an endpoint has no handler, this module does not compile.
+//! The table of the handlers, by endpoint. The compiler refuses this module if an endpoint has no handler.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -38,25 +38,27 @@ use crate::api::http::serve::{ListenerAuth, RequestHandler};
 use crate::registry::{Requester, store_error};
 use crate::store::Revision;
 
-/// The future of an asynchronous handler.
+/// The future of an asynchronous handler, which resolves to the response.
 type ResponseFuture<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
 
-/// The handler of an endpoint, by the thread and the permit that it needs.
+/// The handler of an endpoint. The variant determines the thread on which the handler runs, and the permit that it
+/// needs. A permit limits how many handlers run at the same time.
 enum RouteHandler {
-    /// Reports on the process. Runs at once on the thread that serves connections, so it responds even if all permits
-    /// are in use.
+    /// The handler reports on the process. It runs at once on the thread that serves connections, so it responds even
+    /// if all permits are in use.
     Inline(fn(&Api, &HttpRequest) -> HandlerResult),
-    /// Responds from the fleet in memory.
+    /// The handler responds from the fleet in memory. It runs on a blocking thread.
     Read(fn(&Api, &HttpRequest) -> HandlerResult),
-    /// Reads data that only the store has. Such a read does not wait behind writes.
+    /// The handler reads data that only the store has. Its permit differs from those of writes, so it does not wait
+    /// behind them.
     StoreRead(for<'a> fn(&'a Api, &'a HttpRequest) -> ResponseFuture<'a>),
-    /// Commits a write.
+    /// The handler commits a write.
     Write(for<'a> fn(&'a Api, &'a HttpRequest) -> ResponseFuture<'a>),
 }
 
 macro_rules! handlers {
     ($($endpoint:ident => $kind:ident $handler:path $(, $argument:expr)?;)+) => {
-        /// Returns the handler of a row.
+        /// Returns the handler of an endpoint, from the table that the macro was called with.
         const fn handler(endpoint: Endpoint) -> RouteHandler {
             match endpoint {
                 $(Endpoint::$endpoint => handlers!(@$kind $handler $(, $argument)?),)+
@@ -73,11 +75,11 @@ macro_rules! handlers {
 }
 
 handlers! {
-    Enroll => read service::agents_path;
-    Renew => read service::agents_path;
-    CheckIn => read service::agents_path;
-    AgentProfile => read service::agents_path;
-    AgentBlob => read service::agents_path;
+    Enroll => read service::refuse_agent_path;
+    Renew => read service::refuse_agent_path;
+    CheckIn => read service::refuse_agent_path;
+    AgentProfile => read service::refuse_agent_path;
+    AgentBlob => read service::refuse_agent_path;
     Versions => answer service::root;
     VersionsList => answer service::versions_list;
     Version1 => answer service::version_1_document;
@@ -263,46 +265,47 @@ impl RequestHandler for Api {
         self.authenticate(peer, headers)
     }
 
-    fn recheck(&self, who: &Requester) -> Result<(), ApiError> {
-        self.recheck(who)
+    fn recheck(&self, requester: &Requester) -> Result<(), ApiError> {
+        self.recheck(requester)
     }
 
-    /// Calls the handler of an endpoint on a blocking thread, when it has a permit. A handler may resolve much of the
-    /// fleet, and must not hold up the thread that serves connections and also follows the store.
+    /// Calls the handler of an endpoint when a permit is free, and returns its response. A handler may resolve much of
+    /// the fleet. So all but the inline handlers run on a blocking thread, not on the thread that serves connections
+    /// and follows the store.
     async fn call(self: Arc<Self>, endpoint: Endpoint, request: HttpRequest) -> HandlerResult {
-        let this = self.visible_to(&request.requester);
-        wait_for_revision(&this, &request).await?;
-        let this = if has_states(endpoint) { with_current_states(this).await } else { this };
-        let (api, who, limiter) = (Arc::clone(&this), request.requester.clone(), this.stream_limiter.clone());
+        let visible_api = self.visible_to(&request.requester);
+        wait_for_revision(&visible_api, &request).await?;
+        let visible_api = if has_states(endpoint) { with_current_states(visible_api).await } else { visible_api };
+        let (api, caller, limiter) = (Arc::clone(&visible_api), request.requester.clone(), visible_api.stream_limiter.clone());
         let reply = match handler(endpoint) {
-            RouteHandler::Inline(respond) => respond(&this, &request)?,
+            RouteHandler::Inline(respond) => respond(&visible_api, &request)?,
             RouteHandler::Read(read) => {
-                // The permit is held while the response is built. This limits how many responses are built and then
-                // find no memory to be sent from.
-                let _permit = this.write_limiter.acquire_memory_read(&who).await?;
-                run_blocking(move || read(&this, &request).map(|reply| reply.select_fields(&request).encode())).await?
+                // The permit is held until the response is encoded. This limits the number of responses that use memory
+                // at the same time.
+                let _permit = visible_api.write_limiter.acquire_memory_read(&caller).await?;
+                run_blocking(move || read(&visible_api, &request).map(|reply| reply.select_fields(&request).encode())).await?
             }
             RouteHandler::StoreRead(read) => {
-                let permit = this.write_limiter.acquire_store_read(&who).await?;
-                run_async(this, permit, read, request).await?
+                let permit = visible_api.write_limiter.acquire_store_read(&caller).await?;
+                run_async(visible_api, permit, read, request).await?
             }
             RouteHandler::Write(write) => {
-                let permit = this.write_limiter.acquire(&who).await?;
-                run_async(this, permit, write, request).await?
+                let permit = visible_api.write_limiter.acquire(&caller).await?;
+                run_async(visible_api, permit, write, request).await?
             }
         };
-        // The caller's access is checked again after a read, which may have waited since the last check. A write checks
-        // it when it is decided.
+        // A read may have waited since the first check of the caller's access, so the access is checked again. A write
+        // checks the access when it is decided.
         if endpoint.route().method == Method::Get {
-            api.recheck(&who)?;
+            api.recheck(&caller)?;
         }
-        let admitted = |pieces| {
-            let requester = who.clone();
-            limiter.admit(&who, while_authorized(pieces, move || api.recheck(&requester).is_ok()))
+        let admit_stream = |chunks| {
+            let requester = caller.clone();
+            limiter.admit(&caller, while_authorized(chunks, move || api.recheck(&requester).is_ok()))
         };
         let body = match (endpoint.route().delivery, reply.body) {
-            (Delivery::Streamed, ResponseBody::JsonStream(pieces)) => ResponseBody::JsonStream(admitted(pieces)?),
-            (Delivery::Streamed, ResponseBody::FileStream(pieces)) => ResponseBody::FileStream(admitted(pieces)?),
+            (Delivery::Streamed, ResponseBody::JsonStream(chunks)) => ResponseBody::JsonStream(admit_stream(chunks)?),
+            (Delivery::Streamed, ResponseBody::FileStream(chunks)) => ResponseBody::FileStream(admit_stream(chunks)?),
             (_, body) => body,
         };
         Ok(HttpResponse { body, ..reply })
@@ -310,7 +313,7 @@ impl RequestHandler for Api {
 }
 
 /// Runs an asynchronous handler on a blocking thread. When the client disconnects, a handler that waits is dropped, and
-/// a decision that runs stops at the next node that it examines. The handler's permit is held until the thread has
+/// a handler that computes stops at the next node that it examines. The handler's permit is held until the thread has
 /// finished.
 async fn run_async(
     api: Arc<Api>,
@@ -319,30 +322,32 @@ async fn run_async(
     request: HttpRequest,
 ) -> HandlerResult {
     let _guard = request.canceled.guard();
-    let (_caller, canceled) = oneshot::channel::<Infallible>();
+    let (_disconnect_sender, disconnected) = oneshot::channel::<Infallible>();
     let runtime = Handle::current();
-    let run = move || {
-        // The permit limits the number of blocking threads in use, so it is held until this thread has finished.
+    let run_handler = move || {
+        // The permit limits the number of blocking threads in use, so this thread holds it until its end.
         let _permit = permit;
         runtime.block_on(async {
             tokio::select! {
-                answer = handle(&api, &request) => answer.map(|reply| reply.select_fields(&request)),
-                _ = canceled => Err(ErrorType::ServerStopping.into()),
+                result = handle(&api, &request) => result.map(|reply| reply.select_fields(&request)),
+                _ = disconnected => Err(ErrorType::ServerStopping.into()),
             }
         })
     };
-    run_blocking(run).await
+    run_blocking(run_handler).await
 }
 
-/// Runs a handler on a thread of its own. A panic is resumed in the task that waits for the response.
+/// Runs a handler on a blocking thread and returns its response. If the handler panics, the panic continues in the
+/// calling task. If the runtime stops, the result is an error.
 async fn run_blocking(handle: impl FnOnce() -> HandlerResult + Send + 'static) -> HandlerResult {
-    spawn_blocking(handle).await.unwrap_or_else(|failed| match failed.try_into_panic() {
+    spawn_blocking(handle).await.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
         Err(_) => Err(ErrorType::ServerStopping.into()),
     })
 }
 
-/// Returns whether the response of an endpoint contains states of nodes, or what keeps nodes in their states.
+/// Returns whether the response of an endpoint depends on the states of nodes. Such a response waits until the states
+/// are up to date.
 fn has_states(endpoint: Endpoint) -> bool {
     use Endpoint::{
         ExplainNode, GetCluster, GetGroup, GetNode, ListClusters, ListClustersDetail, ListGroups, ListNodes, ListNodesDetail,
@@ -368,9 +373,9 @@ fn has_states(endpoint: Endpoint) -> bool {
     )
 }
 
-/// Waits until the table of states includes the current revision, for two seconds at most, so that a client which has
-/// written something reads the effect. If the table is still behind, for example because the store accepts no writes
-/// and the reconciler cannot continue, the returned API computes states from the model.
+/// Waits at most two seconds until the table of node states includes the current revision. Then a client that has
+/// written something reads the effect of its write. If the table is still behind, the returned API computes the states
+/// itself from the fleet in memory. For example, the table stays behind if the store accepts no writes.
 async fn with_current_states(api: Arc<Api>) -> Arc<Api> {
     let Some(desired) = api.desired.clone().filter(|_| api.reconciler.is_some()) else { return api };
     if desired.status().wait_for_revision(api.cache().model().revision).await {
@@ -379,17 +384,18 @@ async fn with_current_states(api: Arc<Api>) -> Arc<Api> {
     Arc::new(Api { is_stale: true, ..Api::clone(&api) })
 }
 
-/// Waits until the fleet in memory has reached the revision that the request requires with `at_least`.
+/// Waits until the fleet in memory has reached the revision in the query parameter `at_least`. Fails if the store
+/// itself has not reached this revision.
 async fn wait_for_revision(api: &Api, request: &HttpRequest) -> Result<(), ApiError> {
     let Some(text) = request.query.get("at_least")? else { return Ok(()) };
-    let invalid =
+    let bad_revision =
         || ApiError::new(ErrorType::RequestQuery, format!("at_least={} is not a revision", quote(text))).field("at_least");
-    let wanted: u64 = parse_integer(text).ok_or_else(invalid)?;
+    let revision: u64 = parse_integer(text).ok_or_else(bad_revision)?;
     let head = api.registry.store().head().await.map_err(|error| store_error(&error))?;
-    if wanted > head.get() {
-        let message = format!("revision {wanted} is ahead of the store's, which is {head}");
+    if revision > head.get() {
+        let message = format!("revision {revision} is ahead of the store's, which is {head}");
         return Err(ApiError::new(ErrorType::RevisionAhead, message).field("at_least"));
     }
-    api.cache().wait_for(Revision::new(wanted)).await;
+    api.cache().wait_for(Revision::new(revision)).await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Inspection rules, in Ironic's form.
+//! The resource of inspection rules, in the form of Ironic's API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,11 +29,13 @@ impl ApiResource for InspectionRuleSpec {
         FilterDef { name: "phase", read: |ctx, name| filter::text_filter(ctx, name, |_, phase| phase == "main") },
     ];
 
+    /// Finds the rule that the path of the request names, by name or uuid.
     fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<InspectionRule>, ApiError> {
         let id = request.param("rule");
         model.rules.find(None, id).cloned().ok_or_else(|| not_found(Kind::InspectionRule, id))
     }
 
+    /// Returns the uuid and the optional name of a new rule. Removes both from the fields of its body.
     fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
         let name = match fields.remove("name") {
             None | Some(Value::Null) => None,
@@ -47,6 +49,7 @@ impl ApiResource for InspectionRuleSpec {
         Ok(Self::default())
     }
 
+    /// Deletes the rule. Fails if another object uses it.
     fn remove(work: &mut PendingWrite<'_>, rule: &Arc<InspectionRule>) -> Result<(), DecisionError> {
         work.delete_unused(rule)
     }
@@ -55,8 +58,8 @@ impl ApiResource for InspectionRuleSpec {
         Endpoint::GetInspectionRule.path(&[&object.meta.uuid.to_string()])
     }
 
-    /// Adds the fields that are at their defaults, because Ironic shows these too. Of a sensitive rule, `conditions`
-    /// and `actions` are `null`.
+    /// Adds the fields that a stored rule omits because they have their defaults. Ironic shows these fields too. For a
+    /// sensitive rule, `conditions` and `actions` are shown as `null`.
     fn complete(_api: &Api, _model: &Model, object: &InspectionRule, body: &mut Map<String, Value>) {
         for field in ["conditions", "actions"] {
             let value = if object.spec.sensitive { Value::Null } else { json!([]) };
@@ -74,10 +77,12 @@ impl ApiResource for InspectionRuleSpec {
         object.spec.labels.clone()
     }
 
+    /// Returns no name: a rule needs no name, so none is generated.
     fn default_name() -> Result<Option<ObjectName>, ApiError> {
         Ok(None)
     }
 
+    /// Removes the fields that the server itself adds to a rule, so that a client can send back what it has read.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links" | "created_at" | "updated_at"));
         Ok(())

@@ -1,5 +1,6 @@
-//! The stored fields of an object (`stored` in its body). The rest of the body also contains counts of nodes, defaults
-//! and inherited values. A client that writes an object back must not take those for values that an author set.
+//! The stored fields of an object, which the member `stored` of its body contains. The rest of the body also contains
+//! counts of nodes, defaults and inherited values. A client that sends an edited object back must not mistake these for
+//! values that an author set.
 
 use std::fmt::Display;
 
@@ -14,7 +15,7 @@ use crate::api::http::request::HttpRequest;
 use crate::cache::Model;
 use crate::registry::names::ModelNames;
 
-/// The query parameter that requests the stored fields, and the member of the body that contains them.
+/// The query parameter that requests the stored fields. The member of the body that contains them has the same name.
 const STORED: &str = "stored";
 
 /// Adds the stored fields of an object to its body, if the query requests them.
@@ -34,52 +35,53 @@ pub(super) fn add_stored<S: SpecFields>(
     Ok(())
 }
 
-/// Returns the fields of an object that are not at their default and, for a node, the traits and tags that operators
-/// set, with their owners. `merge_labels` is `null` if a manager owns it without a value; the body shows it as false
-/// then.
+/// Returns the stored fields of an object: those that are not at their defaults. For a node, these include the traits
+/// and tags that operators set, with their owners. A manager can own `merge_labels` without a value. Then `stored` has
+/// `null` for the field, while the rest of the body has `false`.
 fn stored_fields<S: SpecFields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
     let mut fields = non_default_fields(api, model, spec);
-    let is_open = spec.inherited().is_some_and(|own| own.labels.merge.is_none());
-    if is_open && spec.owners().contains_key(MERGE_LABELS) {
+    let has_no_merge_value = spec.inherited().is_some_and(|inherited| inherited.labels.merge.is_none());
+    if has_no_merge_value && spec.owners().contains_key(MERGE_LABELS) {
         fields.insert(MERGE_LABELS.to_owned(), Value::Null);
     }
     if let Some(node) = spec.node() {
         let traits = node.traits.members().map(ToString::to_string).collect::<Vec<_>>();
-        // An empty set is omitted, as are the labels of an object that no manager provides any longer.
+        // An empty set of traits or tags is omitted, in the same way as empty labels.
         if !traits.is_empty() {
             fields.insert("traits".to_owned(), json!(traits));
             fields.insert("trait_owners".to_owned(), owners(&node.traits).into());
         }
         let has_tags = node.tags.assigned.members().chain(node.tags.unassigned.members()).next().is_some();
         if let Some(tags) = operator_tags::tags(spec).filter(|_| has_tags) {
-            let owned = json!({"assigned": owners(&node.tags.assigned), "unassigned": owners(&node.tags.unassigned)});
+            let tag_owners = json!({"assigned": owners(&node.tags.assigned), "unassigned": owners(&node.tags.unassigned)});
             fields.insert("tags".to_owned(), tags);
-            fields.insert("tag_owners".to_owned(), owned);
+            fields.insert("tag_owners".to_owned(), tag_owners);
         }
     }
     fields
 }
 
-/// Returns the owners of each member of a set.
+/// Returns the names of the managers that own each member of a set, by member.
 fn owners<K: Ord + Clone + Display>(set: &OwnedSet<K>) -> Map<String, Value> {
     set.iter().map(|(member, entry)| (member.to_string(), json!(&*entry.owners))).collect()
 }
 
-/// Returns the fields of a spec in the form of a body, without those at their defaults.
+/// Returns all fields of a spec that are not at their defaults, in the form of a request body.
 pub(super) fn non_default_fields<S: SpecFields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
     selected_fields(spec, &ModelNames::new(model, &api.traits), &|_| true)
 }
 
-/// Returns the wanted fields of a spec in the form of a body, without those at their defaults.
+/// Returns the fields of a spec for which `is_selected` is true and that are not at their defaults, in the form of a
+/// request body. Sensitive fields of a sensitive object are omitted.
 pub(super) fn selected_fields<S: SpecFields>(
     spec: &S,
     names: &ModelNames<'_>,
-    wanted: &dyn Fn(&str) -> bool,
+    is_selected: &dyn Fn(&str) -> bool,
 ) -> Map<String, Value> {
-    let is_veiled = |name: &str| spec.is_sensitive() && S::SENSITIVE_FIELDS.contains(&name);
-    let shown = S::FIELDS.iter().filter(|field| wanted(field.name) && !is_veiled(field.name));
-    let shown = shown.map(|field| (field.name.to_owned(), (field.show)(spec, names)));
-    let mut fields: Map<String, Value> = shown.filter(|(_, value)| !value.is_null()).collect();
+    let is_hidden = |name: &str| spec.is_sensitive() && S::SENSITIVE_FIELDS.contains(&name);
+    let visible_fields = S::FIELDS.iter().filter(|field| is_selected(field.name) && !is_hidden(field.name));
+    let visible_fields = visible_fields.map(|field| (field.name.to_owned(), (field.show)(spec, names)));
+    let mut fields: Map<String, Value> = visible_fields.filter(|(_, value)| !value.is_null()).collect();
     if !S::PASSTHROUGH_FIELDS.is_empty() {
         fields.extend(spec.extra().clone());
     }

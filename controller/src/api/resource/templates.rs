@@ -1,4 +1,4 @@
-//! Cluster templates, in Magnum's form.
+//! The resource of cluster templates, in the form of Magnum's API.
 
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ impl ApiResource for ClusterTemplateSpec {
     const LIST: &'static str = "clustertemplates";
     const IS_ADD_CREATE_ONLY: bool = true;
 
+    /// Finds the template that the path of the request names, by name or uuid.
     fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<ClusterTemplate>, ApiError> {
         let id = request.param("template");
         model.templates.find(None, id).cloned().ok_or_else(|| not_found(Kind::ClusterTemplate, id))
@@ -28,6 +29,7 @@ impl ApiResource for ClusterTemplateSpec {
         Ok(Self::default())
     }
 
+    /// Deletes the template. Fails if a cluster uses it.
     fn remove(work: &mut PendingWrite<'_>, template: &Arc<ClusterTemplate>) -> Result<(), DecisionError> {
         work.delete_unused(template)
     }
@@ -36,9 +38,11 @@ impl ApiResource for ClusterTemplateSpec {
         Endpoint::GetTemplate.path(&[&object.meta.uuid.to_string()])
     }
 
+    /// Removes the fields that the server itself adds to a template, so that a client can send back what it has read.
+    /// Fails for `merge_labels`.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
-        // Magnum's templates have no such field, and Magnum's API refuses it. Templates are the top level, so there are
-        // no labels that theirs could merge with.
+        // Magnum's templates have no field `merge_labels`, and Magnum's API refuses it. A template is the highest
+        // level, so there are no inherited labels with which its labels could merge.
         if body.contains_key("merge_labels") {
             let advice = "a template is the top level: there is nothing that its labels could merge with";
             return Err(ApiError::new(ErrorType::FieldUnknown, "Unknown attribute merge_labels")

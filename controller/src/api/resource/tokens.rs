@@ -1,4 +1,4 @@
-//! The handlers of join tokens, which the module `enrol` stores.
+//! The HTTP handlers of join tokens. The module `enrol` creates, stores and deletes the tokens.
 
 use std::net::IpAddr;
 
@@ -16,22 +16,23 @@ use crate::records::request::StoredAnswer;
 use crate::registry::names::{group_at, group_not_found};
 use crate::registry::work::{PendingWrite, not_found};
 
-/// `GET /v1/join-tokens`: a page of join tokens, optionally only those for a node or a group.
+/// Handles `GET /v1/join-tokens`: returns one page of join tokens. The query can limit the list to the tokens for one
+/// node or one group.
 pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = request.query.text("node")?.map(|id| nodes::locate(&model, id, request.ironic_version()));
-    let node = node.transpose().map_err(|e| e.field("node"))?.map(|node| TokenTarget::Node(node.meta.uuid));
+    let node = node.transpose().map_err(|error| error.field("node"))?.map(|node| TokenTarget::Node(node.meta.uuid));
     let group = request.query.text("nodegroup")?.map(|id| {
-        let found = group_at(&model, id).map(|group| TokenTarget::Group(group.meta.uuid));
-        found.ok_or_else(|| not_found(Kind::NodeGroup, id).field("nodegroup").detail(group_not_found(&model, id)))
+        let target = group_at(&model, id).map(|group| TokenTarget::Group(group.meta.uuid));
+        target.ok_or_else(|| not_found(Kind::NodeGroup, id).field("nodegroup").detail(group_not_found(&model, id)))
     });
     let targets: Vec<TokenTarget> = node.into_iter().chain(group.transpose()?).collect();
     lists::list_rows(request, "id", token::list(&model, &targets))
 }
 
-/// `POST /v1/join-tokens`: creates a join token. The response also contains the address at which agents join. The host
-/// in this address is the one by which the client reached this controller. If that is a loopback address, which other
-/// machines cannot use, it is the controller's own name.
+/// Handles `POST /v1/join-tokens`: creates a join token. The response also contains the URL at which agents join. Its
+/// host is the one in the URL of this request. A loopback host would be useless on other machines, so it is replaced by
+/// the controller's own name.
 pub(super) async fn create(api: &Api, request: &HttpRequest) -> HandlerResult {
     let mut answer = token::create(&api.registry, &request.caller()?, &request.json()?).await?;
     let own_name = api.agent_endpoint.name.as_ref().map(ToString::to_string);
@@ -41,12 +42,13 @@ pub(super) async fn create(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::from_answer(answer, &request.base_url))
 }
 
-/// `GET /v1/join-tokens/{token}`: one join token.
+/// Handles `GET /v1/join-tokens/{token}`: returns one join token.
 pub(super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(token::get(&api.model(), request.param("token"))?))
 }
 
-/// `DELETE /v1/join-tokens/{token}`: deletes a join token. The response lists each field of the token as removed.
+/// Handles `DELETE /v1/join-tokens/{token}`: deletes a join token. The response lists each field of the token as
+/// removed.
 pub(super) async fn delete(api: &Api, request: &HttpRequest) -> HandlerResult {
     let answer = |work: &PendingWrite<'_>, token: &Value| {
         let is_set = |(_, value): &(&String, &Value)| !value.is_null();
@@ -59,22 +61,23 @@ pub(super) async fn delete(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::from_answer(answer, &request.base_url).with_preference(request))
 }
 
-/// Returns the host at which agents join. `base` is the address that the request was sent to, and `own_name` the name
-/// of this controller, which replaces a loopback address.
-fn join_host(base: &str, own_name: Option<&str>) -> Option<String> {
-    let host = url_host(base)?;
-    let bare = host.trim_matches(['[', ']']);
-    let is_local = bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+/// Returns the host for the URL at which agents join: the host of `base_url`, which is the URL of the request. If that
+/// is a loopback host, the result is `own_name`, the name of this controller. Returns `None` if `base_url` has no host.
+fn join_host(base_url: &str, own_name: Option<&str>) -> Option<String> {
+    let host = url_host(base_url)?;
+    let bare_host = host.trim_matches(['[', ']']);
+    let is_local = bare_host == "localhost" || bare_host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     Some(match own_name.filter(|_| is_local) {
-        Some(own) if own.contains(':') => format!("[{own}]"),
-        Some(own) => own.to_owned(),
+        Some(name) if name.contains(':') => format!("[{name}]"),
+        Some(name) => name.to_owned(),
         None => host.to_owned(),
     })
 }
 
-/// Returns the host of an address such as `https://HOST:PORT`, with the brackets of an IPv6 address.
-fn url_host(base: &str) -> Option<&str> {
-    let authority = base.split_once("://")?.1;
+/// Returns the host in a URL such as `https://HOST:PORT`. The result has the brackets of an IPv6 address. Returns
+/// `None` if there is no `://`.
+fn url_host(base_url: &str) -> Option<&str> {
+    let authority = base_url.split_once("://")?.1;
     let end = authority.rfind(':').filter(|colon| !authority[*colon..].contains(']'));
     Some(end.map_or(authority, |colon| &authority[..colon]))
 }
@@ -85,14 +88,14 @@ mod tests {
 
     #[test]
     fn join_host_returns_own_name_when_url_is_local() {
-        for (base, own, host) in [
+        for (base, own_name, host) in [
             ("http://localhost", Some("c.example.net"), "c.example.net"),
             ("https://127.0.0.1:9443", Some("c.example.net"), "c.example.net"),
             ("https://[::1]:9443", Some("fd00::1"), "[fd00::1]"),
             ("https://b.example.net:9443", Some("c.example.net"), "b.example.net"),
             ("https://127.0.0.1:9443", None, "127.0.0.1"),
         ] {
-            assert_eq!(join_host(base, own).as_deref(), Some(host), "{base}");
+            assert_eq!(join_host(base, own_name).as_deref(), Some(host), "{base}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! A node's traits, as in Ironic's traits API. `PUT` and `DELETE` change only the traits that operators set, not those
-//! from other sources.
+//! The handlers of a node's traits, as in Ironic's traits API. `PUT` and `DELETE` change only the traits that operators
+//! set. Detected traits and those of inspection rules are unchanged.
 
 use hyper::header;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::cache::Model;
 use crate::records::request::StoredAnswer;
 use crate::registry::work::PendingWrite;
 
-/// `GET /v1/nodes/{node}/traits`: the traits of all sources, without the suppressed ones.
+/// Handles `GET /v1/nodes/{node}/traits`: returns the traits from all sources, without the suppressed ones.
 pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
@@ -28,67 +28,73 @@ pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(body))
 }
 
-/// `PUT /v1/nodes/{node}/traits`: replaces the traits that operators set.
+/// Handles `PUT /v1/nodes/{node}/traits`: replaces the traits that operators set. The response lists the traits from
+/// all sources.
 pub(super) async fn replace(api: &Api, request: &HttpRequest) -> HandlerResult {
-    let intent = read_list(api, request)?;
+    let intent = read_traits(api, request)?;
     let answer = |model: &Model, node: &Node| {
         let traits = state::traits(model, node);
         StoredAnswer::json(200, json!({"traits": traits.names().collect::<Vec<_>>()}))
     };
-    edit_traits(api, request, |_, node, by| Ok(node.spec.traits.update(by, &intent)), answer).await
+    edit_traits(api, request, |_, node, manager| Ok(node.spec.traits.update(manager, &intent)), answer).await
 }
 
-/// Changes the traits that operators set on a node. `next` returns the new ones.
+/// Commits a change of the traits that operators set on a node. `new_traits` returns the new traits of operators for
+/// the manager that it receives.
 async fn edit_traits(
     api: &Api,
     request: &HttpRequest,
-    next: impl Fn(&Model, &Node, &Manager) -> Result<OwnedMap<Trait, ()>, ApiError>,
+    new_traits: impl Fn(&Model, &Node, &Manager) -> Result<OwnedMap<Trait, ()>, ApiError>,
     answer: impl Fn(&Model, &Node) -> StoredAnswer,
 ) -> HandlerResult {
     let caller = request.caller()?;
     let edit = |work: &PendingWrite<'_>, node: &mut Node| {
-        node.spec.traits = next(&work.model, node, &caller.manager)?;
+        node.spec.traits = new_traits(&work.model, node, &caller.manager)?;
         Ok(())
     };
     writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
+/// Returns the empty response (204) of a change, whatever the changed node is.
 fn empty_answer(_: &Model, _: &Node) -> StoredAnswer {
     StoredAnswer::empty(204)
 }
 
-/// Reads the traits in the body of a request: `{"traits": […]}`.
-fn read_list(api: &Api, request: &HttpRequest) -> Result<Intent<Trait, ()>, ApiError> {
-    let schema = |what: String| ApiError::new(ErrorType::TraitInvalid, format!("Schema error for body: {what}")).field("traits");
+/// Reads the traits in the body of a request, `{"traits": […]}`, as values that the caller provides. Fails for any
+/// other field, and for an invalid trait.
+fn read_traits(api: &Api, request: &HttpRequest) -> Result<Intent<Trait, ()>, ApiError> {
+    let invalid = |text: String| ApiError::new(ErrorType::TraitInvalid, format!("Schema error for body: {text}")).field("traits");
     let mut body = request.object()?;
-    let list = body.remove("traits");
-    if let Some(other) = body.keys().next() {
-        return Err(schema(format!("{} is unexpected; the body is {{\"traits\": […]}}", quote(other))));
+    let traits = body.remove("traits");
+    if let Some(unexpected) = body.keys().next() {
+        return Err(invalid(format!("{} is unexpected; the body is {{\"traits\": […]}}", quote(unexpected))));
     }
-    let Some(Value::Array(list)) = list else {
+    let Some(Value::Array(traits)) = traits else {
         let advice = "a single trait is added with PUT /v1/nodes/{node}/traits/{trait}";
-        return Err(schema("the body is {\"traits\": […]}".to_owned()).detail(advice));
+        return Err(invalid("the body is {\"traits\": […]}".to_owned()).detail(advice));
     };
-    let parse = |(at, value): (usize, &Value)| {
+    let parse = |(index, value): (usize, &Value)| {
         let parsed = match value {
             Value::String(name) => parse_trait(api, name).map(|name| (name, ProvidedValue::Value(()))),
-            other => Err(schema(format!("a trait is a text, not {other}"))),
+            unexpected => Err(invalid(format!("a trait is a text, not {unexpected}"))),
         };
-        parsed.map_err(|refusal| refusal.field(format!("traits[{at}]")))
+        parsed.map_err(|error| error.field(format!("traits[{index}]")))
     };
-    list.iter().enumerate().map(parse).collect()
+    traits.iter().enumerate().map(parse).collect()
 }
 
+/// Parses the name of a trait: a standard trait, or a custom one (`CUSTOM_…`).
 fn parse_trait(api: &Api, name: &str) -> Result<Trait, ApiError> {
-    api.traits.parse(name).map_err(|e| ApiError::new(ErrorType::TraitInvalid, e.to_string()).field("traits"))
+    api.traits.parse(name).map_err(|error| ApiError::new(ErrorType::TraitInvalid, error.to_string()).field("traits"))
 }
 
-/// `PUT /v1/nodes/{node}/traits/{trait}`: adds a trait.
+/// Handles `PUT /v1/nodes/{node}/traits/{trait}`: adds a trait as an operator. The response has the trait's URL in the
+/// header `Location`.
 pub(super) async fn add(api: &Api, request: &HttpRequest) -> HandlerResult {
     let name = parse_trait(api, request.param("trait"))?;
     request.check_no_body()?;
-    let added = [(name, Some(ProvidedValue::Value(())))].into();
-    let mut reply = edit_traits(api, request, |_, node, by| Ok(node.spec.traits.patch(by, &added)), empty_answer).await?;
+    let new = [(name, Some(ProvidedValue::Value(())))].into();
+    let mut reply = edit_traits(api, request, |_, node, manager| Ok(node.spec.traits.patch(manager, &new)), empty_answer).await?;
     reply.set_header(
         header::LOCATION,
         &format!("{}/v1/nodes/{}/traits/{}", request.base_url, request.param("node"), request.param("trait")),
@@ -96,31 +102,33 @@ pub(super) async fn add(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(reply)
 }
 
-/// `DELETE /v1/nodes/{node}/traits`: removes all traits that operators set.
+/// Handles `DELETE /v1/nodes/{node}/traits`: removes all traits that operators set.
 pub(super) async fn clear(api: &Api, request: &HttpRequest) -> HandlerResult {
     edit_traits(api, request, |_, _, _| Ok(OwnedMap::default()), empty_answer).await
 }
 
-/// `DELETE /v1/nodes/{node}/traits/{trait}`: removes a trait. Fails if the trait comes from another source than
-/// operators.
+/// Handles `DELETE /v1/nodes/{node}/traits/{trait}`: removes a trait that operators set. Fails if the node does not
+/// have the trait, or if the trait has only other sources.
 pub(super) async fn remove(api: &Api, request: &HttpRequest) -> HandlerResult {
     let name = request.param("trait");
-    let removed = Trait::new(name).map(|name| [(name, None)].into()).unwrap_or_default();
-    let next = |model: &Model, node: &Node, by: &Manager| match state::traits(model, node).removal(name) {
-        TraitRemoval::Possible => Ok(node.spec.traits.patch(by, &removed)),
-        TraitRemoval::FromOthers(sources) => {
+    let trait_patch = Trait::new(name).map(|name| [(name, None)].into()).unwrap_or_default();
+    let new_traits = |model: &Model, node: &Node, manager: &Manager| match state::traits(model, node).removal_effect(name) {
+        TraitRemoval::Possible => Ok(node.spec.traits.patch(manager, &trait_patch)),
+        TraitRemoval::OnlyFromOtherSources(sources) => {
             let sources: Vec<String> = sources.iter().map(ToString::to_string).collect();
-            Err(not_operator_trait(node, name, &sources))
+            Err(not_operator_trait_error(node, name, &sources))
         }
         TraitRemoval::Absent => {
             let message = format!("Node {} doesn't have a trait {}", node.display_name(), quote(name));
             Err(ApiError::new(ErrorType::ObjectNotFound, message))
         }
     };
-    edit_traits(api, request, next, empty_answer).await
+    edit_traits(api, request, new_traits, empty_answer).await
 }
 
-fn not_operator_trait(node: &Node, name: &str, sources: &[String]) -> ApiError {
+/// Returns the error for the removal of a trait that is not from an operator. It names the sources of the trait, and
+/// the command that suppresses the trait.
+fn not_operator_trait_error(node: &Node, name: &str, sources: &[String]) -> ApiError {
     let message = format!(
         "the trait {} of node {} is given by {}, not by an operator; nothing was changed",
         quote(name),

@@ -1,5 +1,5 @@
-//! Parts of the JSON form of an object: metadata, links, its effective maps, what it provides itself, and how its
-//! labels differ from those of its parent.
+//! Parts of the JSON form of an object: its metadata, its links, its effective labels and other inherited maps, the
+//! maps that it provides itself, and the differences between its labels and those of its parent.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use stemma_core::object::{Extra, Inherited, Meta, Timestamp};
 use stemma_core::origin::Level;
 use stemma_core::ownership::OwnedMap;
 
-/// The body of an object, to which the functions here add members.
+/// The body of an object in a response. The functions of this module add fields to it.
 pub(super) type JsonMap = Map<String, Value>;
 
 /// Adds the metadata that every object has: uuid, versions and times.
@@ -24,19 +24,20 @@ pub(super) fn add_meta<N>(body: &mut JsonMap, meta: &Meta<N>) {
     body.insert("updated_at".into(), updated_at(meta));
 }
 
-/// Returns when an object was changed, or `null` if it never was.
+/// Returns the time of the last change of an object, or `null` if it was never changed after its creation.
 pub(super) fn updated_at<N>(meta: &Meta<N>) -> Value {
     if meta.updated_at == meta.created_at { Value::Null } else { format_time(meta.updated_at).into() }
 }
 
-/// Formats a time as `OpenStack` does.
-pub(super) fn format_time(at: Timestamp) -> String {
-    let millis = i64::try_from(at.0).unwrap_or(i64::MAX);
+/// Formats a time in `OpenStack`'s form, in UTC: `2026-01-31T23:59:00+00:00`.
+pub(super) fn format_time(timestamp: Timestamp) -> String {
+    let millis = i64::try_from(timestamp.0).unwrap_or(i64::MAX);
     let instant = Instant::from_millisecond(millis).unwrap_or(Instant::UNIX_EPOCH);
     instant.strftime("%Y-%m-%dT%H:%M:%S+00:00").to_string()
 }
 
-/// A function that computes a field of a body from the effective maps and from what the level itself provides.
+/// A function that computes one field of a body. Its arguments are the effective maps, and the maps that the level
+/// itself provides.
 type MapField = fn(&InheritedMaps, &Inherited) -> Value;
 
 const MAPS: &[(&str, MapField)] = &[
@@ -52,30 +53,32 @@ const MAPS: &[(&str, MapField)] = &[
     ("parameter_owners", |_, own| json!(owners(&own.parameters))),
 ];
 
-/// Adds the fields about inherited maps to the body of an object: the effective maps, what the object provides, the
-/// owners, and how the labels differ from the parent's. `chain` are the levels above the object.
+/// Adds the fields about inherited maps to the body of an object: the effective maps, the provided maps, their owners,
+/// and the differences between its labels and its parent's. `levels` contains the levels above the object. Only fields
+/// for which `requested_fields` is true are added.
 pub(super) fn add_maps<'a>(
     body: &mut JsonMap,
-    mut chain: Levels<'a>,
+    mut levels: Levels<'a>,
     level: Level,
-    own: &'a Inherited,
-    wanted: &dyn Fn(&str) -> bool,
+    provided_maps: &'a Inherited,
+    requested_fields: &dyn Fn(&str) -> bool,
 ) {
-    let differ = ["labels_overridden", "labels_added", "labels_skipped"].into_iter().any(wanted);
-    let parent = (!chain.is_empty() && differ).then(|| InheritedMaps::from_levels(&chain));
-    chain.push((level, own));
-    let folds = InheritedMaps::from_levels(&chain);
-    if let Some(parent) = parent {
-        let MapDiff { overridden, added, skipped } = map_diff(&parent.labels.values(), &folds.labels.values());
+    let needs_diff = ["labels_overridden", "labels_added", "labels_skipped"].into_iter().any(requested_fields);
+    let parent_maps = (!levels.is_empty() && needs_diff).then(|| InheritedMaps::from_levels(&levels));
+    levels.push((level, provided_maps));
+    let effective_maps = InheritedMaps::from_levels(&levels);
+    if let Some(parent_maps) = parent_maps {
+        let MapDiff { overridden, added, skipped } = map_diff(&parent_maps.labels.values(), &effective_maps.labels.values());
         body.insert("labels_overridden".into(), json!(overridden));
         body.insert("labels_added".into(), json!(added));
         body.insert("labels_skipped".into(), json!(skipped));
     }
-    let wanted = MAPS.iter().filter(|(name, _)| wanted(name));
-    body.extend(wanted.map(|(name, make)| ((*name).to_owned(), make(&folds, own))));
+    let requested_fields = MAPS.iter().filter(|(name, _)| requested_fields(name));
+    body.extend(requested_fields.map(|(name, compute)| ((*name).to_owned(), compute(&effective_maps, provided_maps))));
 }
 
-/// Adds the passthrough fields with these names that an object does not set, with the values of the level above.
+/// Copies passthrough fields of the parent level to the body of an object, where the object does not set them itself.
+/// `names` are the fields to copy.
 pub(super) fn inherit_fields(body: &mut JsonMap, parent: &Extra, names: &[&str]) {
     for name in names {
         if let Some(value) = parent.get(*name) {
@@ -84,12 +87,12 @@ pub(super) fn inherit_fields(body: &mut JsonMap, parent: &Extra, names: &[&str])
     }
 }
 
-/// Returns effective labels as text.
+/// Returns the keys and values of effective labels as text, without their origins.
 pub(super) fn label_map(labels: &Labels) -> BTreeMap<String, String> {
     labels.iter().map(|(key, entry)| (key.to_string(), entry.value.to_string())).collect()
 }
 
-/// Returns the values of an effective map.
+/// Returns the values of an effective map by key, without their origins.
 pub(super) fn effective_values<K: Ord + Serialize, V: Serialize>(map: &EffectiveMap<K, V>) -> impl Serialize {
     Entries(move || map.iter().map(|(key, entry)| (key, entry.value)))
 }
@@ -100,22 +103,22 @@ pub(super) fn provided_values<K: Ord + Clone + Serialize, V: Clone + Serialize>(
     layer.provided.as_ref().map(entries)
 }
 
-/// Returns the three maps that a level itself provides.
-pub(super) fn provided_maps(own: &Inherited) -> [(String, Value); 3] {
+/// Returns the labels, annotations and parameters that a level itself provides, by the names of these maps.
+pub(super) fn provided_maps(inherited: &Inherited) -> [(String, Value); 3] {
     let maps = [
-        ("labels", json!(provided_values(&own.labels))),
-        ("annotations", json!(provided_values(&own.annotations))),
-        ("parameters", json!(provided_values(&own.parameters))),
+        ("labels", json!(provided_values(&inherited.labels))),
+        ("annotations", json!(provided_values(&inherited.annotations))),
+        ("parameters", json!(provided_values(&inherited.parameters))),
     ];
     maps.map(|(name, map)| (name.to_owned(), map))
 }
 
-/// Returns the owners of each key that a level provides.
+/// Returns the managers that own each key that a level provides, by key.
 pub(super) fn owners<K: Ord + Clone + Serialize, V: Clone>(layer: &Layer<K, V>) -> impl Serialize {
     Entries(move || layer.provided.iter().flat_map(OwnedMap::iter).map(|(key, entry)| (key, &*entry.owners)))
 }
 
-/// Serializes the pairs of an iterator as a JSON object.
+/// A serializer that writes the pairs of an iterator as a JSON object.
 pub(super) struct Entries<F>(pub F);
 
 impl<K: Serialize, V: Serialize, I: Iterator<Item = (K, V)>, F: Fn() -> I> Serialize for Entries<F> {
@@ -124,13 +127,14 @@ impl<K: Serialize, V: Serialize, I: Iterator<Item = (K, V)>, F: Fn() -> I> Seria
     }
 }
 
-/// Returns the two links of a body in `OpenStack`'s form, `self` and `bookmark`. A bookmark has no version in its path.
-pub(super) fn links(base: &str, path: &str) -> [Link; 2] {
+/// Returns the two links of an object in `OpenStack`'s form, `self` and `bookmark`. The bookmark is the same URL
+/// without the version of the API.
+pub(super) fn links(base_url: &str, path: &str) -> [Link; 2] {
     let bookmark = path.strip_prefix("/v1").unwrap_or(path);
-    [("self", path), ("bookmark", bookmark)].map(|(rel, path)| Link { href: [base, path].concat(), rel })
+    [("self", path), ("bookmark", bookmark)].map(|(rel, path)| Link { href: [base_url, path].concat(), rel })
 }
 
-/// A URL, and its relation to the object that contains it.
+/// A URL in a response, and its relation to the object: `self` or `bookmark`.
 #[derive(Serialize)]
 pub(super) struct Link {
     href: String,

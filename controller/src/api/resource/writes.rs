@@ -1,5 +1,5 @@
-//! Creates, changes and deletes objects. Each request is one write, with the preconditions of the request. The response
-//! is built from the model with the write.
+//! Handlers that create, change and delete objects of any kind. Each request is one write, and fails if its
+//! preconditions (such as `If-Match`) are not met. The response shows the objects as they are after the write.
 
 use std::sync::Arc;
 
@@ -23,25 +23,26 @@ use crate::registry::names::ModelNames;
 use crate::registry::work::{PendingWrite, check_revision};
 use crate::registry::{Caller, DecisionError};
 
-/// Commits a request's write: the changes that `decide` makes to the model, and the response that it returns. With
-/// `strict=true`, the write is refused if it causes a warning or an error.
+/// Commits a request's write. `decide` changes the model and returns the response. With `strict=true`, the write is
+/// refused if it causes a warning or an error.
 ///
 /// # Errors
-/// Fails if `decide` fails, or if the write itself is refused.
+/// Fails if `decide` fails, or if the commit is refused.
 pub(super) async fn commit(
     api: &Api,
     request: &HttpRequest,
     caller: &Caller,
     decide: impl Fn(&mut PendingWrite<'_>) -> Result<StoredAnswer, DecisionError>,
 ) -> HandlerResult {
-    // A strict apply is checked in its own handler, because it counts all findings about what it writes, including
-    // those that existed before.
+    // The handler of `apply` itself checks a strict apply, because there all findings about the written objects count,
+    // also those that existed before.
     let is_strict = request.query.flag("strict")?.unwrap_or(false) && request.endpoint != Endpoint::Apply;
     let answer = api.registry.write(caller, |context| {
         let mut work = PendingWrite::new(context);
         let answer = decide(&mut work)?;
         if is_strict {
-            // A write can also end unassignments of tags on nodes that it does not name.
+            // Some writes end unassignments of tags on nodes that they do not name. The findings must include the
+            // effects of this.
             work.drop_ended_unassignments()?;
             work.resolve_tags()?;
             check_strict("write", &introduced_findings(api, &work))?;
@@ -51,17 +52,18 @@ pub(super) async fn commit(
     Ok(HttpResponse::from_answer(answer.await?, &request.base_url).with_preference(request))
 }
 
-/// Checks the findings of a strict write. `what` is the word for it in the error: `write` or `apply`.
+/// Refuses a strict write if its findings require this. `write_word` is the word for the write in the error: `write` or
+/// `apply`.
 ///
 /// # Errors
 /// Fails with all findings if one of them is a warning or an error.
-pub(super) fn check_strict(what: &str, findings: &[Finding]) -> Result<(), ApiError> {
-    let Some(counted) = strict_summary(findings) else { return Ok(()) };
-    let message = format!("a strict {what}, and {counted}; nothing was changed");
+pub(super) fn check_strict(write_word: &str, findings: &[Finding]) -> Result<(), ApiError> {
+    let Some(summary) = strict_summary(findings) else { return Ok(()) };
+    let message = format!("a strict {write_word}, and {summary}; nothing was changed");
     Err(ApiError::new(ErrorType::FindingStrict, message).extra("findings", json!(findings)))
 }
 
-/// `POST`: creates an object.
+/// Handles `POST`: creates an object.
 ///
 /// # Errors
 /// Fails if a field is invalid or the name is in use.
@@ -71,36 +73,36 @@ pub(super) async fn post<S: ApiResource>(api: &Api, request: &HttpRequest) -> Ha
     let (uuid, name) = S::identify(request, &mut fields)?;
     let body = read_body::<S>(fields.clone())?;
     let create = |work: &mut PendingWrite<'_>| {
-        let blank = S::new_spec(&work.model, request)?;
-        S::check_fixed(&work.model, &blank, &fields)?;
-        let mut spec = update(api, work, &blank, &body, &caller, S::SHAPE)?;
+        let empty_spec = S::new_spec(&work.model, request)?;
+        S::check_fixed(&work.model, &empty_spec, &fields)?;
+        let mut spec = update(api, work, &empty_spec, &body, &caller, S::SHAPE)?;
         own_new_fields(&mut spec, &body, &caller.manager);
         work.create(uuid, name.clone(), spec)
     };
     commit(api, request, &caller, |work| {
-        let object = create(work).map_err(|refusal| S::create_error(refusal, request))?.object;
+        let object = create(work).map_err(|error| S::create_error(error, request))?.object;
         work.resolve_tags()?;
         let object = S::index(&work.model).get(object.meta.uuid).cloned().unwrap_or(object);
         let mut body = S::after_create(api, work, request, &object)?;
         let location = Some(S::path(&object));
-        // A new object takes over a primary only if it is a node that the cluster names.
-        let moved = MovedPrimaries::from_write(work);
-        let sentences = moved.sentences(request).into_iter().chain(NewUnmetRequirements::from_write(work).sentences);
-        let warning = warnings(sentences, &new_findings(work));
-        if !moved.is_empty() && !request.is_openstack_client() {
-            body.insert(MovedPrimaries::FIELD.to_owned(), moved.to_json());
+        // A new object can change a primary only if the object is a node that its cluster names in `primaries`.
+        let moved_primaries = MovedPrimaries::from_write(work);
+        let sentences = moved_primaries.sentences(request).into_iter().chain(NewUnmetRequirements::from_write(work).sentences);
+        let warning = warning_header(sentences, &new_findings(work));
+        if !moved_primaries.is_empty() && !request.is_openstack_client() {
+            body.insert(MovedPrimaries::FIELD.to_owned(), moved_primaries.to_json());
         }
         Ok(StoredAnswer { location, warning, ..StoredAnswer::json(S::CREATED_STATUS, body.into()) })
     })
     .await
 }
 
-/// Changes the object that a request's path names. The response lists the changes. It has a warning if hosts lose
-/// inherited labels, or if a node no longer meets a requirement. With `force=false`, the change is refused if it would
-/// take something from another manager.
+/// Changes the object that the request's path names, with `edit`. The response lists the changes. It has a warning if
+/// hosts lose inherited labels, or if a node no longer meets a requirement. With `force=false`, the change is refused
+/// if another manager owns a value that it would change.
 ///
 /// # Errors
-/// Fails if `edit` fails, or if the write itself is refused.
+/// Fails if `edit` fails, or if the commit is refused.
 pub(super) async fn change<S: ApiResource>(
     api: &Api,
     request: &HttpRequest,
@@ -111,58 +113,59 @@ pub(super) async fn change<S: ApiResource>(
     change_with(api, request, caller, edit, |_, _| Ok(()), answer).await
 }
 
-/// Changes an object as [`change`] does. `then` makes further changes in the same write, after the object has changed.
+/// Changes an object as [`change`] does. Then it calls `edit_more`, which makes further changes in the same write.
 ///
 /// # Errors
-/// As [`change`], and if `then` fails.
+/// Fails as [`change`] does, and if `edit_more` fails.
 pub(super) async fn change_with<S: ApiResource>(
     api: &Api,
     request: &HttpRequest,
     caller: &Caller,
     edit: impl Fn(&PendingWrite<'_>, &mut Object<S>) -> Result<(), ApiError>,
-    then: impl Fn(&mut PendingWrite<'_>, &Object<S>) -> Result<(), ApiError>,
+    edit_more: impl Fn(&mut PendingWrite<'_>, &Object<S>) -> Result<(), ApiError>,
     answer: impl Fn(&Model, &Object<S>) -> StoredAnswer,
 ) -> HandlerResult {
     let revision = request.if_match()?;
     let is_unforced = request.query.flag("force")? == Some(false);
     commit(api, request, caller, |work| {
-        let before = S::locate(&work.model, request)?;
-        check_revision(&before, revision)?;
-        let mut next = Object::clone(&before);
-        edit(work, &mut next)?;
+        let old_object = S::locate(&work.model, request)?;
+        check_revision(&old_object, revision)?;
+        let mut new_object = Object::clone(&old_object);
+        edit(work, &mut new_object)?;
         if is_unforced {
             let names = ModelNames::new(&work.model, &api.traits);
-            check_update_conflicts(&before.spec, &next.spec, &caller.manager, &names).map_err(bad_body::<S>)?;
+            check_update_conflicts(&old_object.spec, &new_object.spec, &caller.manager, &names).map_err(bad_body::<S>)?;
         }
-        let model = work.model.clone();
-        let written = work.update(&before, next.meta.name, next.spec)?.object;
-        then(work, &written)?;
+        let old_model = work.model.clone();
+        let updated_object = work.update(&old_object, new_object.meta.name, new_object.spec)?.object;
+        edit_more(work, &updated_object)?;
         work.resolve_tags()?;
-        let written = S::index(&work.model).get(written.meta.uuid).cloned().unwrap_or(written);
+        let updated_object = S::index(&work.model).get(updated_object.meta.uuid).cloned().unwrap_or(updated_object);
         let mut changes = Changes::default();
-        let listed = changes.for_update(api, (&model, &before), (&work.model, &written));
-        let lost = LostLabels::from_write(work);
-        // A response with a body lists the lost labels by name, so only a client without such a body needs the warning.
-        let inherited =
-            lost.inherited_sentence(&before).filter(|_| !request.is_body_preferred() || request.is_openstack_client());
-        Ok(with_warnings(answer(&work.model, &written), inherited, request, listed, &lost, work))
+        let change_list = changes.for_update(api, (&old_model, &old_object), (&work.model, &updated_object));
+        let lost_labels = LostLabels::from_write(work);
+        // A response with a body lists the lost labels by name, so the warning is only for clients that get no such
+        // body.
+        let lost_labels_sentence =
+            lost_labels.inherited_sentence(&old_object).filter(|_| !request.is_body_preferred() || request.is_openstack_client());
+        Ok(with_warnings(answer(&work.model, &updated_object), lost_labels_sentence, request, change_list, &lost_labels, work))
     })
     .await
 }
 
-/// Returns the hosts that a write affects with what it has changed so far.
+/// Returns the hosts that the write affects, by all the changes that it contains so far.
 pub(super) fn affected_hosts(work: &PendingWrite<'_>) -> Value {
-    work.visible_hosts().map(|node| node.to_string()).collect()
+    work.visible_affected_nodes().map(|node| node.to_string()).collect()
 }
 
-/// Adds to the answer of a write what the write changes and, for a dry run, the hosts that it would affect. An answer
-/// without a body gets one if the request prefers that. `OpenStack`'s clients get none of these fields, because they do
-/// not know them.
+/// Adds the changes of a write to its response: changed fields, lost labels, and moved primaries. A dry run also lists
+/// the hosts that it would affect. A response without a body gets one if the request prefers a body. `OpenStack`'s
+/// clients do not know these fields, so they do not get them.
 pub(super) fn with_changes(
     answer: StoredAnswer,
     request: &HttpRequest,
     changes: Value,
-    lost: &LostLabels,
+    lost_labels: &LostLabels,
     work: &PendingWrite<'_>,
 ) -> StoredAnswer {
     let mut answer = match answer.body {
@@ -173,7 +176,7 @@ pub(super) fn with_changes(
         && !request.is_openstack_client()
     {
         body.insert("changes".to_owned(), changes);
-        body.insert("lost_labels".to_owned(), lost.to_json());
+        body.insert("lost_labels".to_owned(), lost_labels.to_json());
         body.insert(MovedPrimaries::FIELD.to_owned(), MovedPrimaries::from_write(work).to_json());
         if work.is_dry_run() {
             body.insert("hosts".to_owned(), affected_hosts(work));
@@ -182,60 +185,61 @@ pub(super) fn with_changes(
     answer
 }
 
-/// Adds to an answer what [`with_changes`] adds, and a warning and findings about problems that the write causes.
-/// `inherited` is the sentence about inherited labels that hosts lose.
+/// Adds the fields of [`with_changes`] to a response, and also a warning and findings about problems that the write
+/// causes. `lost_labels_sentence` is the sentence about inherited labels that hosts lose, if there is one.
 pub(super) fn with_warnings(
     answer: StoredAnswer,
-    inherited: Option<String>,
+    lost_labels_sentence: Option<String>,
     request: &HttpRequest,
     changes: Value,
-    lost: &LostLabels,
+    lost_labels: &LostLabels,
     work: &PendingWrite<'_>,
 ) -> StoredAnswer {
-    let (unmet, mut found) = (NewUnmetRequirements::from_write(work), new_findings(work));
-    let moved = MovedPrimaries::from_write(work).sentences(request);
-    let inherited = inherited.map(|sentence| (Severity::Warning, sentence));
-    let sentences = moved.into_iter().chain(inherited).chain(unmet.sentences);
-    let warning = warnings(sentences, &found);
-    found.splice(0..0, unmet.findings);
-    with_findings(with_changes(StoredAnswer { warning, ..answer }, request, changes, lost, work), &found)
+    let (unmet, mut findings) = (NewUnmetRequirements::from_write(work), new_findings(work));
+    let moved_primaries = MovedPrimaries::from_write(work).sentences(request);
+    let lost_labels_sentence = lost_labels_sentence.map(|sentence| (Severity::Warning, sentence));
+    let sentences = moved_primaries.into_iter().chain(lost_labels_sentence).chain(unmet.sentences);
+    let warning = warning_header(sentences, &findings);
+    findings.splice(0..0, unmet.findings);
+    with_findings(with_changes(StoredAnswer { warning, ..answer }, request, changes, lost_labels, work), &findings)
 }
 
-/// Adds findings to an answer that lists changes. The body of a node already has findings about the node, so a finding
-/// that is there is not repeated.
-fn with_findings(mut answer: StoredAnswer, found: &[Finding]) -> StoredAnswer {
+/// Adds findings to a response that lists changes. The body of a node already has findings about the node. So a finding
+/// that the body already has is not added again.
+fn with_findings(mut answer: StoredAnswer, added_findings: &[Finding]) -> StoredAnswer {
     if let Value::Object(body) = &mut answer.body
         && body.contains_key("changes")
         && let Value::Array(findings) = body.entry("findings").or_insert_with(|| json!([]))
     {
-        let new = found.iter().map(|finding| json!(finding)).filter(|finding| !findings.contains(finding));
-        let new: Vec<Value> = new.collect();
-        findings.extend(new);
+        let new_findings = added_findings.iter().map(|finding| json!(finding)).filter(|finding| !findings.contains(finding));
+        let new_findings: Vec<Value> = new_findings.collect();
+        findings.extend(new_findings);
     }
     answer
 }
 
-/// Maximum number of sentences in a warning, which is sent as a header and must stay short. The body has all findings.
+/// Maximum number of sentences in a warning, which must be short because it is sent as a header. The body has all
+/// findings.
 const MAX_WARNED_FINDINGS: usize = 3;
 
-/// Returns the text of a warning: the first of these sentences and findings, and then the number of the remaining ones
-/// with the highest severity among them. Entries are separated by a semicolon, and no entry contains one, because
-/// clients print each entry on a line of its own.
-fn warnings(sentences: impl IntoIterator<Item = (Severity, String)>, findings: &[Finding]) -> Option<String> {
-    let found = findings.iter().map(|finding| (finding.severity, format!("{}: {}", finding.object, finding.message)));
-    let mut all = sentences.into_iter().chain(found);
-    let mut list: Vec<String> =
-        all.by_ref().take(MAX_WARNED_FINDINGS).map(|(severity, one)| warning_text(severity, &one)).collect();
-    let rest: Vec<Severity> = all.map(|(severity, _)| severity).collect();
-    let more = |gravest: &Severity| {
-        warning_text(*gravest, &format!("{} more finding{}", rest.len(), if rest.len() == 1 { "" } else { "s" }))
+/// Returns the text of a warning: the first [`MAX_WARNED_FINDINGS`] of these sentences and findings, and then the
+/// number of the remaining ones. That number has the highest severity among the remaining ones. A semicolon separates
+/// the entries, and no entry contains one, because clients print each entry on its own line.
+fn warning_header(sentences: impl IntoIterator<Item = (Severity, String)>, findings: &[Finding]) -> Option<String> {
+    let finding_entries = findings.iter().map(|finding| (finding.severity, format!("{}: {}", finding.object, finding.message)));
+    let mut entries = sentences.into_iter().chain(finding_entries);
+    let mut texts: Vec<String> =
+        entries.by_ref().take(MAX_WARNED_FINDINGS).map(|(severity, sentence)| warning_text(severity, &sentence)).collect();
+    let remaining: Vec<Severity> = entries.map(|(severity, _)| severity).collect();
+    let count_text = |severity: &Severity| {
+        warning_text(*severity, &format!("{} more finding{}", remaining.len(), if remaining.len() == 1 { "" } else { "s" }))
     };
-    list.extend(rest.iter().max().map(more));
-    (!list.is_empty()).then(|| list.join("; "))
+    texts.extend(remaining.iter().max().map(count_text));
+    (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Returns an entry of a warning. It begins with the severity if that is not `warning`. Semicolons in the sentence are
-/// replaced.
+/// Returns an entry of a warning. If its severity is not `warning`, the entry begins with the severity. Semicolons in
+/// the sentence are replaced by commas.
 fn warning_text(severity: Severity, sentence: &str) -> String {
     let sentence = sentence.replace("; ", ", ");
     match severity {
@@ -244,10 +248,12 @@ fn warning_text(severity: Severity, sentence: &str) -> String {
     }
 }
 
-/// `DELETE` of the object that a request's path names, with status 204. The changes list each of its fields as removed.
+/// Handles `DELETE` of the object that the request's path names, with status 204. The changes in the response list each
+/// of the object's fields as removed.
 ///
 /// # Errors
-/// Fails if the object cannot be deleted by itself, or if the write itself is refused.
+/// Fails if the object cannot be deleted by itself (for example because another object uses it), or if the commit is
+/// refused.
 pub(super) async fn delete<S: ApiResource>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (caller, revision) = (request.caller()?, request.if_match()?);
     commit(api, request, &caller, |work| {
@@ -260,13 +266,13 @@ pub(super) async fn delete<S: ApiResource>(api: &Api, request: &HttpRequest) -> 
     .await
 }
 
-/// `DELETE` of all objects of a kind, in one write.
+/// Handles `DELETE` of all objects of one kind, in a single write. If one of them cannot be deleted, none is deleted.
 pub(super) async fn delete_all<S: ApiResource>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     commit(api, request, &caller, |work| {
-        let all: Vec<Arc<Object<S>>> = S::index(&work.model).iter().cloned().collect();
-        let changes = Changes::default().for_delete_all(api, &work.model, &all);
-        all.iter().try_for_each(|object| S::remove(work, object))?;
+        let objects: Vec<Arc<Object<S>>> = S::index(&work.model).iter().cloned().collect();
+        let changes = Changes::default().for_delete_all(api, &work.model, &objects);
+        objects.iter().try_for_each(|object| S::remove(work, object))?;
         Ok(with_warnings(StoredAnswer::empty(204), None, request, changes, &LostLabels::from_write(work), work))
     })
     .await
@@ -282,22 +288,22 @@ mod tests {
     fn warnings_lists_first_findings_and_counts_rest() {
         let finding = |number: usize| Finding::new(rule::REFERENCE_UNSET, format!("task/{number}"), "m".to_owned());
         let warning = |text: &str| (Severity::Warning, text.to_owned());
-        let of = |count| warnings([warning("s")], &(0..count).map(finding).collect::<Vec<_>>());
-        assert_eq!(of(0).as_deref(), Some("s"));
-        assert_eq!(of(2).as_deref(), Some("s; task/0: m; task/1: m"));
-        assert_eq!(of(300).as_deref(), Some("s; task/0: m; task/1: m; 298 more findings"));
-        let held = (0..999).map(|number| (Severity::Error, format!("requirement {number}")));
-        let told = "error: requirement 0; error: requirement 1; error: requirement 2; error: 996 more findings";
-        assert_eq!(warnings(held, &[]).as_deref(), Some(told));
-        let said = [warning("one does nothing; take it out"), warning("s")];
-        assert_eq!(warnings(said, &[]).as_deref(), Some("one does nothing, take it out; s"));
+        let warning_with_findings = |count| warning_header([warning("s")], &(0..count).map(finding).collect::<Vec<_>>());
+        assert_eq!(warning_with_findings(0).as_deref(), Some("s"));
+        assert_eq!(warning_with_findings(2).as_deref(), Some("s; task/0: m; task/1: m"));
+        assert_eq!(warning_with_findings(300).as_deref(), Some("s; task/0: m; task/1: m; 298 more findings"));
+        let requirement_errors = (0..999).map(|number| (Severity::Error, format!("requirement {number}")));
+        let expected = "error: requirement 0; error: requirement 1; error: requirement 2; error: 996 more findings";
+        assert_eq!(warning_header(requirement_errors, &[]).as_deref(), Some(expected));
+        let sentences = [warning("one does nothing; take it out"), warning("s")];
+        assert_eq!(warning_header(sentences, &[]).as_deref(), Some("one does nothing, take it out; s"));
     }
 
     #[test]
     fn y09_warning_text_names_severity_when_not_warning() {
         let finding = |severity| Finding { severity, ..Finding::new(rule::REFERENCE_UNSET, "task/0", "m") };
-        let of = |severities: &[Severity]| {
-            warnings(None::<(Severity, String)>, &severities.iter().copied().map(finding).collect::<Vec<_>>())
+        let warning_with_severities = |severities: &[Severity]| {
+            warning_header(None::<(Severity, String)>, &severities.iter().copied().map(finding).collect::<Vec<_>>())
         };
         for (severities, expected) in [
             (&[Severity::Info][..], "info: task/0: m"),
@@ -314,7 +320,7 @@ mod tests {
                 "task/0: m; task/0: m; task/0: m; error: 2 more findings",
             ),
         ] {
-            assert_eq!(of(severities).as_deref(), Some(expected), "{severities:?}");
+            assert_eq!(warning_with_severities(severities).as_deref(), Some(expected), "{severities:?}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The fleet in memory as of one revision. Handlers answer from it, and writes are decided on it.
+//! The fleet in memory at one revision of the store. Handlers build responses from it, and writes are decided with it.
 //!
-//! A model points to each object twice: from an index, for lists and names, and from the `Fleet` of `stemma_core`,
-//! which also has what follows from the objects for placement. Indexes and fleet are persistent data structures, so a
-//! clone of the model is cheap. A decision about a write clones the model, changes the clone and drops it afterwards.
+//! A model refers to each object twice. An index contains the object, for lists and names. The `Fleet` of `stemma_core`
+//! contains it too, with the values that are computed from all objects. Both are persistent (immutable, shared) data
+//! structures, so a clone of the model is cheap. To decide a write, the controller clones the model, changes the clone,
+//! and drops the clone afterwards.
 
 mod kinds;
 
@@ -41,106 +42,114 @@ use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
 use kinds::KINDS;
 
-/// Records by node.
+/// A map of records by the uuid of their node.
 pub type ByNode<T> = OrdMap<Uuid, Arc<T>>;
 
-/// The fleet as of one revision: all objects, and the records that decisions and responses depend on. A clone is cheap.
+/// The fleet at one revision of the store: all objects, and the records from which decisions and responses are
+/// computed. A clone is cheap.
 #[derive(Clone, Default)]
 pub struct Model {
-    /// The store revision of this model.
+    /// The revision of the store at which the model is.
     pub revision: Revision,
-    /// The objects of the indexes below, with everything that follows from them for the placement of tasks.
+    /// The same objects as in the indexes below, with the computed relations between them (such as inherited labels and
+    /// roles).
     pub fleet: Fleet,
-    /// The results of earlier resolves, for any revision. Shared by all readers, and by drafts.
+    /// Results of earlier resolves, which can be from any revision. All readers and all drafts of writes share this
+    /// cache.
     pub resolve_cache: Arc<ResolveCache>,
-    /// Releases, by `NAME@VERSION`.
+    /// The index of releases, each named `NAME@VERSION`.
     pub releases: ObjectIndex<ReleaseSpec>,
-    /// Stored releases that do not compile, with the reasons.
+    /// The reasons why stored releases do not compile, by release.
     pub broken_releases: OrdMap<ReleaseRef, Arc<str>>,
-    /// User-defined tags of releases, by the name of the release.
+    /// The tags that users declared in addition to a release's content, by the name of the release.
     pub release_tags: ObjectIndex<ReleaseTagsSpec>,
     /// Cluster templates.
     pub templates: ObjectIndex<ClusterTemplateSpec>,
     /// Clusters.
     pub clusters: ObjectIndex<ClusterSpec>,
-    /// Node groups, each named within its cluster.
+    /// The index of node groups. The name of a group is unique in its cluster.
     pub groups: ObjectIndex<NodeGroupSpec>,
     /// Nodes.
     pub nodes: ObjectIndex<NodeSpec>,
     /// Allocations.
     pub allocations: ObjectIndex<AllocationSpec>,
-    /// Primaries, each named by its tag within its cluster.
+    /// The index of stored primaries. Each is named by its tag, and its scope is its cluster.
     pub primaries: ObjectIndex<PrimarySpec>,
     /// Principals.
     pub principals: ObjectIndex<PrincipalSpec>,
-    /// The cluster to which the reader of this model is bound. The indexes show no objects of other clusters.
+    /// The cluster to which the caller that uses this model is bound. The indexes then hide objects of other clusters.
+    /// `None` means that everything is visible.
     pub visible_cluster: Option<ClusterId>,
-    /// Namespaces of the catalogue.
+    /// The index of namespaces of the catalogue, which describes known labels.
     pub namespaces: ObjectIndex<NamespaceSpec>,
     /// Inspection rules.
     pub rules: ObjectIndex<InspectionRuleSpec>,
-    /// The time at which a namespace first named each resource type.
+    /// The time at which a namespace first named a resource type (of Glance), by resource type.
     pub resource_types: OrdMap<String, Arc<Timestamp>>,
-    /// The last observation of each host.
+    /// The last observation that each host reported: its facts, traits and labels.
     pub observations: ByNode<ObservationRecord>,
-    /// The pause, hold and park that were set on each host.
+    /// The pause, hold and park that root set on each host itself.
     pub reported_states: ByNode<ReportedState>,
-    /// The task set that was released to each node.
+    /// The task set that was last released to each node.
     pub released: ByNode<ReleasedRecord>,
-    /// The profiles that the released task sets name.
-    pub common_values: OrdMap<Hash, Arc<ProfileRecord>>,
-    /// The common values that the released task sets name.
-    pub common: OrdMap<Hash, Arc<ValueList>>,
-    /// The parts of the common values.
+    /// The profiles to which the released task sets refer, by hash. A profile has the definitions and the order of
+    /// tasks.
+    pub profiles: OrdMap<Hash, Arc<ProfileRecord>>,
+    /// The lists of values that many task sets have in common, by hash. Released task sets refer to them.
+    pub value_lists: OrdMap<Hash, Arc<ValueList>>,
+    /// The parts of the lists of common values, by hash.
     pub common_parts: OrdMap<Hash, Arc<ValuePart>>,
-    /// The chunks of large texts in released task sets and in the parts of common values.
+    /// The pieces of large texts in released task sets and in common values, by hash.
     pub common_chunks: OrdMap<Hash, Arc<str>>,
-    /// The results of each node's tasks.
+    /// The last results of each node's tasks.
     pub results: ByNode<ResultsRecord>,
-    /// The last report of each host.
+    /// The last report of each host's agent, for example its version and findings.
     pub reports: ByNode<ReportRecord>,
-    /// When each node's silence began or ended.
+    /// The time at which each node became silent (no check-in), or was heard again.
     pub silence: ByNode<LivenessRecord>,
-    /// What was last sent to each host.
+    /// The desired state that was last sent to each host.
     pub sent_records: ByNode<SentRecord>,
-    /// The revision of the store at which [`Self::sent_records`] got its first record; `None` if it never had one.
+    /// The revision at which the store got its first record in [`Self::sent_records`]. `None` if it never had such a
+    /// record.
     pub sent_recorded_since: Option<HeldRevision>,
-    /// The epochs of the store; `None` if the store is in its first epoch.
-    pub epoch_line: Option<Arc<Versioned<EpochHistory>>>,
-    /// The last backup, if there is one.
+    /// The epochs of the store, of which each restore begins a new one. `None` if the store is in its first epoch.
+    pub epoch_history: Option<Arc<Versioned<EpochHistory>>>,
+    /// The record of the last backup, if there is one.
     pub last_backup: Option<Arc<Versioned<BackupRecord>>>,
-    /// Join tokens, by id.
+    /// The join tokens, by id.
     pub tokens: OrdMap<String, Arc<Versioned<TokenRecord>>>,
-    /// Marks that order writes of different objects, each with the revision that wrote it last (see [`key::MARKS`]).
+    /// The marks: keys that two writes of different objects both write, so that one of them fails if they are
+    /// concurrent. Each has the revision of its last write (see [`key::MARKS`]).
     pub marks: OrdMap<String, Revision>,
 }
 
-/// A record with the revision that wrote it. A commit that builds on the record requires this revision.
+/// A record and the revision that last wrote it. A commit that depends on the record fails if the record has another
+/// revision by then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versioned<T> {
-    /// The record.
+    /// The decoded record.
     pub record: T,
-    /// The revision that wrote it.
+    /// The revision that last wrote the record.
     pub mod_revision: Revision,
 }
 
-/// The nodes that a change of the store affects.
+/// The nodes that one or more changes of the store affect.
 #[derive(Clone, Debug, Default)]
 pub struct AffectedNodes {
-    /// Nodes that may resolve to another result.
+    /// Nodes for which resolve may now have another result.
     pub dirty: DirtyNodes,
-    /// Nodes whose state may have changed without another resolve, each with the tasks that have a new result. The set
-    /// of tasks is empty for a node whose agent reported other facts about itself, or whose host reached the present
-    /// epoch of the store.
+    /// Nodes whose state may have changed although resolve has the same result, with the tasks that have a new result.
+    /// The set of tasks is empty if the node's agent reported new facts about itself, or if its host reached the
+    /// store's present epoch.
     pub new_results: BTreeMap<Uuid, BTreeSet<String>>,
-    /// Deleted nodes.
+    /// Nodes that were deleted.
     pub deleted: BTreeSet<Uuid>,
-    /// True if it is unknown what changed, because the whole store was read again.
+    /// True if all nodes must count as affected, for example because the whole store was read again.
     pub all: bool,
 }
 
 impl AffectedNodes {
-    /// Adds what another change affects.
+    /// Adds the nodes that another change affects.
     pub fn extend(&mut self, other: Self) {
         self.dirty.extend(other.dirty);
         for (node, tasks) in other.new_results {
@@ -151,77 +160,82 @@ impl AffectedNodes {
     }
 }
 
-/// The value of a key at one revision.
+/// The value and revisions of one key of the store.
 pub struct StoredValue<'a> {
-    /// The value; `None` if the key does not exist.
+    /// The value, or `None` if the key does not exist.
     pub value: Option<&'a [u8]>,
-    /// The revision that wrote it.
+    /// The revision that last wrote the key.
     pub mod_revision: Revision,
-    /// The revision that created it.
+    /// The revision that created the key.
     pub create_revision: Revision,
 }
 
 impl Model {
-    /// Returns the name of a node, if the node exists and has one. Log lines show it next to the uuid.
+    /// Returns the name of a node for log lines, which also contain its uuid. Returns `None` if the node does not exist
+    /// or has no name.
     pub fn node_name(&self, node: Uuid) -> Option<&str> {
         self.nodes.get(node)?.meta.name.as_ref().map(NodeName::as_str)
     }
 
-    /// Returns the hashes of the file bodies that stored releases and released task sets name.
+    /// Returns the hashes of all file bodies that are still needed: those that stored releases or released task sets
+    /// name.
     pub fn named_blobs(&self) -> BTreeSet<Hash> {
-        let mut hashes: BTreeSet<Hash> = self.common_values.values().flat_map(|profile| profile.blobs.iter().copied()).collect();
+        let mut hashes: BTreeSet<Hash> = self.profiles.values().flat_map(|profile| profile.blobs.iter().copied()).collect();
         let sources = self.releases.iter().flat_map(|release| &release.spec.tasks).filter_map(Task::source);
         hashes.extend(sources.filter_map(|source| Hash::from_source(source).ok()));
         hashes
     }
 
-    /// Returns the model as a principal that is bound to a cluster sees it. The indexes show no objects of other
-    /// clusters. The fleet stays whole, because the cluster's nodes may depend on all of it.
+    /// Returns the model as a caller that is bound to `visible_cluster` sees it: the indexes hide the objects of other
+    /// clusters. The `Fleet` in it stays complete, because the cluster's nodes may depend on all of it. For
+    /// `None`, the model is returned unchanged.
     ///
-    /// An object that is later added to an index of the returned model is visible, so that a decision about a write
-    /// sees what it adds. Whether the principal may write the object is checked elsewhere.
+    /// An object that is added to the returned model later is visible, so that a write sees its own new objects. Other
+    /// code checks whether the caller may write the object.
     #[must_use]
-    pub fn visible_in(self: &Arc<Self>, within: Option<ClusterId>) -> Arc<Self> {
-        let Some(cluster) = within else { return Arc::clone(self) };
-        let mut visible = Self { visible_cluster: within, ..Self::clone(self) };
-        for row in &KINDS {
-            (row.hide)(&mut visible, self, cluster);
+    pub fn visible_in(self: &Arc<Self>, visible_cluster: Option<ClusterId>) -> Arc<Self> {
+        let Some(cluster) = visible_cluster else { return Arc::clone(self) };
+        let mut visible = Self { visible_cluster, ..Self::clone(self) };
+        for functions in &KINDS {
+            (functions.hide)(&mut visible, self, cluster);
         }
         Arc::new(visible)
     }
 
-    /// Hides the objects of one kind that a principal which is bound to this cluster cannot see.
-    fn hide<S: Resource>(&mut self, whole: &Arc<Self>, cluster: ClusterId) {
-        let (whole, rights) = (Arc::clone(whole), Rights { role: PrincipalRole::Viewer, cluster: Some(cluster) });
-        let whole_model = Arc::clone(&whole);
+    /// Hides the objects of one kind that a caller which is bound to this cluster cannot see. `full_model` is the model
+    /// without hidden objects.
+    fn hide_other_clusters<S: Resource>(&mut self, full_model: &Arc<Self>, cluster: ClusterId) {
+        let (full_model, rights) = (Arc::clone(full_model), Rights { role: PrincipalRole::Viewer, cluster: Some(cluster) });
+        let full_model_for_list = Arc::clone(&full_model);
         let is_visible =
-            move |uuid| S::index(&whole).get(uuid).is_none_or(|object| rights.can_see(S::access_scope(&whole, object)));
-        let short_list = move |limit| S::objects_in_cluster(&whole_model, cluster, limit);
+            move |uuid| S::index(&full_model).get(uuid).is_none_or(|object| rights.can_see(S::access_scope(&full_model, object)));
+        let short_list = move |limit| S::objects_in_cluster(&full_model_for_list, cluster, limit);
         S::index_mut(self).show_only(is_visible, short_list);
     }
 
-    /// Makes all objects visible again, also those that the reader of this model cannot see.
+    /// Makes all objects visible again, also those that are hidden from the caller of this model.
     pub fn show_all(&mut self) {
         self.visible_cluster = None;
-        for row in &KINDS {
-            (row.show_all)(self);
+        for functions in &KINDS {
+            (functions.show_all)(self);
         }
     }
 
-    /// Returns how much of the host's last report, and of the results of its tasks, was not stored.
+    /// Returns the numbers of items that were not stored: from the last report of the node's host, and from the results
+    /// of its tasks.
     pub fn dropped_counts(&self, node: Uuid) -> DroppedReportCounts {
-        let of_report = self.reports.get(&node).map(|record| record.left_out).unwrap_or_default();
-        let of_results = self.results.get(&node).map(|record| record.dropped_counts()).unwrap_or_default();
-        of_report.merge(of_results)
+        let report_counts = self.reports.get(&node).map(|record| record.left_out).unwrap_or_default();
+        let result_counts = self.results.get(&node).map(|record| record.dropped_counts()).unwrap_or_default();
+        report_counts.merge(result_counts)
     }
 
-    /// Returns the nodes whose hosts last sent more than was stored.
+    /// Returns the nodes whose hosts have last sent items that were not stored, for example because of a limit.
     pub fn nodes_with_dropped_reports(&self) -> impl Iterator<Item = Uuid> {
-        let is_whole = |node: &Uuid| {
-            let observed = self.observations.get(node);
-            observed.is_none_or(|record| record.observation.not_taken.is_none()) && self.dropped_counts(*node).is_empty()
+        let is_completely_stored = |node: &Uuid| {
+            let observation = self.observations.get(node);
+            observation.is_none_or(|record| record.observation.not_taken.is_none()) && self.dropped_counts(*node).is_empty()
         };
-        self.nodes.iter().map(|node| node.meta.uuid).filter(move |node| !is_whole(node))
+        self.nodes.iter().map(|node| node.meta.uuid).filter(move |node| !is_completely_stored(node))
     }
 
     /// Returns the nodes whose hosts have findings in their last report.
@@ -229,33 +243,34 @@ impl Model {
         self.nodes.iter().map(|node| node.meta.uuid).filter(|node| self.host_findings(*node).next().is_some())
     }
 
-    /// Returns the findings in the last report of a node's host: what it could not use or do. The reason why its agent
-    /// is stuck is not included, because it is a finding of its own.
+    /// Returns the findings in the last report of a node's host, such as labels that the host could not use. The reason
+    /// why its agent is stuck is omitted, because it has a separate finding.
     pub fn host_findings(&self, node: Uuid) -> impl Iterator<Item = &str> {
         let report = self.reports.get(&node).map(|record| &record.report);
-        let stuck = report.and_then(|report| stuck_reason(report.facts.get(STUCK_FACT)?));
+        let stuck_reason_text = report.and_then(|report| stuck_reason(report.facts.get(STUCK_FACT)?));
         let findings = report.into_iter().flat_map(|report| &report.findings).map(String::as_str);
-        findings.filter(move |said| Some(*said) != stuck.as_deref())
+        findings.filter(move |finding| Some(*finding) != stuck_reason_text.as_deref())
     }
 
-    /// Returns whether objects in this scope are visible.
-    pub fn is_visible(&self, place: AccessScope) -> bool {
-        Rights { role: PrincipalRole::Viewer, cluster: self.visible_cluster }.can_see(place)
+    /// Returns whether the caller of this model can see objects in this access scope.
+    pub fn is_visible(&self, scope: AccessScope) -> bool {
+        Rights { role: PrincipalRole::Viewer, cluster: self.visible_cluster }.can_see(scope)
     }
 
-    /// Returns the access scope of an object, or `None` if it is not visible.
+    /// Returns the access scope of an object, or `None` if the object does not exist or is not visible.
     pub fn access_scope(&self, kind: Kind, uuid: Uuid) -> Option<AccessScope> {
         (kinds::kind_ops(kind.name())?.access_scope)(self, uuid)
     }
 
-    /// Returns the title of an object, or `None` if it is not visible.
+    /// Returns the title of an object (its name, or else its uuid), or `None` if the object does not exist or is not
+    /// visible.
     pub fn title(&self, kind: Kind, uuid: Uuid) -> Option<String> {
         (kinds::kind_ops(kind.name())?.title)(self, uuid)
     }
 
-    /// Returns the access scope of the hosts that join with a token.
-    pub fn token_scope(&self, bound: TokenTarget) -> AccessScope {
-        let cluster = match bound {
+    /// Returns the access scope of the hosts that can join with a token which has this target.
+    pub fn token_scope(&self, target: TokenTarget) -> AccessScope {
+        let cluster = match target {
             TokenTarget::Fleet => None,
             TokenTarget::Group(uuid) => self.groups.get(uuid).map(|group| group.spec.cluster),
             TokenTarget::Node(uuid) => self.fleet.cluster_of_node(NodeId(uuid)),
@@ -263,38 +278,39 @@ impl Model {
         cluster.map_or(AccessScope::Unplaced, AccessScope::Cluster)
     }
 
-    /// Resolves a node: computes its desired state from the fleet.
+    /// Resolves a node: computes its effective labels, tags, task set and other values from the fleet.
     pub fn resolve(&self, node: Uuid) -> Resolution {
         resolve_node(&self.fleet, &self.resolve_cache, NodeId(node))
     }
 
-    /// Returns the number of nodes in a cluster or, for `None`, in no cluster.
+    /// Returns the number of nodes in a cluster. For `None`, returns the number of nodes that are in no cluster.
     pub fn count_nodes_in(&self, cluster: Option<ClusterId>) -> usize {
-        let in_clusters = || self.clusters.iter().map(|one| self.fleet.node_count(ClusterId(one.meta.uuid))).sum();
-        cluster.map_or_else(|| self.nodes.len().saturating_sub(in_clusters()), |cluster| self.fleet.node_count(cluster))
+        let count_in_clusters = || self.clusters.iter().map(|cluster| self.fleet.node_count(ClusterId(cluster.meta.uuid))).sum();
+        cluster.map_or_else(|| self.nodes.len().saturating_sub(count_in_clusters()), |cluster| self.fleet.node_count(cluster))
     }
 
-    /// Returns the kind and title of each object that refers to the given one.
+    /// Returns the kind and title of each object that refers to the object `target`.
     pub fn referrers<'m>(&'m self, target: &'m ObjectReference) -> impl Iterator<Item = (Kind, String)> {
-        KINDS.iter().flat_map(|row| (row.referrers)(self, target).map(|name| (row.kind, name)))
+        KINDS.iter().flat_map(|functions| (functions.referrers)(self, target).map(|name| (functions.kind, name)))
     }
 
-    /// Inserts or replaces an object, in its index and in the fleet.
+    /// Inserts or replaces an object in its index and in the fleet. Returns the nodes that this affects.
     ///
     /// # Errors
-    /// The errors of a release that does not compile. After an error nothing is changed.
+    /// Fails with the errors of a release that does not compile. In this case nothing is changed.
     pub fn put<S: Resource>(
         &mut self,
         create_revision: u64,
         object: &Arc<Object<S>>,
     ) -> Result<AffectedNodes, Vec<ReleaseError>> {
         let mut changes = S::put_changes(self, object)?;
-        // After a rename, the fleet has the object under its new name, so the old name is removed.
-        let renamed = S::index(self)
+        // After a rename, the fleet contains the object under its new name. So the object with the old name must be
+        // removed from the fleet.
+        let old_object = S::index(self)
             .get(object.meta.uuid)
-            .filter(|before| before.meta.name != object.meta.name)
-            .filter(|before| ObjectReference::new::<S>(before) != ObjectReference::new::<S>(object));
-        changes.extend(renamed.and_then(|before| S::remove_change(before)));
+            .filter(|old_object| old_object.meta.name != object.meta.name)
+            .filter(|old_object| ObjectReference::new::<S>(old_object) != ObjectReference::new::<S>(object));
+        changes.extend(old_object.and_then(|old_object| S::remove_change(old_object)));
         for change in &changes {
             if let FleetChange::Release(compiled) = change {
                 self.broken_releases.remove(&compiled.name);
@@ -323,53 +339,54 @@ impl Model {
         Some((object, affected))
     }
 
+    /// Applies changes to the fleet, and returns the nodes for which resolve may now have another result.
     fn apply_changes(&mut self, changes: Vec<FleetChange>) -> AffectedNodes {
         let dirty = self.fleet.apply_all(changes);
         AffectedNodes { dirty, ..AffectedNodes::default() }
     }
 
-    /// Adds everything that was read at a start to the fleet, in one pass. A release may not compile, because another
-    /// version of the controller accepted it by other rules. The nodes that use such a release then cannot be resolved
-    /// completely, and other nodes are not affected. The release is logged, and each cluster that uses it has a
-    /// finding.
+    /// Adds all loaded objects and reports to the fleet, in one pass. A stored release may not compile, because another
+    /// version of the controller accepted it by different rules. Such a release is logged, and each cluster that uses
+    /// it has a finding. The nodes that use it cannot be resolved completely. Other nodes are not affected.
     pub(super) fn finish_load(&mut self) {
-        let mut changes: Vec<FleetChange> = KINDS.iter().flat_map(|row| (row.load_changes)(self)).collect();
+        let mut changes: Vec<FleetChange> = KINDS.iter().flat_map(|functions| (functions.load_changes)(self)).collect();
         changes.extend(self.observations.iter().map(|(node, record)| observation_change(*node, record)));
         changes.extend(
-            self.reported_states.iter().map(|(node, said)| FleetChange::ReportedState(NodeId(*node), Some(Arc::clone(said)))),
+            self.reported_states.iter().map(|(node, state)| FleetChange::ReportedState(NodeId(*node), Some(Arc::clone(state)))),
         );
         drop(self.fleet.apply_all(changes));
         self.fleet.build_index(self.nodes.iter().map(|node| node.id()));
         self.fleet.set_loaded();
     }
 
-    /// Adds one entry that was read at a start. [`Self::finish_load`] must follow when all are read.
+    /// Adds one entry of the store to the model, while the controller starts. When all entries are read, the caller
+    /// must call [`Self::finish_load`].
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that cannot be read.
+    /// Fails with [`StoreError::Corrupt`] or [`StoreError::Newer`] if the record cannot be decoded.
     pub(super) fn read_entry(&mut self, key: &[u8], stored: &StoredValue<'_>) -> Result<(), StoreError> {
         match key::read_object(key) {
-            Some((kind, _)) => kinds::kind_ops(kind).map_or(Ok(()), |row| (row.read_entry)(self, stored)),
+            Some((kind, _)) => kinds::kind_ops(kind).map_or(Ok(()), |functions| (functions.read_entry)(self, stored)),
             None => self.apply_record(key, stored).map(drop),
         }
-        .map_err(|e| record_error(key, &e))
+        .map_err(|error| record_error(key, &error))
     }
 
-    /// Applies one change. An entry that the model does not hold is ignored.
+    /// Applies one change of a key to the model, and returns the nodes that it affects. A key that the model does not
+    /// contain is ignored.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that can't be read.
+    /// Fails with [`StoreError::Corrupt`] or [`StoreError::Newer`] if the record cannot be decoded.
     pub fn apply_entry(&mut self, key: &[u8], stored: &StoredValue<'_>) -> Result<AffectedNodes, StoreError> {
         let result = match key::read_object(key) {
-            Some((kind, uuid)) => {
-                kinds::kind_ops(kind).map_or_else(|| Ok(AffectedNodes::default()), |row| (row.apply_entry)(self, uuid, stored))
-            }
+            Some((kind, uuid)) => kinds::kind_ops(kind)
+                .map_or_else(|| Ok(AffectedNodes::default()), |functions| (functions.apply_entry)(self, uuid, stored)),
             None => self.apply_record(key, stored),
         };
-        result.map_err(|e| record_error(key, &e))
+        result.map_err(|error| record_error(key, &error))
     }
 
-    /// Adds an object that was read at a start to its index.
+    /// Adds a loaded object to its index, while the controller starts.
     fn load_object<S: Resource>(&mut self, stored: &StoredValue<'_>) -> Result<(), codec::BadRecord> {
         if let Some(value) = stored.value {
             S::index_mut(self).insert(stored.create_revision.get(), decode_object(value, stored)?);
@@ -377,16 +394,16 @@ impl Model {
         Ok(())
     }
 
-    /// Applies what a commit did to an object.
+    /// Applies a committed write or deletion of an object. Returns the nodes that it affects.
     fn apply_object<S: Resource>(&mut self, uuid: Uuid, stored: &StoredValue<'_>) -> Result<AffectedNodes, codec::BadRecord> {
         let Some(value) = stored.value else {
-            return Ok(self.remove::<S>(uuid).map(|(_, reach)| reach).unwrap_or_default());
+            return Ok(self.remove::<S>(uuid).map(|(_, affected)| affected).unwrap_or_default());
         };
         let object = decode_object::<S>(value, stored)?;
         match self.put(stored.create_revision.get(), &object) {
-            Ok(reach) => Ok(reach),
-            // Another version of the controller accepted the release, by other rules. The release as it was last
-            // compiled stays in effect.
+            Ok(affected) => Ok(affected),
+            // Another version of the controller accepted the release by different rules. The fleet keeps the last
+            // version of the release that compiled.
             Err(errors) => {
                 if let Some(name) = S::name_text(&object.meta.name).and_then(|name| ReleaseRef::new(&name).ok()) {
                     self.record_broken(&name, &errors);
@@ -397,22 +414,22 @@ impl Model {
         }
     }
 
-    /// Records and logs that a stored release does not compile.
+    /// Records and logs that a stored release does not compile, with the reasons.
     fn record_broken(&mut self, name: &ReleaseRef, errors: &[ReleaseError]) {
         let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         log::error!(release:% = name, reason; "a stored release does not compile");
         self.broken_releases.insert(name.clone(), reason.into());
     }
 
-    /// Applies what a commit did to a record that is not an object. The prefix of the key decides which map of the
-    /// model the record belongs to. A record of no map is ignored.
+    /// Applies a committed write or deletion of a record that is not an object. The prefix of the key determines the
+    /// map of the model. A record that belongs to none of the maps is ignored.
     fn apply_record(&mut self, key: &[u8], stored: &StoredValue<'_>) -> Result<AffectedNodes, codec::BadRecord> {
-        let of_node = |(prefix, apply): &(&str, ApplyRecord)| Some((key::read_node(prefix, key)?, *apply));
-        if let Some((node, apply)) = NODE_RECORDS.iter().find_map(of_node) {
+        let find_node_record = |(prefix, apply): &(&str, ApplyRecord)| Some((key::read_node(prefix, key)?, *apply));
+        if let Some((node, apply)) = NODE_RECORDS.iter().find_map(find_node_record) {
             return apply(self, node, stored);
         }
         if let Some(hash) = key::read_profile(key) {
-            set_record(&mut self.common_values, hash, stored)?;
+            set_record(&mut self.profiles, hash, stored)?;
         } else if let Some(hash) = key::read_common_chunk(key) {
             match stored.value {
                 Some(value) => {
@@ -424,12 +441,12 @@ impl Model {
             }
         } else if let Some(hash) = key::read_common_part(key) {
             let (chunks, texts) = (&self.common_chunks, self.resolve_cache.texts());
-            set_mapped(&mut self.common_parts, hash, stored, |stored: CommonValues| {
+            set_converted_record(&mut self.common_parts, hash, stored, |stored: CommonValues| {
                 stored.resolve_part(|hash| chunks.get(hash).cloned(), texts)
             })?;
         } else if let Some(hash) = key::read_common_values(key) {
             let parts = &self.common_parts;
-            set_mapped(&mut self.common, hash, stored, |stored: CommonValues| {
+            set_converted_record(&mut self.value_lists, hash, stored, |stored: CommonValues| {
                 stored.resolve_list(|name| parts.get(name).cloned())
             })?;
         } else if let Some(token) = key::read_token(key) {
@@ -441,15 +458,15 @@ impl Model {
                 None => drop(self.tokens.remove(token)),
             }
         } else if key == key::EPOCH_LINE.as_bytes() {
-            let line = stored.value.map(codec::decode).transpose()?;
-            self.epoch_line = line.map(|record| Arc::new(Versioned { record, mod_revision: stored.mod_revision }));
-            // A new epoch can change the state of every node: no host has reached that epoch yet.
+            let history = stored.value.map(codec::decode).transpose()?;
+            self.epoch_history = history.map(|record| Arc::new(Versioned { record, mod_revision: stored.mod_revision }));
+            // A new epoch can change the state of every node, because no host has reached that epoch yet.
             return Ok(AffectedNodes { all: true, ..AffectedNodes::default() });
         } else if key == key::SENT_SINCE.as_bytes() {
             self.sent_recorded_since = stored.value.map(codec::decode).transpose()?;
         } else if key == key::LAST_BACKUP.as_bytes() {
-            let last = stored.value.map(codec::decode).transpose()?;
-            self.last_backup = last.map(|record| Arc::new(Versioned { record, mod_revision: stored.mod_revision }));
+            let backup = stored.value.map(codec::decode).transpose()?;
+            self.last_backup = backup.map(|record| Arc::new(Versioned { record, mod_revision: stored.mod_revision }));
         } else if let Some(name) = key::read_resource_type(key) {
             set_record(&mut self.resource_types, name.to_owned(), stored)?;
         } else if let Some(mark) = key::read_mark(key) {
@@ -462,10 +479,10 @@ impl Model {
     }
 }
 
-/// A function that applies one record of a node.
+/// A function that applies a write or deletion of one record of a node, and returns the affected nodes.
 type ApplyRecord = fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<AffectedNodes, codec::BadRecord>;
 
-/// The records of nodes: the prefix of their keys, and the function that applies one.
+/// The records that exist for each node: the prefix of their keys, and the function that applies a record.
 const NODE_RECORDS: [(&str, ApplyRecord); 7] = [
     (key::OBSERVATIONS, |model, node, stored| {
         set_record(&mut model.observations, node, stored)?;
@@ -480,96 +497,99 @@ const NODE_RECORDS: [(&str, ApplyRecord); 7] = [
         Ok(model.apply_changes(vec![FleetChange::ReportedState(NodeId(node), model.reported_states.get(&node).cloned())]))
     }),
     (key::RELEASED, |model, node, stored| {
-        let (common, chunks) = (&model.common, &model.common_chunks);
-        set_mapped(&mut model.released, node, stored, |stored: ReleasedRecord| {
+        let (common, chunks) = (&model.value_lists, &model.common_chunks);
+        set_converted_record(&mut model.released, node, stored, |stored: ReleasedRecord| {
             let chunk = |hash: &Hash| chunks.get(hash).cloned();
             stored.resolve(|name| common.get(name).cloned(), chunk, model.resolve_cache.texts())
         })?;
         Ok(AffectedNodes::default())
     }),
     (key::RESULTS, |model, node, stored| {
-        let before = model.results.get(&node).cloned();
+        let old_results = model.results.get(&node).cloned();
         set_record(&mut model.results, node, stored)?;
-        let tasks = changed_tasks(before.as_deref(), model.results.get(&node).map(|record| &**record));
+        let tasks = changed_tasks(old_results.as_deref(), model.results.get(&node).map(|record| &**record));
         Ok(AffectedNodes { new_results: BTreeMap::from([(node, tasks)]), ..AffectedNodes::default() })
     }),
     (key::REPORTS, |model, node, stored| {
-        let before = model.reports.get(&node).cloned();
+        let old_report = model.reports.get(&node).cloned();
         set_record(&mut model.reports, node, stored)?;
-        let is_same = report_facts(before.as_ref()).eq(report_facts(model.reports.get(&node)));
+        let is_same = report_facts(old_report.as_ref()).eq(report_facts(model.reports.get(&node)));
         let new_results = (!is_same).then(|| (node, BTreeSet::new())).into_iter().collect();
         Ok(AffectedNodes { new_results, ..AffectedNodes::default() })
     }),
     (key::LIVENESS, |model, node, stored| set_record(&mut model.silence, node, stored).map(|()| AffectedNodes::default())),
     (key::SENT_STATES, |model, node, stored| {
-        let epoch = |model: &Model| model.sent_records.get(&node).map(|told| told.epoch);
-        let before = epoch(model);
+        let epoch = |model: &Model| model.sent_records.get(&node).map(|sent| sent.epoch);
+        let old_epoch = epoch(model);
         set_record(&mut model.sent_records, node, stored)?;
-        let has_changed = before.is_some() && before != epoch(model);
+        let has_changed = old_epoch.is_some() && old_epoch != epoch(model);
         let new_results = has_changed.then(|| (node, BTreeSet::new())).into_iter().collect();
         Ok(AffectedNodes { new_results, ..AffectedNodes::default() })
     }),
 ];
 
-/// Returns the key prefixes of everything that the model holds.
+/// Returns the prefixes of all keys that the model contains, in the order in which a start loads them.
 pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
-    let of_nodes = NODE_RECORDS.iter().map(|(prefix, _)| *prefix);
-    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::SENT_SINCE, key::EPOCH_LINE, key::LAST_BACKUP];
-    // A record is loaded after those that it refers to: common values after chunks and parts, task sets after all
-    // three.
-    let values = [key::COMMON_CHUNKS, key::COMMON_PARTS, key::COMMON_VALUES];
-    [key::OBJECTS].into_iter().chain(values).chain(of_nodes).chain(others).chain(key::MARKS)
+    let node_records = NODE_RECORDS.iter().map(|(prefix, _)| *prefix);
+    let other_records = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::SENT_SINCE, key::EPOCH_LINE, key::LAST_BACKUP];
+    // A record is loaded after the records to which it refers: common values after their chunks and parts, and task
+    // sets after the common values.
+    let common_values = [key::COMMON_CHUNKS, key::COMMON_PARTS, key::COMMON_VALUES];
+    [key::OBJECTS].into_iter().chain(common_values).chain(node_records).chain(other_records).chain(key::MARKS)
 }
 
-/// Returns the facts that an agent reports about itself, if there is a report.
+/// Returns the facts in a report that an agent reports about itself. The result is empty if there is no report.
 fn report_facts(record: Option<&Arc<ReportRecord>>) -> impl Iterator<Item = (&String, &String)> {
     record.into_iter().flat_map(|record| agent_facts(&record.report))
 }
 
-/// Returns the tasks whose results differ between two records.
-fn changed_tasks(before: Option<&ResultsRecord>, after: Option<&ResultsRecord>) -> BTreeSet<String> {
-    let none = BTreeMap::new();
-    let before = before.map_or(&none, |record| &record.tasks);
-    let after = after.map_or(&none, |record| &record.tasks);
-    let differs = |(task, outcome): &(&String, &StoredResult)| before.get(*task) != Some(outcome);
-    let removed = before.keys().filter(|task| !after.contains_key(*task));
-    after.iter().filter(differs).map(|(task, _)| task).chain(removed).cloned().collect()
+/// Returns the tasks that have different results in two records, or a result in only one of them.
+fn changed_tasks(old_results: Option<&ResultsRecord>, new_results: Option<&ResultsRecord>) -> BTreeSet<String> {
+    let no_results = BTreeMap::new();
+    let old_results = old_results.map_or(&no_results, |record| &record.tasks);
+    let new_results = new_results.map_or(&no_results, |record| &record.tasks);
+    let differs = |(task, outcome): &(&String, &StoredResult)| old_results.get(*task) != Some(outcome);
+    let removed = old_results.keys().filter(|task| !new_results.contains_key(*task));
+    new_results.iter().filter(differs).map(|(task, _)| task).chain(removed).cloned().collect()
 }
 
+/// Returns the change that adds the last observation of a node's host to the fleet.
 fn observation_change(node: Uuid, record: &Arc<ObservationRecord>) -> FleetChange {
     FleetChange::Observation(NodeId(node), Arc::new(record.observation.clone()))
 }
 
-/// Decodes an object, and sets its `resource_version` to the revision that wrote it.
+/// Decodes a stored object, and sets its `resource_version` to the revision that last wrote it.
 fn decode_object<S: Resource>(value: &[u8], stored: &StoredValue<'_>) -> Result<Arc<Object<S>>, codec::BadRecord> {
     let mut object: Object<S> = codec::decode(value)?;
     object.meta.resource_version = stored.mod_revision.get();
     Ok(Arc::new(object))
 }
 
+/// Decodes a record and inserts it in a map. If the record was deleted, its key is removed from the map.
 fn set_record<K: Ord + Clone, T: DeserializeOwned>(
     map: &mut OrdMap<K, Arc<T>>,
     key: K,
     stored: &StoredValue<'_>,
 ) -> Result<(), codec::BadRecord> {
-    set_mapped(map, key, stored, Ok)
+    set_converted_record(map, key, stored, Ok)
 }
 
-/// Decodes a record, converts it by `make`, and inserts the result in a map. If the record was deleted, removes its key
-/// from the map.
-fn set_mapped<K: Ord + Clone, T: DeserializeOwned, H>(
+/// Decodes a record, converts it with `convert`, and inserts the result in a map. If the record was deleted, its key is
+/// removed from the map.
+fn set_converted_record<K: Ord + Clone, T: DeserializeOwned, H>(
     map: &mut OrdMap<K, Arc<H>>,
     key: K,
     stored: &StoredValue<'_>,
-    make: impl FnOnce(T) -> Result<H, codec::BadRecord>,
+    convert: impl FnOnce(T) -> Result<H, codec::BadRecord>,
 ) -> Result<(), codec::BadRecord> {
     match stored.value {
-        Some(value) => drop(map.insert(key, Arc::new(make(codec::decode(value)?)?))),
+        Some(value) => drop(map.insert(key, Arc::new(convert(codec::decode(value)?)?))),
         None => drop(map.remove(&key)),
     }
     Ok(())
 }
 
+/// Returns the error for a record that cannot be decoded. It names the record's key.
 fn record_error(key: &[u8], error: &codec::BadRecord) -> StoreError {
     StoreError::unreadable(format!("{}: {error}", key.escape_ascii()), error.is_newer())
 }

@@ -1,7 +1,7 @@
-//! Limits what a host may store.
+//! Limits what the reports of a host may store.
 //!
-//! A host may report anything, at any rate. Its reports must not fill the store, and no label, input or sentence in
-//! them may be too long for those who read it.
+//! A host may report anything, at any rate. Its reports must not fill the store. No label, input or sentence in a
+//! report may be too long for its readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,62 +18,63 @@ use stemma_wire::message::observed::{self, LocalState, Report, TaskResult};
 
 use crate::records::reported::{ObservationRecord, ReportRecord, ResultsRecord, StoredResult};
 
-/// Maximum number of refused traits whose names are stored.
+/// Maximum number of refused traits whose names are stored. The other refused traits are only counted.
 const MAX_LISTED_TRAITS: usize = 10;
 
 /// Maximum length of a label key, in bytes.
 const MAX_LABEL_KEY_BYTES: usize = MAX_KEY_PREFIX_BYTES + 1 + MAX_KEY_NAME_BYTES;
 
-/// Maximum length of a label's source, its place on the host, in bytes.
+/// Maximum length of a label's source (the place on the host that the label comes from), in bytes.
 const MAX_SOURCE_BYTES: usize = 512;
 
 /// Returns the stored form of an Observation. A fact that is not a JSON text is dropped, because it cannot be an input.
-/// Valid traits are accepted up to the maximum of a source, standard traits before custom ones. The numbers of dropped
-/// facts, labels and traits are recorded, and the names of some refused traits. The rest is accepted, because one bad
-/// file on a host must not invalidate it.
+/// Valid traits are accepted up to a maximum, standard traits before custom ones. The record counts the dropped facts,
+/// labels and traits, and names some refused traits. The rest is accepted, because one bad file on a host must not
+/// invalidate its whole Observation.
 pub(super) fn bounded_observation(
     at: Timestamp,
     digest: PartDigest,
-    reported: observed::Observation,
-    known: &TraitNames,
+    host_observation: observed::Observation,
+    site_traits: &TraitNames,
 ) -> ObservationRecord {
-    let (labels, refused_labels) = accepted_labels(reported.labels);
+    let (labels, refused_labels) = accepted_labels(host_observation.labels);
     let label_sources = labels.iter().map(|label| (label.key.to_string(), label.source.to_string())).collect();
-    let (traits, refused_traits) = accepted_traits(&reported.traits, known);
-    let (facts, refused_facts) = FactMap::from_texts_counting_dropped(reported.facts);
-    let dropped = DroppedInput { facts: refused_facts, labels: refused_labels, traits: refused_traits };
+    let (traits, refused_traits) = accepted_traits(&host_observation.traits, site_traits);
+    let (facts, refused_facts) = FactMap::from_texts_counting_dropped(host_observation.facts);
+    let dropped_input = DroppedInput { facts: refused_facts, labels: refused_labels, traits: refused_traits };
     let labels = labels.into_iter().collect();
-    let observation = Observation { facts, traits: traits.into(), labels, not_taken: dropped.into_option_box() };
+    let observation = Observation { facts, traits: traits.into(), labels, not_taken: dropped_input.into_option_box() };
     ObservationRecord { at, digest, observation, label_sources }
 }
 
-/// Returns the stored form of a Report. Sentences are truncated, and facts are limited as in an Observation. The amount
-/// that was dropped is recorded.
-pub(super) fn bounded_report(at: Timestamp, reported: Report) -> ReportRecord {
-    let mut texts = 0;
-    let mut sentence = |text: String| {
-        texts += u32::from(text.len() > MAX_SENTENCE_BYTES);
+/// Returns the stored form of a Report. Findings and reasons are cut to a maximum length, and facts are limited as in
+/// an Observation. The record counts what was dropped or cut.
+pub(super) fn bounded_report(at: Timestamp, host_report: Report) -> ReportRecord {
+    let mut cut_texts = 0;
+    let mut cut_sentence = |text: String| {
+        cut_texts += u32::from(text.len() > MAX_SENTENCE_BYTES);
         truncate(text, MAX_SENTENCE_BYTES)
     };
-    let LocalState { paused, hold, parked } = reported.local;
-    let hold = hold.map(|(until, reason)| (until, sentence(reason)));
-    let local = LocalState { paused, hold, parked: parked.map(&mut sentence) };
-    let findings = reported.findings.into_iter().map(sentence).collect();
-    let (accepted, refused_facts) = FactMap::from_texts_counting_dropped(reported.facts);
+    let LocalState { paused, hold, parked } = host_report.local;
+    let hold = hold.map(|(until, reason)| (until, cut_sentence(reason)));
+    let local = LocalState { paused, hold, parked: parked.map(&mut cut_sentence) };
+    let findings = host_report.findings.into_iter().map(cut_sentence).collect();
+    let (accepted, refused_facts) = FactMap::from_texts_counting_dropped(host_report.facts);
     let facts = accepted.iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect();
-    let left_out = DroppedReportCounts { facts: refused_facts, texts, ..DroppedReportCounts::default() };
-    ReportRecord { at, report: Report { local, facts, findings, ..reported }, left_out }
+    let left_out = DroppedReportCounts { facts: refused_facts, texts: cut_texts, ..DroppedReportCounts::default() };
+    ReportRecord { at, report: Report { local, facts, findings, ..host_report }, left_out }
 }
 
-/// Adds results in their order. Results that are already stored are ignored. A result is dropped and counted if its
-/// task id is longer than that of any release. The count begins again with the first result of another task set.
+/// Adds results to a record, in order of their sequence numbers. Ignores results that are already stored. Drops and
+/// counts a result whose task id is longer than any release allows. The count of dropped results begins again with the
+/// first result of another task set.
 pub(super) fn add_results(record: &mut ResultsRecord, at: Timestamp, results: Vec<TaskResult>) {
     let mut task_set = newest_task_set(record);
     for result in results {
         if result.sequence <= record.acknowledged {
             continue;
         }
-        if task_set.replace(result.task_set).is_some_and(|before| before != result.task_set) {
+        if task_set.replace(result.task_set).is_some_and(|last_task_set| last_task_set != result.task_set) {
             record.left_out = 0;
         }
         record.acknowledged = result.sequence;
@@ -89,24 +90,24 @@ pub(super) fn add_results(record: &mut ResultsRecord, at: Timestamp, results: Ve
     drop_oldest_texts(record);
 }
 
-/// Returns the task set of the newest result.
+/// Returns the digest of the task set that the newest result belongs to, or `None` if there are no results.
 fn newest_task_set(record: &ResultsRecord) -> Option<PartDigest> {
-    record.tasks.values().max_by_key(|entry| entry.result.sequence).map(|one| one.result.task_set)
+    record.tasks.values().max_by_key(|entry| entry.result.sequence).map(|newest| newest.result.task_set)
 }
 
-/// Returns the size of a result's texts, in bytes.
+/// Returns the size of a result's texts (message, output and diff), in bytes.
 pub(super) fn text_bytes(result: &TaskResult) -> usize {
     result.message.len() + result.output.len() + result.diff.len()
 }
 
-/// Drops the texts (message, output, diff) of the oldest results until the remaining texts are within the limit.
+/// Drops the texts (message, output and diff) of the oldest results until the remaining texts are within the limit.
 fn drop_oldest_texts(record: &mut ResultsRecord) {
     let mut total: usize = record.tasks.values().map(|entry| text_bytes(&entry.result)).sum();
     if total <= MAX_RESULT_TEXT_BYTES {
         return;
     }
     let mut oldest: Vec<_> = record.tasks.values_mut().filter(|entry| text_bytes(&entry.result) > 0).collect();
-    oldest.sort_unstable_by_key(|one| one.result.sequence);
+    oldest.sort_unstable_by_key(|entry| entry.result.sequence);
     for StoredResult { result, is_cut, .. } in oldest {
         if total <= MAX_RESULT_TEXT_BYTES {
             return;
@@ -117,8 +118,8 @@ fn drop_oldest_texts(record: &mut ResultsRecord) {
     }
 }
 
-/// Drops results over the limit: first those of task sets other than the newest, then the oldest. Only results of the
-/// newest task set are counted as dropped, because the others do not concern what runs now.
+/// Drops results over the maximum number: first those of task sets other than the newest, then the oldest. Only dropped
+/// results of the newest task set are counted, because the others do not concern the tasks that the host runs now.
 fn drop_surplus_results(record: &mut ResultsRecord) {
     let surplus = record.tasks.len().saturating_sub(MAX_RESULTS);
     if surplus == 0 {
@@ -131,43 +132,44 @@ fn drop_surplus_results(record: &mut ResultsRecord) {
         .map(|StoredResult { result, .. }| (Some(result.task_set) == newest, result.sequence, result.task.clone()))
         .collect();
     results.sort_unstable();
-    for (is_of_newest, _, task) in results.into_iter().take(surplus) {
-        record.left_out = record.left_out.saturating_add(u32::from(is_of_newest));
+    for (is_newest_set, _, task) in results.into_iter().take(surplus) {
+        record.left_out = record.left_out.saturating_add(u32::from(is_newest_set));
         record.tasks.remove(&task);
     }
 }
 
-/// Returns the accepted labels in the order of their keys, and the number of refused ones. A host may send any text as
-/// key. A key is accepted if it is no longer than the longest valid label key.
-fn accepted_labels(reported: BTreeMap<String, observed::ReportedLabel>) -> (Vec<ReportedLabel>, u32) {
-    let (mut total, mut refused) = (0, 0);
+/// Returns the accepted labels in the order of their keys, and the number of refused labels. A label is refused if its
+/// key or value is too long, or if it exceeds the number or total size of a level's labels. Keys are not checked
+/// further, because a host may send any text as a key.
+fn accepted_labels(host_labels: BTreeMap<String, observed::ReportedLabel>) -> (Vec<ReportedLabel>, u32) {
+    let (mut total_bytes, mut refused_count) = (0, 0);
     let mut accepted = Vec::new();
-    for (key, observed::ReportedLabel { value, source }) in reported {
+    for (key, observed::ReportedLabel { value, source }) in host_labels {
         let bytes = key.len() + value.len();
         let is_too_long = key.len() > MAX_LABEL_KEY_BYTES || value.len() > MAX_VALUE_BYTES;
-        if is_too_long || accepted.len() == MAX_KEYS || total + bytes > MAX_EFFECTIVE_BYTES {
-            refused += 1;
+        if is_too_long || accepted.len() == MAX_KEYS || total_bytes + bytes > MAX_EFFECTIVE_BYTES {
+            refused_count += 1;
             continue;
         }
-        total += bytes;
+        total_bytes += bytes;
         accepted.push(ReportedLabel { key: key.into(), value: value.into(), source: truncate(source, MAX_SOURCE_BYTES).into() });
     }
-    (accepted, refused)
+    (accepted, refused_count)
 }
 
-/// Returns the beginning of a text, with at most this number of bytes.
-fn truncate(mut text: String, bytes: usize) -> String {
-    text.truncate(text.floor_char_boundary(bytes));
+/// Returns the beginning of a text, with at most `max_bytes` bytes. The text is cut between two characters.
+fn truncate(mut text: String, max_bytes: usize) -> String {
+    text.truncate(text.floor_char_boundary(max_bytes));
     text
 }
 
 /// Returns the valid traits up to the maximum, standard traits before custom ones. Also returns the refused traits: the
-/// unknown ones, and the number over the maximum.
-fn accepted_traits(names: &[String], known: &TraitNames) -> (TraitSet, RefusedTraits) {
+/// names that are not traits (some of them and their number), and the number of valid traits over the maximum.
+fn accepted_traits(names: &[String], site_traits: &TraitNames) -> (TraitSet, RefusedTraits) {
     let mut valid: BTreeSet<(bool, Trait)> = BTreeSet::new();
     let mut unknown: BTreeSet<&str> = BTreeSet::new();
     for name in names {
-        match known.parse(name) {
+        match site_traits.parse(name) {
             Ok(name) => drop(valid.insert((name.is_custom(), name))),
             Err(_) => drop(unknown.insert(name)),
         }
@@ -213,8 +215,8 @@ mod tests {
         assert_eq!(record.tasks.len(), 4096);
         assert_eq!(record.acknowledged, 4100);
         assert_eq!(record.left_out, 0, "all of the newest task set are kept");
-        let gone: Vec<_> = (2..=6).filter(|n| !record.tasks.contains_key(&format!("old{n}"))).collect();
-        assert_eq!(gone, [2, 3, 4]);
+        let dropped: Vec<_> = (2..=6).filter(|n| !record.tasks.contains_key(&format!("old{n}"))).collect();
+        assert_eq!(dropped, [2, 3, 4]);
         assert!((4098..=4100).all(|n| record.tasks.contains_key(&format!("new{n}"))));
     }
 
@@ -223,8 +225,8 @@ mod tests {
         let mut record = ResultsRecord::default();
         add_results(&mut record, Timestamp(0), (1..=4099).map(|n| result(n, 1, format!("t{n}"))).collect());
         add_results(&mut record, Timestamp(0), vec![result(4100, 1, "x".repeat(1025))]);
-        let long = TaskResult { message: "m".repeat(1025), ..result(4101, 1, "t9".into()) };
-        add_results(&mut record, Timestamp(0), vec![long]);
+        let long_result = TaskResult { message: "m".repeat(1025), ..result(4101, 1, "t9".into()) };
+        add_results(&mut record, Timestamp(0), vec![long_result]);
         let left_out = |results, texts| DroppedReportCounts { results, texts, ..DroppedReportCounts::default() };
         assert_eq!(record.dropped_counts(), left_out(4, 1), "three beyond 4096, and one of a task that no release has");
         add_results(&mut record, Timestamp(0), vec![result(4102, 1, "t9".into())]);
@@ -236,14 +238,18 @@ mod tests {
     #[test]
     fn s39_add_results_drops_texts_and_keeps_outcomes_when_full() {
         let mut record = ResultsRecord::default();
-        let said = |n: u64| TaskResult { diff: "d".repeat(16384), ..result(n, 1, format!("t{n}")) };
-        add_results(&mut record, Timestamp(0), (1..=70).map(said).collect());
-        let kept: Vec<u64> =
-            record.tasks.values().filter(|one| !one.result.diff.is_empty()).map(|one| one.result.sequence).collect();
-        assert_eq!((record.tasks.len(), kept.len(), kept.iter().min()), (70, 64, Some(&7)), "a mebibyte, the newest");
+        let result_with_diff = |n: u64| TaskResult { diff: "d".repeat(16384), ..result(n, 1, format!("t{n}")) };
+        add_results(&mut record, Timestamp(0), (1..=70).map(result_with_diff).collect());
+        let sequences_with_diff: Vec<u64> =
+            record.tasks.values().filter(|entry| !entry.result.diff.is_empty()).map(|entry| entry.result.sequence).collect();
+        assert_eq!(
+            (record.tasks.len(), sequences_with_diff.len(), sequences_with_diff.iter().min()),
+            (70, 64, Some(&7)),
+            "a mebibyte, the newest"
+        );
         assert_eq!(record.dropped_counts().texts, 6);
-        let long = TaskResult { message: "é".repeat(600), ..result(71, 1, "t71".into()) };
-        add_results(&mut record, Timestamp(0), vec![long, result(72, 1, "x".repeat(1025))]);
+        let long_result = TaskResult { message: "é".repeat(600), ..result(71, 1, "t71".into()) };
+        add_results(&mut record, Timestamp(0), vec![long_result, result(72, 1, "x".repeat(1025))]);
         assert_eq!((record.acknowledged, record.tasks.len()), (72, 71), "no release has such a task");
         assert_eq!(record.tasks["t71"].result.message, "é".repeat(512));
     }
@@ -253,26 +259,26 @@ mod tests {
         let label = |bytes: usize| observed::ReportedLabel { value: "v".repeat(bytes), source: "s".repeat(600) };
         let labels = (0..20).map(|n| (format!("l{n:02}"), label(4096)));
         let labels = labels.chain([("long".to_owned(), label(4097)), ("k".repeat(318), label(1))]).collect();
-        let said = observed::Observation { labels, ..observed::Observation::default() };
-        let record = bounded_observation(Timestamp(0), PartDigest([0; 32]), said, &TraitNames::default());
+        let host_input = observed::Observation { labels, ..observed::Observation::default() };
+        let record = bounded_observation(Timestamp(0), PartDigest([0; 32]), host_input, &TraitNames::default());
         assert_eq!(record.observation.labels.len(), 15, "64 KiB together");
-        let many = (0..MAX_KEYS + 9).map(|n| (format!("l{n:03}"), label(1))).collect();
-        let said = observed::Observation { labels: many, ..observed::Observation::default() };
-        let surplus = bounded_observation(Timestamp(0), PartDigest([0; 32]), said, &TraitNames::default()).observation;
+        let many_labels = (0..MAX_KEYS + 9).map(|n| (format!("l{n:03}"), label(1))).collect();
+        let host_input = observed::Observation { labels: many_labels, ..observed::Observation::default() };
+        let surplus = bounded_observation(Timestamp(0), PartDigest([0; 32]), host_input, &TraitNames::default()).observation;
         assert_eq!(surplus.labels.iter().map(|label| &*label.key).next_back(), Some("l255"));
         assert_eq!(
             (surplus.labels.len(), surplus.not_taken),
             (256, DroppedInput { labels: 9, ..DroppedInput::default() }.into_option_box())
         );
-        let seven = DroppedInput { labels: 7, ..DroppedInput::default() };
-        assert_eq!(record.observation.not_taken, seven.into_option_box());
+        let seven_labels = DroppedInput { labels: 7, ..DroppedInput::default() };
+        assert_eq!(record.observation.not_taken, seven_labels.into_option_box());
         assert!(record.label_sources.values().all(|source| source.len() == 512));
 
-        let long = "r".repeat(2000);
-        let local = LocalState { paused: true, hold: Some((7, long.clone())), parked: Some(long.clone()) };
+        let long_text = "r".repeat(2000);
+        let local = LocalState { paused: true, hold: Some((7, long_text.clone())), parked: Some(long_text.clone()) };
         let facts = [("up".to_owned(), "1".to_owned()), ("a.".repeat(99_999), "1".to_owned())].into();
-        let said = Report { findings: vec![long.clone()], facts, local, ..Report::default() };
-        let ReportRecord { report, left_out, .. } = bounded_report(Timestamp(0), said);
+        let host_input = Report { findings: vec![long_text.clone()], facts, local, ..Report::default() };
+        let ReportRecord { report, left_out, .. } = bounded_report(Timestamp(0), host_input);
         let Report { findings, facts, local, .. } = report;
         assert_eq!(facts.len(), 1);
         assert_eq!(left_out, DroppedReportCounts { facts: 1, texts: 3, ..DroppedReportCounts::default() });

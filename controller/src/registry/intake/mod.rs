@@ -1,5 +1,5 @@
-//! Stores what hosts report. The records are not objects, and cause no audit events. Of an Observation, the last images
-//! are stored, each with its revision. Of everything else, only the last value is stored.
+//! Stores what hosts report. The records are not objects, and cause no audit events. The store retains the last images
+//! (versions) of an Observation, each with its revision, and only the last value of everything else.
 
 mod bounds;
 mod throttle;
@@ -30,27 +30,27 @@ use crate::records::reported::{LivenessRecord, ReportRecord, ResultsRecord, Sent
 use crate::records::{codec, key};
 use crate::store::{BoxFuture, ListQuery, Op, Precondition, Revision, StoreError, Transaction};
 
-/// The number of images of a node's Observation that are retained.
+/// Maximum number of stored images (versions) of a node's Observation.
 const MAX_OBSERVATION_IMAGES: usize = 10;
-/// Maximum number of attempts to write a record. An attempt fails if another write commits first.
+/// Maximum number of attempts to write a record. An attempt fails if another write to the record commits first.
 const MAX_COMMIT_ATTEMPTS: usize = 8;
 /// Maximum number of hosts whose confirmations are recorded in one commit.
 const MAX_CONFIRMED_PER_COMMIT: usize = 1000;
-/// Maximum length of a reason that was given on a host, in characters. The rest is cut.
+/// Maximum length of the reason for a pause, hold or park on a host, in characters. A longer reason is cut.
 const MAX_REASON_CHARS: usize = 256;
 
-/// The size of a results record is divided by this number before it counts against the node's rate. Most hosts report
-/// tasks one by one, and each time the whole record is written.
+/// The divisor for the size of a results record when it is charged to the node's rate. The whole record is written for
+/// each report. Most hosts report their tasks one by one, so the full size would count too often.
 const RECORD_COST_DIVISOR: u64 = 16;
 
-/// Stores what hosts report, and limits how often and how much.
+/// Stores what hosts report, and limits the rate and size of the reports.
 pub struct HostIntake {
     registry: Arc<Registry>,
     writer: Arc<IntakeWriter>,
     report_throttle: ReportThrottle<ReportRecord>,
     state_throttle: ReportThrottle<Option<ReportedState>>,
-    /// Limits the bytes of results of each node. A result over the limit is not lost: the host keeps each result until
-    /// the controller acknowledges it, and sends it again.
+    /// Limits the bytes of results of each node. A result over the limit is not lost: the host retains each result
+    /// until the controller acknowledges it, and sends it again.
     result_limiter: ByteRateLimiter<Uuid>,
     blobs: Arc<BlobStore>,
     /// The traits that are defined at this site.
@@ -64,8 +64,8 @@ struct IntakeWriter {
 }
 
 impl HostIntake {
-    /// Creates the intake over the registry's store and the stored blobs. Refused input is recorded in the status of
-    /// the node.
+    /// Creates the intake, which writes to the registry's store and serves the blobs. Refused input is recorded in the
+    /// status of the node (`desired`).
     pub fn new(registry: Arc<Registry>, blobs: Arc<BlobStore>, traits: TraitNames, desired: Arc<DesiredTable>) -> Self {
         let writer = Arc::new(IntakeWriter { registry: Arc::clone(&registry), desired });
         let deferred_writer = Arc::clone(&writer);
@@ -86,8 +86,8 @@ impl HostIntake {
         Self { registry, writer, report_throttle, state_throttle, result_limiter, blobs, traits }
     }
 
-    /// Stores an Observation as the node's current record and as a new image, and deletes the oldest images. Logs what
-    /// of it was not accepted.
+    /// Stores an Observation as the node's current record and as a new image, and deletes the oldest images. Logs which
+    /// parts were not accepted.
     async fn store_observation(
         &self,
         node: Uuid,
@@ -103,20 +103,20 @@ impl HostIntake {
             .require(Precondition::present(key::object(Kind::Node, node)))
             .put(key::node_entry(key::OBSERVATIONS, node), value.clone())
             .put_at_revision(images.clone(), value);
-        for old in self.surplus_images(&images).await? {
-            transaction.ops.push(Op::Delete { key: old });
+        for image_key in self.surplus_images(&images).await? {
+            transaction.ops.push(Op::Delete { key: image_key });
         }
         self.writer.commit(transaction).await.map_err(|error| commit_error(&error))?;
         Ok(acceptance)
     }
 
-    /// Logs, once per change, which traits of a host were not accepted. Returns [`Acceptance::Partial`] if it logs any,
-    /// and otherwise [`Acceptance::Whole`].
+    /// Logs which traits of a host were not accepted, if they differ from those of the last Observation. Returns
+    /// [`Acceptance::Partial`] if it logs any, and otherwise [`Acceptance::Whole`].
     fn log_refused_traits(&self, node: Uuid, new: &object::Observation) -> Acceptance {
         let model = self.registry.cache().model();
-        let before = model.observations.get(&node).and_then(|record| record.observation.not_taken.as_deref());
-        let refused = new.not_taken.as_deref().map(|left_out| &left_out.traits).filter(|one| **one != RefusedTraits::default());
-        match refused.filter(|refused| before.map(|before| &before.traits) != Some(*refused)) {
+        let old_input = model.observations.get(&node).and_then(|record| record.observation.not_taken.as_deref());
+        let traits = new.not_taken.as_deref().map(|input| &input.traits).filter(|traits| **traits != RefusedTraits::default());
+        match traits.filter(|traits| old_input.map(|old_input| &old_input.traits) != Some(*traits)) {
             None => Acceptance::Whole,
             Some(RefusedTraits { unknown, unknown_count, surplus }) => {
                 let name = model.node_name(node);
@@ -126,18 +126,19 @@ impl HostIntake {
         }
     }
 
-    /// Logs, once per change, how many facts and labels were not accepted.
-    fn log_dropped_input(&self, node: Uuid, new: &object::Observation) {
+    /// Logs the numbers of facts and labels that were not accepted, if they differ from those of the last Observation.
+    fn log_dropped_input(&self, node: Uuid, observation: &object::Observation) {
         let model = self.registry.cache().model();
-        let count = |new: &object::Observation| new.not_taken.as_ref().map_or((0, 0), |one| (one.facts, one.labels));
-        let before = model.observations.get(&node).map(|record| count(&record.observation)).unwrap_or_default();
-        let (facts, labels) = count(new);
-        if (facts, labels) != (0, 0) && (facts, labels) != before {
+        let count = |new: &object::Observation| new.not_taken.as_ref().map_or((0, 0), |input| (input.facts, input.labels));
+        let old_counts = model.observations.get(&node).map(|record| count(&record.observation)).unwrap_or_default();
+        let (facts, labels) = count(observation);
+        if (facts, labels) != (0, 0) && (facts, labels) != old_counts {
             log::warn!(node:% = node, name = model.node_name(node), facts, labels; "a host reports more facts or labels than are accepted");
         }
     }
 
-    /// Returns the keys of the oldest images, which are deleted when a new one is stored.
+    /// Returns the keys of the oldest images. They are deleted when a new image is stored, so that at most
+    /// [`MAX_OBSERVATION_IMAGES`] remain.
     async fn surplus_images(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, IntakeError> {
         let query = ListQuery::prefix(prefix.to_owned()).descending();
         let snapshot = self.registry.store().snapshot().await.map_err(|error| commit_error(&error))?;
@@ -151,18 +152,20 @@ impl Intake for HostIntake {
         self.writer.node_name(node)
     }
 
+    /// Returns what the store contains of a node's reports, and which state was last sent to the node.
     fn stored_reports(&self, node: Uuid) -> StoredReports {
         let model = self.registry.cache().model();
         StoredReports {
             acknowledged_sequence: model.results.get(&node).map_or(0, |results| results.acknowledged),
             observation: model.observations.get(&node).map(|observation| observation.digest),
-            is_silent: model.silence.get(&node).is_some_and(|seen| seen.lost),
-            sent_revision: model.sent_records.get(&node).map(|sent| sent.sent_revision()).or(model.sent_recorded_since),
-            sent_parts: model.sent_records.get(&node).and_then(|sent| sent.parts),
-            is_unconfirmed: model.sent_records.get(&node).is_some_and(|sent| sent.unconfirmed),
+            is_silent: model.silence.get(&node).is_some_and(|liveness| liveness.lost),
+            sent_revision: model.sent_records.get(&node).map(|record| record.sent_revision()).or(model.sent_recorded_since),
+            sent_parts: model.sent_records.get(&node).and_then(|record| record.parts),
+            is_unconfirmed: model.sent_records.get(&node).is_some_and(|record| record.unconfirmed),
         }
     }
 
+    /// Stores an Observation, and records in the node's status whether this succeeded.
     fn store_observation(
         &self,
         node: Uuid,
@@ -174,47 +177,54 @@ impl Intake for HostIntake {
         })
     }
 
+    /// Stores results of tasks. Returns the highest sequence number that was sent or stored, so that the host need not
+    /// send those results again. Fails if the node stored too many bytes of results in a short time.
     fn store_results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
         Box::pin(async move {
             if self.result_limiter.wait_time(&node, Instant::now()).is_some() {
                 return self.writer.record_part(node, ReportPart::Results, Err(IntakeError::TooFast));
             }
             let now = self.registry.now();
-            let last = results.iter().map(|result| result.sequence).max().unwrap_or(0);
+            let last_sequence = results.iter().map(|result| result.sequence).max().unwrap_or(0);
             let text_bytes: usize = results.iter().map(bounds::text_bytes).sum();
-            let before = self.registry.cache().model().dropped_counts(node);
-            let written = self
+            let old_counts = self.registry.cache().model().dropped_counts(node);
+            let written_bytes = self
                 .writer
-                .update_record(key::RESULTS, node, |present: Option<ResultsRecord>| {
-                    let mut record = present.unwrap_or_default();
-                    let before = record.acknowledged;
+                .update_record(key::RESULTS, node, |stored: Option<ResultsRecord>| {
+                    let mut record = stored.unwrap_or_default();
+                    let old_sequence = record.acknowledged;
                     bounds::add_results(&mut record, now, results.clone());
-                    (record.acknowledged > before).then_some(record)
+                    (record.acknowledged > old_sequence).then_some(record)
                 })
                 .await;
-            let written = self.writer.record_part(node, ReportPart::Results, written)?;
-            self.writer.log_dropped_report(node, before);
-            self.result_limiter.spend(node, text_bytes as u64 + written / RECORD_COST_DIVISOR, Instant::now());
-            Ok(last.max(self.stored_reports(node).acknowledged_sequence))
+            let written_bytes = self.writer.record_part(node, ReportPart::Results, written_bytes)?;
+            self.writer.log_dropped_report(node, old_counts);
+            self.result_limiter.spend(node, text_bytes as u64 + written_bytes / RECORD_COST_DIVISOR, Instant::now());
+            Ok(last_sequence.max(self.stored_reports(node).acknowledged_sequence))
         })
     }
 
+    /// Stores a Report now, or lets the throttle store it later. Also defers the Report if the store accepts no writes
+    /// at present.
     fn store_report(&self, node: Uuid, report: Report) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = bounds::bounded_report(self.registry.now(), report);
         Box::pin(async move {
             let Admission::Now(record) = self.report_throttle.admit(node, record) else { return Ok(()) };
-            let written = self.writer.store_report(node, record.clone()).await;
-            if matches!(written, Err(IntakeError::Unavailable)) {
+            let result = self.writer.store_report(node, record.clone()).await;
+            if matches!(result, Err(IntakeError::Unavailable)) {
                 self.report_throttle.defer(node, record);
             }
-            written
+            result
         })
     }
 
+    /// Stores pause, hold and park as set on a host, now or later by the throttle. Writes nothing if they are already
+    /// stored.
     fn store_state(&self, node: Uuid, agent: AgentState) -> BoxFuture<'_, Result<(), IntakeError>> {
         let state = reported_state(agent.local_state);
         Box::pin(async move {
-            // After a start of the controller, each host reports a state that is already stored.
+            // After a start of the controller, each host reports its state again, though it is already stored. This
+            // must not use up the limit.
             if self.state_throttle.is_idle(node) && self.writer.is_stored_state(node, state.as_ref()) {
                 return self.writer.record_part(node, ReportPart::Local, Ok(()));
             }
@@ -223,6 +233,7 @@ impl Intake for HostIntake {
         })
     }
 
+    /// Stores that a node became silent or checked in again. Writes nothing if the stored record already has this.
     fn store_liveness(&self, node: Uuid, change: LivenessChange) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = match change {
             LivenessChange::Connected { since_s } => {
@@ -234,27 +245,31 @@ impl Intake for HostIntake {
         };
         Box::pin(async move {
             self.writer
-                .update_record(key::LIVENESS, node, |present: Option<LivenessRecord>| {
-                    (present.is_none_or(|present| present.lost != record.lost)).then_some(record)
+                .update_record(key::LIVENESS, node, |stored: Option<LivenessRecord>| {
+                    (stored.is_none_or(|stored| stored.lost != record.lost)).then_some(record)
                 })
                 .await
                 .map(drop)
         })
     }
 
+    /// Records which desired state is sent to a node's host, before it is sent. The host has not confirmed the state
+    /// yet.
     fn store_sent(&self, node: Uuid, sent: HeldRevision, parts: SentParts) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = SentRecord { epoch: sent.epoch, revision: sent.revision, parts: Some(parts), unconfirmed: true };
         let mut transaction = Transaction::new()
             .require(Precondition::present(key::object(Kind::Node, node)))
             .put(key::node_entry(key::SENT_STATES, node), codec::encode(&record));
         if self.registry.cache().model().sent_recorded_since.is_none() {
-            // An older version wrote no such records. No host has a later revision from it than this.
+            // Older versions of the controller stored no such records, and sent no later revision than the present one.
+            // This revision therefore is the bound for all nodes that have no record yet.
             let since = HeldRevision { epoch: sent.epoch, revision: self.head_revision() };
             transaction = transaction.put(key::SENT_SINCE, codec::encode(&since));
         }
         Box::pin(async move { self.writer.commit(transaction).await.map(drop).map_err(|error| commit_error(&error)) })
     }
 
+    /// Records that hosts confirmed the desired states that were sent to them, in batches.
     fn store_confirmations(&self, confirmed: Vec<ConfirmedState>) -> BoxFuture<'_, Result<(), IntakeError>> {
         Box::pin(async move {
             for batch in confirmed.chunks(MAX_CONFIRMED_PER_COMMIT) {
@@ -274,129 +289,134 @@ impl Intake for HostIntake {
 }
 
 impl IntakeWriter {
-    /// Records the result for a part of a host's report in the node's status, and returns it.
+    /// Records the result for a part of a host's report in the node's status, and returns the result unchanged.
     fn record_part<T>(&self, node: Uuid, part: ReportPart, result: Result<T, IntakeError>) -> Result<T, IntakeError> {
         self.desired.status().record_report(node, part, &result);
         result
     }
 
-    /// Changes one record of a node, and returns the number of bytes written. If `change` returns `None`, nothing is
-    /// written.
+    /// Changes one record of a node, and returns the number of bytes written. `change` gets the stored record and
+    /// returns the new one, or `None` to write nothing. The change is repeated if another write changes the record
+    /// first.
     async fn update_record<T, F>(&self, prefix: &str, node: Uuid, change: F) -> Result<u64, IntakeError>
     where
         T: DeserializeOwned + Serialize,
         F: Fn(Option<T>) -> Option<T>,
     {
-        let at = key::node_entry(prefix, node);
+        let record_key = key::node_entry(prefix, node);
         for _ in 0..MAX_COMMIT_ATTEMPTS {
-            let (present, written) = self.read_record::<T>(&at).await?;
-            let Some(next) = change(present) else { return Ok(0) };
+            let (stored, stored_revision) = self.read_record::<T>(&record_key).await?;
+            let Some(next) = change(stored) else { return Ok(0) };
             let value = codec::encode(&next);
             let bytes = value.len() as u64;
             let transaction = Transaction::new()
                 .require(Precondition::present(key::object(Kind::Node, node)))
-                .require(Precondition::unchanged_since(at.clone(), written))
-                .put(at.clone(), value);
+                .require(Precondition::unchanged_since(record_key.clone(), stored_revision))
+                .put(record_key.clone(), value);
             match self.commit(transaction).await {
-                // The first precondition is the node itself, the second is the record.
+                // Precondition 0 is that the node exists. If only the record has changed (precondition 1), the loop
+                // tries again.
                 Err(StoreError::PreconditionFailed(unmet)) if unmet.index > 0 => {}
-                committed => return committed.map(|_| bytes).map_err(|error| commit_error(&error)),
+                result => return result.map(|_| bytes).map_err(|error| commit_error(&error)),
             }
         }
         Err(IntakeError::Unavailable)
     }
 
-    async fn read_record<T: DeserializeOwned>(&self, at: &str) -> Result<(Option<T>, Option<Revision>), IntakeError> {
+    /// Returns the record at a key and its revision, or `None` for each if there is no entry.
+    async fn read_record<T: DeserializeOwned>(&self, record_key: &str) -> Result<(Option<T>, Option<Revision>), IntakeError> {
         let snapshot = self.registry.store().snapshot().await.map_err(|error| commit_error(&error))?;
-        let Some(entry) = snapshot.get(at.as_bytes()).await.map_err(|error| read_error(&error))? else {
+        let Some(entry) = snapshot.get(record_key.as_bytes()).await.map_err(|error| read_error(&error))? else {
             return Ok((None, None));
         };
-        // An unreadable record is replaced: it holds only the host's last value, and this is the next one.
+        // An unreadable record counts as missing and is replaced. It holds only the host's last value, and the caller
+        // has a newer one.
         Ok((codec::decode(&entry.value).ok(), Some(entry.mod_revision)))
     }
 
-    /// Records that hosts have confirmed a desired state, if it is the one recorded as sent last.
+    /// Records that hosts have confirmed a desired state. Skips a host if the confirmed state is not the one that was
+    /// sent last. Fails if a record changes during the write, and the caller tries again later.
     async fn record_confirmed(&self, confirmed: &[ConfirmedState]) -> Result<(), IntakeError> {
         let mut transaction = Transaction::new();
         for ConfirmedState { node, sent_revision, parts } in confirmed {
-            let at = key::node_entry(key::SENT_STATES, *node);
-            let (present, written) = self.read_record::<SentRecord>(&at).await?;
-            let is_recorded = |record: &SentRecord| record.sent_revision() == *sent_revision && record.parts == Some(*parts);
-            let Some(record) = present.filter(is_recorded).filter(|record| record.unconfirmed) else { continue };
+            let record_key = key::node_entry(key::SENT_STATES, *node);
+            let (stored, revision) = self.read_record::<SentRecord>(&record_key).await?;
+            let is_last_sent = |record: &SentRecord| record.sent_revision() == *sent_revision && record.parts == Some(*parts);
+            let Some(record) = stored.filter(is_last_sent).filter(|record| record.unconfirmed) else { continue };
             let value = codec::encode(&SentRecord { unconfirmed: false, ..record });
-            transaction = transaction.require(Precondition::unchanged_since(at.clone(), written)).put(at, value);
+            transaction = transaction.require(Precondition::unchanged_since(record_key.clone(), revision)).put(record_key, value);
         }
         if transaction.ops.is_empty() {
             return Ok(());
         }
         match self.registry.store().commit(transaction).await {
-            // A host was sent another state in the meantime, or its node is gone. The confirmations are tried again.
+            // Another state was sent to a host, or its node was deleted. The caller tries these confirmations again.
             Err(StoreError::PreconditionFailed(_)) => Err(IntakeError::Unavailable),
-            // No caller waits until the cache has it.
-            committed => committed.map(drop).map_err(|error| commit_error(&error)),
+            // Nobody reads the confirmations from the cache at once, so this does not wait for the cache.
+            result => result.map(drop).map_err(|error| commit_error(&error)),
         }
     }
 
-    /// Commits a transaction, and waits until the cache has it.
+    /// Commits a transaction, and waits until the cache contains it. Returns the revision of the commit.
     async fn commit(&self, transaction: Transaction) -> Result<Revision, StoreError> {
         let revision = self.registry.store().commit(transaction).await?;
         self.registry.cache().wait_for(revision).await;
         Ok(revision)
     }
 
-    /// Returns whether this state is the one that is stored for a host.
+    /// Returns whether this state (pause, hold and park) is the one that is stored for a host.
     fn is_stored_state(&self, node: Uuid, state: Option<&ReportedState>) -> bool {
-        self.registry.cache().model().reported_states.get(&node).map(|known| &**known) == state
+        self.registry.cache().model().reported_states.get(&node).map(|stored| &**stored) == state
     }
 
-    /// Stores which of pause, hold and park are in force on a host, or deletes the record if none is. They are stored
-    /// so that their effect is the same after a restart, and so that they have a revision like all other inputs of a
-    /// desired state.
+    /// Stores which of pause, hold and park are in force on a host, or deletes the record if none is. Stored states
+    /// have the same effect after a restart. They also have a revision, as all other inputs of a desired state have.
     async fn store_reported_state(&self, node: Uuid, state: Option<ReportedState>) -> Result<(), IntakeError> {
         if self.is_stored_state(node, state.as_ref()) {
             return self.record_part(node, ReportPart::Local, Ok(()));
         }
-        let at = key::node_entry(key::REPORTED_STATES, node);
+        let record_key = key::node_entry(key::REPORTED_STATES, node);
         let transaction = Transaction::new().require(Precondition::present(key::object(Kind::Node, node)));
         let transaction = match &state {
-            Some(state) => transaction.put(at, codec::encode(state)),
-            None => transaction.delete(at),
+            Some(state) => transaction.put(record_key, codec::encode(state)),
+            None => transaction.delete(record_key),
         };
-        let written = self.commit(transaction).await.map_err(|error| commit_error(&error));
-        self.record_part(node, ReportPart::Local, written)?;
+        let result = self.commit(transaction).await.map_err(|error| commit_error(&error));
+        self.record_part(node, ReportPart::Local, result)?;
         let ReportedState { paused, hold, parked } = state.unwrap_or_default();
         log::info!(node:% = node, name = self.node_name(node), change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
         Ok(())
     }
 
-    /// Stores a node's last Report, unless it is equal to the stored one.
+    /// Stores a node's last Report. Writes nothing if the stored Report differs only in facts that change often.
     async fn store_report(&self, node: Uuid, record: ReportRecord) -> Result<(), IntakeError> {
-        let change = |present: Option<ReportRecord>| {
-            let is_same = present.is_some_and(|present| {
-                present.left_out == record.left_out && is_equal_except_facts(&present.report, &record.report)
+        let change = |stored: Option<ReportRecord>| {
+            let is_equal = stored.is_some_and(|stored| {
+                stored.left_out == record.left_out && is_equal_except_facts(&stored.report, &record.report)
             });
-            (!is_same).then(|| record.clone())
+            (!is_equal).then(|| record.clone())
         };
-        let before = self.registry.cache().model().dropped_counts(node);
-        let written = self.update_record(key::REPORTS, node, change).await.map(drop);
-        self.record_part(node, ReportPart::Report, written)?;
-        self.log_dropped_report(node, before);
+        let old_counts = self.registry.cache().model().dropped_counts(node);
+        let result = self.update_record(key::REPORTS, node, change).await.map(drop);
+        self.record_part(node, ReportPart::Report, result)?;
+        self.log_dropped_report(node, old_counts);
         Ok(())
     }
 
-    /// Logs, once per change, how much of a host's reports, other than its Observation, was not stored.
-    fn log_dropped_report(&self, node: Uuid, before: DroppedReportCounts) {
-        let now = self.registry.cache().model().dropped_counts(node);
-        if now != before && !now.is_empty() {
-            let DroppedReportCounts { facts, results, texts } = now;
+    /// Logs the numbers of facts, results and texts of a host's reports that were not stored, if they have changed.
+    /// Dropped parts of an Observation are not included.
+    fn log_dropped_report(&self, node: Uuid, old_counts: DroppedReportCounts) {
+        let counts = self.registry.cache().model().dropped_counts(node);
+        if counts != old_counts && !counts.is_empty() {
+            let DroppedReportCounts { facts, results, texts } = counts;
             log::warn!(node:% = node, name = self.node_name(node), facts, results, texts; "a host reports more than is stored");
         }
     }
 
-    /// Returns whether a deferred write has ended: it succeeded, or can never succeed. A write that remains deferred is
-    /// logged once.
-    fn is_finished(&self, node: Uuid, part: ReportPart, written: Result<(), IntakeError>, is_retry: bool) -> bool {
-        let Err(error) = written else { return true };
+    /// Returns whether a deferred write is finished, because it succeeded or can never succeed. Otherwise the write is
+    /// tried again. Logs the error, but only once for a write that is tried again.
+    fn is_finished(&self, node: Uuid, part: ReportPart, result: Result<(), IntakeError>, is_retry: bool) -> bool {
+        let Err(error) = result else { return true };
         let is_deferred = matches!(error, IntakeError::Unavailable | IntakeError::TooFast);
         if !(is_deferred && is_retry) {
             log::warn!(node:% = node, name = self.node_name(node), kind = part.name(), error:% = error; "a host's report was not stored");
@@ -410,15 +430,15 @@ impl IntakeWriter {
     }
 }
 
-/// Compares Reports without the facts that change all the time, such as uptime and load. Such facts are written only
-/// together with another change. Facts about the agent itself are compared.
-fn is_equal_except_facts(one: &Report, other: &Report) -> bool {
-    (&one.agent_version, &one.findings, one.progress, &one.local)
-        == (&other.agent_version, &other.findings, other.progress, &other.local)
-        && agent_facts(one).eq(agent_facts(other))
+/// Returns whether two Reports are equal, apart from facts that change all the time, such as uptime and load. Such
+/// facts are written only together with another change. Facts about the agent itself are compared.
+fn is_equal_except_facts(first: &Report, second: &Report) -> bool {
+    (&first.agent_version, &first.findings, first.progress, &first.local)
+        == (&second.agent_version, &second.findings, second.progress, &second.local)
+        && agent_facts(first).eq(agent_facts(second))
 }
 
-/// Returns the pause, hold and park on a host in their stored form, or `None` if there are none. Long reasons are cut.
+/// Returns the pause, hold and park on a host in their stored form, or `None` if none is set. Long reasons are cut.
 fn reported_state(local: LocalState) -> Option<ReportedState> {
     let LocalState { paused, hold, parked } = local;
     let cut = |text: String| text.chars().take(MAX_REASON_CHARS).collect::<String>().into();
@@ -426,8 +446,8 @@ fn reported_state(local: LocalState) -> Option<ReportedState> {
     (state != ReportedState::default()).then_some(state)
 }
 
-/// Returns the reason why a record of a node could not be read. A damaged record remains damaged, so it is not tried
-/// again. Only this node is affected.
+/// Returns the intake error for a failed read of a node's record. A damaged record remains damaged, so the error then
+/// is [`IntakeError::Refused`] and the host does not try again. Only this node is affected.
 fn read_error(error: &StoreError) -> IntakeError {
     match error {
         StoreError::Corrupt { what } => IntakeError::Refused(format!(
@@ -445,7 +465,8 @@ fn read_error(error: &StoreError) -> IntakeError {
     }
 }
 
-/// Returns the intake error for a failed commit. A failed precondition means that the node does not exist.
+/// Returns the intake error for a failed commit. A failed precondition means that the node does not exist. If the store
+/// refuses the commit, a retry would fail too. All other errors can end, so the host tries again.
 fn commit_error(error: &StoreError) -> IntakeError {
     match error {
         StoreError::PreconditionFailed(_) => IntakeError::NoSuchNode,
@@ -476,7 +497,7 @@ mod tests {
     use crate::store::faulty::FaultyStore;
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Store};
 
-    /// A damaged record of one node used to cause only a warning in the journal, and endless retries.
+    /// Without this rule, a damaged record of one node caused only a warning in the journal and endless retries.
     #[tokio::test]
     async fn x01_intake_refuses_only_node_with_damaged_record() {
         let directory = tempfile::tempdir().unwrap();
@@ -485,23 +506,23 @@ mod tests {
         let faulty = Arc::new(FaultyStore::new(Arc::new(inner)));
         let store: Arc<dyn Store> = Arc::clone(&faulty) as _;
         let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
-        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
-        tokio::spawn(async move { following.follow(followed.as_ref()).await });
+        let (followed_cache, followed_store) = (Arc::clone(&cache), Arc::clone(&store));
+        tokio::spawn(async move { followed_cache.follow(followed_store.as_ref()).await });
         let registry = Arc::new(Registry::new(store, cache, Arc::new(FixedClock(1_000_000))));
         let nodes = [1, 2, 3].map(Uuid::from_u128);
         let caller = Caller::controller("a test");
-        let made = registry.write(&caller, |context| {
+        let created = registry.write(&caller, |context| {
             let mut work = PendingWrite::new(context);
             for (n, node) in nodes.iter().enumerate() {
                 work.create(*node, Some(NodeName::new(&format!("n{n}")).unwrap()), NodeSpec::default())?;
             }
             work.finish(StoredAnswer::empty(200))
         });
-        made.await.unwrap();
+        created.await.unwrap();
         let desired = crate::desired::tests::table();
         let blobs = Arc::new(BlobStore::new(directory.path()));
         let intake = HostIntake::new(registry, blobs, TraitNames::default(), Arc::clone(&desired));
-        let said = |node| desired.status().refused_reports().get(node);
+        let refused_reports = |node| desired.status().refused_reports().get(node);
 
         faulty.damage_key(Some(key::node_entry(key::REPORTS, nodes[0])));
         let reason = match intake.store_report(nodes[0], Report::default()).await {
@@ -509,40 +530,40 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(reason.starts_with("the stored record is damaged (planned by the test)"), "{reason}");
-        assert_eq!(said(nodes[0]), BTreeMap::from([(ReportPart::Report, reason)]), "it is a finding of the node");
+        assert_eq!(refused_reports(nodes[0]), BTreeMap::from([(ReportPart::Report, reason)]), "it is a finding of the node");
         intake.store_report(nodes[1], Report::default()).await.expect("another node is unharmed");
 
         faulty.damage_key(None);
         faulty.set_unreadable(true);
         let failed = intake.store_report(nodes[2], Report::default()).await;
         assert!(matches!(failed, Err(IntakeError::Unavailable)), "a store that fails as a whole is tried again: {failed:?}");
-        assert_eq!((said(nodes[1]), said(nodes[2])), (BTreeMap::new(), BTreeMap::new()));
-        let waiting = |node| desired.status().waiting_reports().get(node);
+        assert_eq!((refused_reports(nodes[1]), refused_reports(nodes[2])), (BTreeMap::new(), BTreeMap::new()));
+        let waiting_reports = |node| desired.status().waiting_reports().get(node);
         let reason = "the store takes no writes".to_owned();
-        assert_eq!(waiting(nodes[2]), BTreeMap::from([(ReportPart::Report, reason)]), "and it is told that this waits");
+        assert_eq!(waiting_reports(nodes[2]), BTreeMap::from([(ReportPart::Report, reason)]), "and it is told that this waits");
         assert!(matches!(intake.store_results(nodes[1], vec![]).await, Err(IntakeError::Unavailable)));
-        assert_eq!(waiting(nodes[1]).len(), 1);
+        assert_eq!(waiting_reports(nodes[1]).len(), 1);
         faulty.set_unreadable(false);
         intake.store_results(nodes[1], vec![]).await.expect("the store can be read again");
-        assert_eq!((waiting(nodes[0]), waiting(nodes[1])), (BTreeMap::new(), BTreeMap::new()), "it is kept now");
+        assert_eq!((waiting_reports(nodes[0]), waiting_reports(nodes[1])), (BTreeMap::new(), BTreeMap::new()), "it is kept now");
     }
 
     #[test]
     fn y06_is_equal_except_facts_compares_remaining_fields() {
-        let said = Report::default();
+        let report = Report::default();
         let local = LocalState { paused: true, ..LocalState::default() };
         for other in [
-            Report { agent_version: "1.2.3".to_owned(), ..said.clone() },
-            Report { findings: vec!["a finding".to_owned()], ..said.clone() },
-            Report { progress: Progress::Waiting, ..said.clone() },
-            Report { local, ..said.clone() },
-            Report { facts: [("agent.stuck".to_owned(), "\"full\"".to_owned())].into(), ..said.clone() },
+            Report { agent_version: "1.2.3".to_owned(), ..report.clone() },
+            Report { findings: vec!["a finding".to_owned()], ..report.clone() },
+            Report { progress: Progress::Waiting, ..report.clone() },
+            Report { local, ..report.clone() },
+            Report { facts: [("agent.stuck".to_owned(), "\"full\"".to_owned())].into(), ..report.clone() },
         ] {
-            assert!(!is_equal_except_facts(&said, &other), "{other:?}");
+            assert!(!is_equal_except_facts(&report, &other), "{other:?}");
         }
         let facts = [("load".to_owned(), "0.5".to_owned())].into();
-        assert!(is_equal_except_facts(&said, &Report { facts, ..said.clone() }));
+        assert!(is_equal_except_facts(&report, &Report { facts, ..report.clone() }));
         let facts = [("agent.stuck".to_owned(), "\"the disk is full\"".to_owned())].into();
-        assert!(!is_equal_except_facts(&said, &Report { facts, ..said.clone() }), "y06: what keeps an agent is news");
+        assert!(!is_equal_except_facts(&report, &Report { facts, ..report.clone() }), "y06: what keeps an agent is news");
     }
 }

@@ -1,9 +1,9 @@
-//! Records refusals after authentication in the audit.
+//! Records refusals in the audit: requests that are refused after the client was authenticated.
 //!
-//! A refusal is only queued here, which costs one map lookup. A separate task writes the entry through the store's
-//! shared commits, so no response waits for the entry and none fails with it. For each principal and reason, ten
-//! entries are written per minute. Further refusals are counted, and the next entry has the count, or an entry at the
-//! end of the minute. Entries are retained for 90 days if `audit_keep` retains the audit for as long.
+//! This module only queues an entry for a refusal, which costs one map lookup. A separate task writes the entry through
+//! the store's shared commits. So no response waits for the entry or fails with it. Ten entries are written per minute
+//! for each principal and reason. Further refusals are counted. The next entry contains this count, or an entry at the
+//! end of the minute does. Entries are retained for 90 days if `audit_keep` retains the audit for as long.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,31 +28,32 @@ use crate::store::{ExpiredEntry, KeyRange, ListQuery, Store, StoreError, Transac
 /// Maximum number of entries per minute for one principal and reason.
 const MAX_ENTRIES_PER_MINUTE: u32 = 10;
 const MINUTE: Duration = Duration::from_mins(1);
-/// Maximum number of entries that wait to be written. Further ones are only counted.
+/// Maximum number of entries that wait to be written. Refusals over this number are only counted.
 const MAX_QUEUED_ENTRIES: usize = 1024;
-/// Maximum number of entries that are written at once.
+/// Maximum number of entries that are written at the same time.
 const MAX_ENTRIES_PER_COMMIT: usize = 64;
-/// Maximum number of pairs of principal and reason that are counted separately in one minute. Further ones are counted
-/// under [`OTHERS`].
+/// Maximum number of pairs of principal and reason that are counted separately in one minute. Further principals are
+/// counted together under the name [`OTHERS`].
 const MAX_TALLIES: usize = 10_000;
-/// The name for principals that are not counted separately.
+/// The name under which the principals are counted that have no separate count.
 const OTHERS: &str = "others";
-/// The time for which entries are retained, in milliseconds.
+/// Retention time of entries, in milliseconds.
 const RETENTION_MS: u64 = 90 * 24 * 3600 * 1000;
-/// Maximum number and size of the audit entries that one sweep for old refusals reads. There is one sweep a minute.
+/// Maximum number of audit entries that one sweep for old refusals reads. There is one sweep per minute.
 const PAGE_ENTRIES: usize = 1000;
+/// Maximum size of these entries, in bytes.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// Counts refusals, and sends those that get an entry to the writer.
+/// Counts refusals, and queues the entries to be written.
 struct RefusalRecorder {
     tallies: Arc<RefusalTallies>,
     queue: mpsc::Sender<RefusalRecord>,
     clock: Arc<dyn Clock>,
-    /// The number of refusals whose entry was dropped because the queue was full.
+    /// Number of refusals whose entry was dropped because the queue was full.
     lost_count: AtomicU64,
 }
 
-/// The number of refusals by principal and reason.
+/// The counts of refusals by principal and reason.
 #[derive(Default)]
 struct RefusalTallies(Mutex<HashMap<TallyKey, RefusalTally>>);
 
@@ -60,87 +61,88 @@ struct RefusalTallies(Mutex<HashMap<TallyKey, RefusalTally>>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct TallyKey {
     principal: String,
-    whose: PrincipalRef,
+    principal_ref: PrincipalRef,
     reason: &'static str,
 }
 
 impl TallyKey {
-    /// Returns the entry for a refusal at this time and from this address. `unsaid` is the number of further refusals
-    /// that the entry counts.
-    fn to_record(&self, (at, from): (Timestamp, SocketAddr), other_address: Option<SocketAddr>, unsaid: u64) -> RefusalRecord {
+    /// Returns the audit entry for a refusal at this time and from this address. `more_count` is the number of
+    /// further refusals that the entry covers.
+    fn to_record(&self, (time, address): (Timestamp, SocketAddr), other: Option<SocketAddr>, more_count: u64) -> RefusalRecord {
         RefusalRecord {
-            at,
+            at: time,
             principal: self.principal.clone(),
-            whose: Some(self.whose),
-            address: from.to_string(),
-            other_address: other_address.map(|other| other.to_string()),
+            whose: Some(self.principal_ref),
+            address: address.to_string(),
+            other_address: other.map(|address| address.to_string()),
             refused: self.reason.to_owned(),
-            unsaid,
+            unsaid: more_count,
         }
     }
 }
 
+/// The counts of one principal and reason.
 #[derive(Clone, Debug)]
 struct RefusalTally {
     minute_began: Instant,
     recorded_count: u32,
-    /// The number of refusals without an entry.
+    /// Number of refusals without an entry.
     unrecorded_count: u64,
-    /// The time and the address of the last refusal without an entry.
+    /// The time and the address of the last refusal that has no entry.
     last_unrecorded: Option<(Timestamp, SocketAddr)>,
 }
 
-/// The entries that wait to be written.
+/// The task that writes the queued entries.
 pub struct RefusalWriter {
     entries: mpsc::Receiver<RefusalRecord>,
     tallies: Arc<RefusalTallies>,
     clock: Arc<WatchedClock>,
 }
 
-/// Records all refusals from now on. The returned writer writes their entries. `holder` returns the principal that
-/// lists a certificate.
+/// Records all refusals from now on, and returns the writer for their entries. `find_principal` finds the principal
+/// that lists a certificate.
 pub fn channel(
     rejected: &RejectionCounter,
     clock: Arc<WatchedClock>,
-    holder: impl Fn(&Identity) -> Option<Uuid> + Send + Sync + 'static,
+    find_principal: impl Fn(&Identity) -> Option<Uuid> + Send + Sync + 'static,
 ) -> RefusalWriter {
     let (queue, entries) = mpsc::channel(MAX_QUEUED_ENTRIES);
     let tallies = Arc::new(RefusalTallies::default());
     let time_source = Arc::clone(&clock) as Arc<dyn Clock>;
     let recorder = RefusalRecorder { tallies: Arc::clone(&tallies), queue, clock: time_source, lost_count: AtomicU64::new(0) };
-    rejected.set_observer(Box::new(move |refused: &RefusedPeer<'_>| {
-        let uuid = refused.uuid.or_else(|| refused.identity.and_then(&holder));
-        recorder.record(refused, uuid.into(), Instant::now());
+    rejected.set_observer(Box::new(move |peer: &RefusedPeer<'_>| {
+        let uuid = peer.uuid.or_else(|| peer.identity.and_then(&find_principal));
+        recorder.record(peer, uuid.into(), Instant::now());
     }));
     RefusalWriter { entries, tallies, clock }
 }
 
 impl RefusalRecorder {
-    /// Counts a refusal, and queues an entry for it if its principal and reason may have another one in this minute. If
-    /// the queue is full, the refusal is only counted.
-    fn record(&self, refused: &RefusedPeer<'_>, whose: PrincipalRef, now: Instant) {
-        let RefusedPeer { reason, principal_name, from, other_address, .. } = *refused;
-        let event = (Timestamp(self.clock.unix_seconds().saturating_mul(1000)), from);
-        let key = TallyKey { principal: principal_name.to_owned(), whose, reason };
-        let Some((key, unsaid)) = self.tallies.add(key, event, now) else { return };
-        if self.queue.try_send(key.to_record(event, other_address, unsaid)).is_ok() {
+    /// Counts a refusal. Queues an entry for the refusal, unless the principal and reason already have all entries of
+    /// this minute. If the queue is full, the refusal is only counted.
+    fn record(&self, peer: &RefusedPeer<'_>, principal_ref: PrincipalRef, now: Instant) {
+        let RefusedPeer { reason, principal_name, address, other_address, .. } = *peer;
+        let event = (Timestamp(self.clock.unix_seconds().saturating_mul(1000)), address);
+        let key = TallyKey { principal: principal_name.to_owned(), principal_ref, reason };
+        let Some((key, further_count)) = self.tallies.add(key, event, now) else { return };
+        if self.queue.try_send(key.to_record(event, other_address, further_count)).is_ok() {
             return;
         }
-        self.tallies.restore(key, unsaid, event, now);
-        let lost = self.lost_count.fetch_add(1, Ordering::Relaxed);
-        if lost.is_multiple_of(1000) {
-            log::warn!(late = lost + 1; "refusals arrive faster than they can be written to the audit, and are only counted");
+        self.tallies.restore(key, further_count, event, now);
+        let lost_before = self.lost_count.fetch_add(1, Ordering::Relaxed);
+        if lost_before.is_multiple_of(1000) {
+            log::warn!(late = lost_before + 1; "refusals arrive faster than they can be written to the audit, and are only counted");
         }
     }
 }
 
 impl RefusalTallies {
-    /// Counts a refusal. If it gets an entry, returns the key to record it under, and the number of earlier refusals
-    /// without an entry.
+    /// Counts a refusal. Returns `None` if the refusal gets no entry. Otherwise returns the key for the entry, and the
+    /// number of earlier refusals that had no entry.
     fn add(&self, mut key: TallyKey, event: (Timestamp, SocketAddr), now: Instant) -> Option<(TallyKey, u64)> {
         let mut tallies = self.lock();
         if tallies.len() >= MAX_TALLIES && !tallies.contains_key(&key) {
-            key = TallyKey { principal: OTHERS.to_owned(), whose: PrincipalRef::Nobody, ..key };
+            key = TallyKey { principal: OTHERS.to_owned(), principal_ref: PrincipalRef::Nobody, ..key };
         }
         let tally = tallies.entry(key.clone()).or_insert_with(|| RefusalTally::new(now));
         if now.duration_since(tally.minute_began) >= MINUTE {
@@ -154,28 +156,28 @@ impl RefusalTallies {
         Some((key, std::mem::take(&mut tally.unrecorded_count)))
     }
 
-    /// Counts the refusals of an entry again if the full queue rejected the entry: the refusal itself, and the `unsaid`
-    /// further ones.
-    fn restore(&self, key: TallyKey, unsaid: u64, event: (Timestamp, SocketAddr), now: Instant) {
+    /// Counts the refusals of an entry again after the full queue rejected the entry: the refusal itself, and the
+    /// `further_count` other refusals that the entry covers.
+    fn restore(&self, key: TallyKey, further_count: u64, event: (Timestamp, SocketAddr), now: Instant) {
         let mut tallies = self.lock();
         let tally = tallies.entry(key).or_insert_with(|| RefusalTally::new(now));
-        tally.add_unrecorded(unsaid.saturating_add(1), event);
+        tally.add_unrecorded(further_count.saturating_add(1), event);
     }
 
-    /// Returns an entry for each key with unrecorded refusals from a minute that is over. The entry describes the last
-    /// of these refusals and has the number of the others. Then removes all keys whose minute is over.
-    fn take_due(&self, now: Instant) -> Vec<RefusalRecord> {
-        let mut due = Vec::new();
+    /// Returns an entry for each key that has refusals without an entry from a finished minute. The entry describes the
+    /// last of these refusals and contains the number of the others. Also removes all keys whose minute is over.
+    fn end_minutes(&self, now: Instant) -> Vec<RefusalRecord> {
+        let mut records = Vec::new();
         self.lock().retain(|key, tally| {
             if now.duration_since(tally.minute_began) < MINUTE {
                 return true;
             }
-            if let Some(last) = tally.last_unrecorded.take().filter(|_| tally.unrecorded_count > 0) {
-                due.push(key.to_record(last, None, tally.unrecorded_count - 1));
+            if let Some(last_refusal) = tally.last_unrecorded.take().filter(|_| tally.unrecorded_count > 0) {
+                records.push(key.to_record(last_refusal, None, tally.unrecorded_count - 1));
             }
             false
         });
-        due
+        records
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TallyKey, RefusalTally>> {
@@ -188,6 +190,7 @@ impl RefusalTally {
         Self { minute_began: now, recorded_count: 0, unrecorded_count: 0, last_unrecorded: None }
     }
 
+    /// Counts refusals without an entry. `event` is the time and address of the last of them.
     fn add_unrecorded(&mut self, count: u64, event: (Timestamp, SocketAddr)) {
         self.unrecorded_count = self.unrecorded_count.saturating_add(count);
         self.last_unrecorded = Some(event);
@@ -195,9 +198,9 @@ impl RefusalTally {
 }
 
 impl RefusalWriter {
-    /// Writes entries for as long as it is polled: queued entries in one shared commit, and each minute the counts of
-    /// refusals without an entry. An entry that the store rejects is only logged. Also drops entries whose retention
-    /// has ended, unless the clock is suspect.
+    /// Writes entries for as long as it is polled. It writes queued entries together, and each minute the counts of
+    /// refusals without an entry. An entry that the store rejects is only logged. Each minute it also drops entries
+    /// whose retention time has ended, unless the clock is suspect.
     pub async fn run(mut self, store: Arc<dyn Store>) {
         let mut batch = Vec::with_capacity(MAX_ENTRIES_PER_COMMIT);
         let mut ticks = interval(MINUTE);
@@ -214,9 +217,9 @@ impl RefusalWriter {
                 }
                 _ = ticks.tick() => {
                     record_clock_jump(&self.clock, store.as_ref()).await;
-                    let mut due = self.tallies.take_due(Instant::now()).into_iter().peekable();
-                    while due.peek().is_some() {
-                        write_all(&store, due.by_ref().take(MAX_ENTRIES_PER_COMMIT)).await;
+                    let mut records = self.tallies.end_minutes(Instant::now()).into_iter().peekable();
+                    while records.peek().is_some() {
+                        write_all(&store, records.by_ref().take(MAX_ENTRIES_PER_COMMIT)).await;
                     }
                     if let Some(now) = self.clock.trusted_now()
                         && let Err(error) = position.drop_expired(store.as_ref(), &self.clock, now).await
@@ -229,8 +232,8 @@ impl RefusalWriter {
     }
 }
 
-/// Records a clock jump before entries are written. Otherwise entries of a suspect clock would make it look right at
-/// the next start.
+/// Records a clock jump before entries are written. Without the record, entries with the time of a suspect clock would
+/// make this time seem right at the next start.
 async fn record_clock_jump(clock: &WatchedClock, store: &dyn Store) {
     if let Err(error) = clock.record_jump(store).await {
         log::warn!(error:err = error; "the state of the clock could not be stored");
@@ -239,44 +242,45 @@ async fn record_clock_jump(clock: &WatchedClock, store: &dyn Store) {
 
 /// Writes entries concurrently, so that the store can commit them together. Logs each entry that the store rejects.
 async fn write_all(store: &Arc<dyn Store>, entries: impl Iterator<Item = RefusalRecord>) {
-    let mut writing = JoinSet::new();
+    let mut commits = JoinSet::new();
     for refusal in entries {
         let store = Arc::clone(store);
-        writing.spawn(async move {
+        commits.spawn(async move {
             let entry = codec::encode(&AuditRecord::Refusal(refusal));
             store.commit(Transaction::new().put_at_revision(key::AUDIT, entry)).await
         });
     }
-    while let Some(written) = writing.join_next().await {
-        if let Ok(Err(error)) = written {
+    while let Some(result) = commits.join_next().await {
+        if let Ok(Err(error)) = result {
             log::warn!(error:err = error; "a refusal could not be written to the audit");
         }
     }
 }
 
-/// The part of the audit that was not yet searched for old refusals. The audit is ordered by time, and its entries of
-/// commits remain. So a sweep continues where the last one ended.
+/// The part of the audit that was not yet searched for old refusals. The audit is ordered by time. A sweep continues
+/// where the last sweep ended, so it does not read again the entries of commits, which remain in the audit.
 struct SweepPosition(KeyRange);
 
 impl SweepPosition {
-    /// Drops expired refusals among the next entries, and returns their number.
+    /// Drops refusals whose retention time has ended among the next entries, and returns their number. Stops at the
+    /// first entry that is not old enough.
     async fn drop_expired(&mut self, store: &dyn Store, clock: &WatchedClock, now: Timestamp) -> Result<usize, StoreError> {
         let query = ListQuery::range(self.0.clone()).with_limit(PAGE_ENTRIES).with_max_bytes(PAGE_BYTES);
         let page = store.snapshot().await?.list(&query).await?;
         let mut expired = Vec::new();
         let mut last_scanned = None;
         for entry in page.entries {
-            let at = match codec::decode(&entry.value) {
+            let time_and_kind = match codec::decode(&entry.value) {
                 Ok(AuditRecord::Refusal(refusal)) => Some((refusal.at, true)),
                 Ok(AuditRecord::Commit(event)) => Some((event.at, false)),
                 Err(_) => None,
             };
-            let age_start = |at| clock.age_start(at, entry.mod_revision).0;
-            if at.is_some_and(|(at, _)| age_start(at).saturating_add(RETENTION_MS) > now.0) {
+            let age_start = |time| clock.age_start(time, entry.mod_revision).0;
+            if time_and_kind.is_some_and(|(time, _)| age_start(time).saturating_add(RETENTION_MS) > now.0) {
                 break;
             }
             last_scanned = Some(entry.key.clone());
-            if at.is_some_and(|(_, is_refusal)| is_refusal) {
+            if time_and_kind.is_some_and(|(_, is_refusal)| is_refusal) {
                 expired.push(ExpiredEntry { entry, ops: Vec::new() });
             }
         }

@@ -1,10 +1,10 @@
-//! Drops history images, audit entries and request records whose retention has ended. The rules are in core. While the
-//! clock is suspect nothing is dropped, even if too much is stored. The clock is checked again for each object and
-//! page.
+//! Drops history images (old versions of objects), audit entries and request records whose retention time has ended.
+//! The rules are in core. Nothing is dropped while the clock is suspect, even if too much is stored. The clock is
+//! checked again for each object and page.
 //!
-//! The store knows the size of each class. So nothing is read while all classes are within their limits, except for the
-//! sweep by age once an hour. A sweep reads page by page, and deletes in commits of its own, which watchers may skip.
-//! The store's file does not shrink: the free space in it is reused.
+//! The store knows the size of each class of entries. So nothing is read while all classes are within their limits,
+//! except for the sweep by age once an hour. A sweep reads one page at a time, and deletes entries in separate commits.
+//! Watchers may skip these commits. The store's file does not shrink, but the free space in the file is reused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,18 +23,19 @@ use crate::records::request::{MAX_REQUESTS_BYTES, REQUEST_RETENTION_MS};
 use crate::records::{codec, key};
 use crate::store::{Entry, KeyRange, ListQuery, Op, Revision, Snapshot, Store, StoreError, Transaction, sweep};
 
-/// The interval between sweeps of everything by age.
+/// Interval between sweeps that drop entries of all classes by age.
 const FULL_SWEEP_INTERVAL: Duration = Duration::from_hours(1);
-/// Maximum size of the entries that are read at once, in bytes.
+/// Maximum size of the entries that are read at the same time, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
-/// Maximum number and size of the entries that one commit drops.
+/// Maximum number of entries that one commit drops.
 const MAX_ENTRIES_PER_COMMIT: usize = 500;
+/// Maximum size of the entries that one commit drops, in bytes.
 const MAX_BYTES_PER_COMMIT: u64 = 4 << 20;
-/// Maximum size of the oldest images that one sweep looks for, in bytes. The sweep holds each of these images in
-/// memory.
+/// Maximum total size of the oldest images that one sweep collects, in bytes. The sweep holds a record of each such
+/// image in memory.
 const MAX_CANDIDATE_BYTES: u64 = 256 << 20;
 
-/// How much is retained, as configured.
+/// The configured limits of what is retained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionLimits {
     /// The limits for the history of objects.
@@ -43,7 +44,7 @@ pub struct RetentionLimits {
     pub audit: AuditRetention,
 }
 
-/// A class of entries that is retained by age and size.
+/// A class of entries that is limited by age and total size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RetentionClass {
     History,
@@ -51,29 +52,31 @@ enum RetentionClass {
     Requests,
 }
 
-/// Drops entries that exceed the retention limits.
+/// Drops entries that exceed the retention limits. Remembers the results of earlier sweeps, so that unnecessary sweeps
+/// are skipped.
 #[derive(Debug)]
 pub struct RetentionSweeper {
     limits: RetentionLimits,
-    /// The time of the last full sweep.
+    /// The time of the last sweep of all classes, or `None` before the first.
     swept_at: Option<Instant>,
-    /// The size of each class after its last sweep, in bytes.
+    /// The size of each class after its last sweep, in bytes. If the size has hardly grown since, another sweep would
+    /// find nothing to drop.
     remaining_bytes: BTreeMap<RetentionClass, u64>,
 }
 
-/// The total of what a sweep dropped.
+/// The number and size of the entries that a sweep dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DroppedTotals {
-    /// The number of dropped entries.
+    /// Number of dropped entries.
     pub entries: u64,
-    /// The size of the dropped entries, in bytes.
+    /// Size of the dropped entries, in bytes.
     pub bytes: u64,
 }
 
 impl RetentionClass {
     const ALL: [Self; 3] = [Self::History, Self::Audit, Self::Requests];
 
-    /// Returns the name in the journal.
+    /// Returns the name of the class in the journal.
     const fn name(self) -> &'static str {
         match self {
             Self::History => "history",
@@ -82,7 +85,7 @@ impl RetentionClass {
         }
     }
 
-    /// Returns the prefix of the keys.
+    /// Returns the prefix of the keys of this class in the store.
     const fn prefix(self) -> &'static str {
         match self {
             Self::History => key::HISTORY,
@@ -91,6 +94,7 @@ impl RetentionClass {
         }
     }
 
+    /// Returns the limits of this class on age and total size.
     const fn limit(self, limits: &RetentionLimits) -> RetentionLimit {
         match self {
             Self::History => limits.history.limit(),
@@ -106,8 +110,9 @@ impl RetentionSweeper {
         Self { limits, swept_at: None, remaining_bytes: BTreeMap::new() }
     }
 
-    /// Drops entries whose retention has ended: of all classes once an hour, otherwise of those that are too large.
-    /// Drops nothing while the clock is suspect. A call that finds nothing due is cheap.
+    /// Drops entries whose retention time has ended, and the oldest entries of classes that are too large. All classes
+    /// are swept once an hour. Between these sweeps, only classes that are too large are swept. Drops nothing while the
+    /// clock is suspect. A call is cheap if no sweep is due.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -145,42 +150,43 @@ impl RetentionSweeper {
 }
 
 impl Registry {
-    /// Returns the size of a class in bytes, or 0 until it is known.
+    /// Returns the total size of the entries of a class in bytes, or 0 while the size is not known.
     fn stored_bytes(&self, class: RetentionClass) -> u64 {
         self.store.stats().prefix_bytes(class.prefix()).unwrap_or_default()
     }
 
-    /// Drops history images whose retention has ended. If the rest is still too large, sweeps again and drops the
-    /// oldest images that may be dropped.
+    /// Drops history images whose retention time has ended. If the remaining images are still too large together,
+    /// sweeps again and drops the oldest images that may be dropped.
     ///
     /// # Errors
     /// Fails if the store fails.
     pub async fn sweep_history(&self, policy: &HistoryRetention) -> Result<DroppedTotals, StoreError> {
-        let bound = policy.limit();
+        let limit = policy.limit();
         let mut total = DroppedTotals::default();
         let mut cutoff = 0;
         loop {
-            let mut oldest =
-                OldestFinder::new(bound.excess_bytes(self.stored_bytes(RetentionClass::History)).min(MAX_CANDIDATE_BYTES));
-            let dropped = self.walk_history(policy, cutoff, &mut oldest).await?;
+            let mut oldest_images =
+                OldestFinder::new(limit.excess_bytes(self.stored_bytes(RetentionClass::History)).min(MAX_CANDIDATE_BYTES));
+            let dropped = self.walk_history(policy, cutoff, &mut oldest_images).await?;
             total.add(dropped);
-            // The images dropped by age may be sufficient.
-            cutoff = oldest.cutoff_revision(bound.excess_bytes(self.stored_bytes(RetentionClass::History)));
+            // The sweep may have dropped enough images by age, so the excess is computed again.
+            cutoff = oldest_images.cutoff_revision(limit.excess_bytes(self.stored_bytes(RetentionClass::History)));
             if cutoff == 0 {
                 return Ok(total);
             }
         }
     }
 
-    /// Sweeps the history once, object by object. `cutoff` is the revision up to which images are dropped because of
-    /// the size limit, or 0. `oldest` collects the images that may be dropped next.
+    /// Sweeps the history once, object by object. Drops images by age, and images that were replaced up to the revision
+    /// `cutoff` (0 for none) by size. `oldest_images` collects the images that a next sweep may drop because of the
+    /// size.
     async fn walk_history(
         &self,
         policy: &HistoryRetention,
         cutoff: u64,
-        oldest: &mut OldestFinder,
+        oldest_images: &mut OldestFinder,
     ) -> Result<DroppedTotals, StoreError> {
-        let mut drops = DropBatch::new(self.store.as_ref());
+        let mut batch = DropBatch::new(self.store.as_ref());
         let (mut object, mut images): (Vec<u8>, Vec<HistoryImage>) = (Vec::new(), Vec::new());
         let mut range = KeyRange::prefix(key::HISTORY);
         loop {
@@ -189,7 +195,7 @@ impl Registry {
             for entry in &page.entries {
                 let Some((next_object, revision)) = key::read_image(&entry.key) else { continue };
                 if *next_object != *object {
-                    self.drop_images(policy, cutoff, (&object[..], &images[..]), oldest, &mut drops).await?;
+                    self.drop_images(policy, cutoff, (&object[..], &images[..]), oldest_images, &mut batch).await?;
                     next_object.clone_into(&mut object);
                     images.clear();
                 }
@@ -200,96 +206,101 @@ impl Registry {
             range = range.after(&last.key);
             tokio::task::yield_now().await;
         }
-        self.drop_images(policy, cutoff, (&object[..], &images[..]), oldest, &mut drops).await?;
-        drops.finish().await
+        self.drop_images(policy, cutoff, (&object[..], &images[..]), oldest_images, &mut batch).await?;
+        batch.finish().await
     }
 
-    /// Returns the image in an entry of the history. `before` is the previous image of the object.
+    /// Returns the image in an entry of the history: its revision, time and size. `previous` is the object's image
+    /// before this one.
     async fn read_image(
         &self,
         snapshot: &dyn Snapshot,
         entry: &Entry,
         revision: u64,
-        before: Option<&HistoryImage>,
+        previous: Option<&HistoryImage>,
     ) -> Result<HistoryImage, StoreError> {
         let age_start = |at| self.clock.age_start(at, Revision::new(revision)).0;
         let (at_ms, is_deletion) = match codec::decode::<Option<ImageTime>>(&entry.value) {
             Ok(Some(time)) => (age_start(time.updated_at()), false),
             Ok(None) => {
-                // The time of a deletion is only in the audit, which may be retained for a shorter time.
+                // The time of a deletion is only in the audit, which may be retained for a shorter time. Then the time
+                // of the previous image is used.
                 let event = snapshot.get(&key::audit(Revision::new(revision))).await?;
                 let at = event.and_then(|event| codec::decode::<AuditTime>(&event.value).ok()).map(|time| age_start(time.at));
-                (at.or(before.map(|before| before.at_ms)).unwrap_or_default(), true)
+                (at.or(previous.map(|previous| previous.at_ms)).unwrap_or_default(), true)
             }
-            // An unreadable image has no known time. It must not make the one before it count as old.
+            // An unreadable image has no known time. With a low time, the previous image would appear to be replaced
+            // long ago.
             Err(_) => (u64::MAX, false),
         };
         Ok(HistoryImage { revision, at_ms, bytes: entry.size_bytes() as u64, is_deletion })
     }
 
-    /// Drops those images of one object whose retention has ended, and adds the others that may be dropped to `oldest`.
+    /// Drops the images of one object whose retention time has ended. Adds the other images that may be dropped to
+    /// `oldest_images`.
     async fn drop_images(
         &self,
         policy: &HistoryRetention,
         cutoff: u64,
         (object, images): (&[u8], &[HistoryImage]),
-        oldest: &mut OldestFinder,
-        drops: &mut DropBatch<'_>,
+        oldest_images: &mut OldestFinder,
+        batch: &mut DropBatch<'_>,
     ) -> Result<(), StoreError> {
         let Some(now) = self.clock.trusted_now() else { return Ok(()) };
         let decisions = policy.decide(images, now.0, cutoff);
         for (image, decision) in images.iter().zip(decisions) {
             match decision {
-                ImageDecision::Delete => drops.push(key::image(object, image.revision).into(), image.bytes).await?,
-                ImageDecision::MayDelete { over_since } => oldest.add(over_since, image.bytes),
+                ImageDecision::Delete => batch.push(key::image(object, image.revision).into(), image.bytes).await?,
+                ImageDecision::MayDelete { over_since } => oldest_images.add(over_since, image.bytes),
                 ImageDecision::Keep => {}
             }
         }
         Ok(())
     }
 
-    /// Drops audit entries whose retention has ended. They are ordered by time, so the sweep ends at a page of which
-    /// nothing is dropped.
+    /// Drops audit entries whose retention time has ended, and the oldest entries if the audit is too large. Entries
+    /// are ordered by time, so the sweep ends at the first page without an entry to drop.
     ///
     /// # Errors
     /// Fails if the store fails.
     pub async fn sweep_audit(&self, policy: &AuditRetention) -> Result<DroppedTotals, StoreError> {
-        let bound = policy.limit();
-        let mut excess = bound.excess_bytes(self.stored_bytes(RetentionClass::Audit));
-        let mut drops = DropBatch::new(self.store.as_ref());
+        let limit = policy.limit();
+        let mut excess_bytes = limit.excess_bytes(self.stored_bytes(RetentionClass::Audit));
+        let mut batch = DropBatch::new(self.store.as_ref());
         let mut range = KeyRange::prefix(key::AUDIT);
         loop {
-            let Some(now) = self.clock.trusted_now() else { return drops.finish().await };
+            let Some(now) = self.clock.trusted_now() else { return batch.finish().await };
             let page = self.store.snapshot().await?.list(&ListQuery::range(range.clone()).with_max_bytes(PAGE_BYTES)).await?;
             let mut is_done = true;
             for entry in &page.entries {
-                // An unreadable entry has no known time. It is dropped only if the audit is too large.
+                // The time of an unreadable entry is not known. Such an entry is dropped only if the audit is too
+                // large.
                 let is_old = codec::decode::<AuditTime>(&entry.value).is_ok_and(|time| {
                     let Timestamp(at) = self.clock.age_start(time.at, entry.mod_revision);
-                    bound.is_expired(at, now.0)
+                    limit.is_expired(at, now.0)
                 });
-                if is_old || excess > 0 {
+                if is_old || excess_bytes > 0 {
                     let bytes = entry.size_bytes() as u64;
-                    (excess, is_done) = (excess.saturating_sub(bytes), false);
-                    drops.push(entry.key.clone(), bytes).await?;
+                    (excess_bytes, is_done) = (excess_bytes.saturating_sub(bytes), false);
+                    batch.push(entry.key.clone(), bytes).await?;
                 }
             }
             let Some(last) = page.entries.last().filter(|_| page.has_more && !is_done) else {
-                return drops.finish().await;
+                return batch.finish().await;
             };
             range = range.after(&last.key);
             tokio::task::yield_now().await;
         }
     }
 
-    /// Drops the oldest request records if all of them together are too large. [`Registry::prune_requests`] drops those
-    /// that are too old.
+    /// Drops the oldest request records if all records together are larger than `max_bytes`. The records of principals
+    /// that store too much are dropped first. [`Registry::prune_requests`] drops records that are too old.
     ///
     /// # Errors
     /// Fails if the store fails.
     pub async fn sweep_requests(&self, max_bytes: u64) -> Result<DroppedTotals, StoreError> {
-        let before = self.stored_bytes(RetentionClass::Requests);
-        if before <= max_bytes || self.clock.trusted_now().is_none() {
+        let old_bytes = self.stored_bytes(RetentionClass::Requests);
+        if old_bytes <= max_bytes || self.clock.trusted_now().is_none() {
             return Ok(DroppedTotals::default());
         }
         let mut records: BTreeMap<Bytes, Vec<(u64, u64)>> = BTreeMap::new();
@@ -307,17 +318,17 @@ impl Registry {
         let is_dropped =
             |entry: &Entry| cutoffs.get(&request_owner(entry)).is_some_and(|cutoff| entry.mod_revision.get() <= *cutoff);
         let entries = sweep(self.store.as_ref(), key::REQUESTS, |entry| Ok(is_dropped(entry))).await? as u64;
-        Ok(DroppedTotals { entries, bytes: before.saturating_sub(self.stored_bytes(RetentionClass::Requests)) })
+        Ok(DroppedTotals { entries, bytes: old_bytes.saturating_sub(self.stored_bytes(RetentionClass::Requests)) })
     }
 }
 
-/// Returns the owner of the request that a record belongs to, as in its key.
+/// Returns the requester part of a request record's key, or an empty value if the key is invalid.
 fn request_owner(entry: &Entry) -> Bytes {
     key::read_request(&entry.key).map_or_else(Bytes::new, |owner| entry.key.slice_ref(owner))
 }
 
-/// Entries to drop, in commits of a bounded size. Such entries are written only once, so none can have changed since it
-/// was read.
+/// A batch of entries to drop, in commits of a limited size. Such entries are written only once, so none can have
+/// changed since it was read.
 struct DropBatch<'a> {
     store: &'a dyn Store,
     pending: Transaction,
@@ -330,7 +341,7 @@ impl<'a> DropBatch<'a> {
         Self { store, pending: Transaction::new(), bytes: 0, totals: DroppedTotals::default() }
     }
 
-    /// Adds an entry to drop with the next commit.
+    /// Adds an entry to drop. Commits the batch if it has reached its maximum number or size.
     async fn push(&mut self, key: Bytes, bytes: u64) -> Result<(), StoreError> {
         self.pending.ops.push(Op::Delete { key });
         self.bytes += bytes;
@@ -341,12 +352,13 @@ impl<'a> DropBatch<'a> {
         }
     }
 
-    /// Drops the entries that are pending, and returns the total.
+    /// Drops the remaining entries of the batch, and returns the totals of all its commits.
     async fn finish(mut self) -> Result<DroppedTotals, StoreError> {
         self.commit().await?;
         Ok(self.totals)
     }
 
+    /// Drops the entries that were added since the last commit.
     async fn commit(&mut self) -> Result<(), StoreError> {
         let transaction = std::mem::take(&mut self.pending);
         let (entries, bytes) = (transaction.ops.len() as u64, std::mem::take(&mut self.bytes));
@@ -359,9 +371,9 @@ impl<'a> DropBatch<'a> {
 }
 
 impl DroppedTotals {
-    fn add(&mut self, more: Self) {
-        self.entries += more.entries;
-        self.bytes += more.bytes;
+    fn add(&mut self, other: Self) {
+        self.entries += other.entries;
+        self.bytes += other.bytes;
     }
 }
 

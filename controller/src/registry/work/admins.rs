@@ -1,6 +1,6 @@
-//! Effects of a write of principals on the fleet: the fleet keeps an admin, the join tokens of deleted principals end,
-//! and credentials change. Also records the clusters of the written objects in the audit, which decide who may read the
-//! entry.
+//! Effects of a write of principals on the fleet. The fleet must always have an admin. The join tokens of deleted
+//! principals end. Credentials can change. This module also records the clusters of the written objects in the audit,
+//! because they decide who may read the audit entry.
 
 use std::sync::Arc;
 
@@ -21,47 +21,48 @@ use crate::registry::rights;
 use crate::store::{Op, Precondition};
 
 impl PendingWrite<'_> {
-    /// Stores the first admin if there is no principal yet.
+    /// Creates the first admin, if the fleet has no principal yet.
     ///
     /// # Errors
-    /// As [`PendingWrite::create`].
-    pub fn store_first_admin(&mut self, first: &PrincipalSpec) -> Result<(), ApiError> {
+    /// Fails as [`PendingWrite::create`] does.
+    pub fn store_first_admin(&mut self, admin: &PrincipalSpec) -> Result<(), ApiError> {
         if self.context.full_model.principals.is_empty() && self.model.principals.is_empty() {
-            self.create(Uuid::now_v7(), PrincipalSpec::parse_name(FIRST_ADMIN)?, first.clone())?;
+            self.create(Uuid::now_v7(), PrincipalSpec::parse_name(FIRST_ADMIN)?, admin.clone())?;
         }
         Ok(())
     }
 
-    /// Changes the credentials of a principal. The principal itself may do this if its rights stay the same, and so may
-    /// each caller that may write the principal. The last argument records in the audit how a credential changed, and
-    /// which.
+    /// Changes the credentials of a principal. A caller may do this if it may write the principal. The principal itself
+    /// may also do this if its rights remain equal. `action` and `part` record in the audit which credential changed,
+    /// and how.
     ///
     /// # Errors
-    /// [`ErrorType::AuthForbidden`].
+    /// [`ErrorType::AuthForbidden`] if the caller may not change these credentials.
     pub fn update_credentials(
         &mut self,
-        before: &Arc<Principal>,
+        old_principal: &Arc<Principal>,
         spec: PrincipalSpec,
         (action, part): (PartAction, String),
     ) -> Result<(), ApiError> {
-        if spec == before.spec {
+        if spec == old_principal.spec {
             return Ok(());
         }
         let caller = self.context.caller.requester.principal(self.context.full_model);
-        let is_own = caller.is_some_and(|principal| principal.meta.uuid == before.meta.uuid);
-        if !is_own || rights(&spec) != rights(&before.spec) {
-            self.check_rights(before)?;
+        let is_own = caller.is_some_and(|principal| principal.meta.uuid == old_principal.meta.uuid);
+        if !is_own || rights(&spec) != rights(&old_principal.spec) {
+            self.check_rights(old_principal)?;
         }
-        let next = self.next_object(before, before.meta.name.clone(), spec);
-        self.replace(before, next)?;
+        let new_principal = self.next_object(old_principal, old_principal.meta.name.clone(), spec);
+        self.replace(old_principal, new_principal)?;
         self.draft.set_part(action, part);
         Ok(())
     }
 
-    /// Refuses a write after which no admin of the whole fleet has a certificate or token. If two writes each remove
-    /// one of the last two admins, one of them is decided again.
+    /// Refuses a write after which no admin of the whole fleet has a certificate or token. Two writes could each remove
+    /// one of the last two admins. Both write the same mark, so only one of them is committed, and the other is decided
+    /// again.
     ///
-    /// Credentials of the last admin can be revoked all the same. If they are stolen, there is no time to create
+    /// Revoking the last admin's credentials is nevertheless allowed. If they are stolen, there is no time to create
     /// another admin first, and root can still use the local socket.
     pub(super) fn check_admins(&mut self) -> Result<(), ApiError> {
         let is_admin = |model: &Model, uuid| {
@@ -83,22 +84,23 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Ends the join tokens of a principal that was deleted or may no longer create such tokens.
+    /// Deletes the join tokens that a written principal has created and may no longer create, because the principal was
+    /// deleted or its rights changed.
     pub(super) fn end_join_tokens(&mut self) {
         let full_model = self.context.full_model;
         for uuid in self.written_principals() {
-            let Some(before) = full_model.principals.get(uuid) else { continue };
-            let after = self.model.principals.get(uuid).map(|principal| rights(&principal.spec));
-            if after == Some(rights(&before.spec)) {
+            let Some(old_principal) = full_model.principals.get(uuid) else { continue };
+            let new_rights = self.model.principals.get(uuid).map(|principal| rights(&principal.spec));
+            if new_rights == Some(rights(&old_principal.spec)) {
                 continue;
             }
-            let may_create = |scope| after.is_some_and(|rights| may_write(rights, Some(Endpoint::CreateToken), scope));
+            let may_create = |scope| new_rights.is_some_and(|rights| may_write(rights, Some(Endpoint::CreateToken), scope));
             self.require_mark(&key::maker_mark(uuid));
             let created = full_model.tokens.values().filter(|token| match token.record.maker {
                 Some(maker) => maker == uuid,
-                // An older record has only the name of the creator. All tokens of an earlier principal of this name
-                // ended with it, so the name is unambiguous.
-                None => token.record.created_by == before.meta.name.as_str(),
+                // An older record has only the name of the creator. The name is unambiguous, because the tokens of an
+                // earlier principal of this name were deleted with that principal.
+                None => token.record.created_by == old_principal.meta.name.as_str(),
             });
             for token in created.filter(|token| !may_create(full_model.token_scope(token.record.bound))) {
                 let entry_key = enrolled::token_key(&token.record.id);
@@ -108,22 +110,23 @@ impl PendingWrite<'_> {
         }
     }
 
+    /// Returns the uuids of the written principals.
     fn written_principals(&self) -> Vec<Uuid> {
         self.written_objects().filter(|(kind, _)| *kind == Kind::Principal).map(|(_, uuid)| uuid).collect()
     }
 
-    /// Records for the audit the clusters of each written object before and after the write, the cluster that it left,
-    /// and its previous name.
+    /// Records in the audit event for each written object: its clusters before and after the write, the cluster that it
+    /// left, and its old name if the name changed.
     pub(super) fn audit_clusters(&mut self) {
-        let (before, after) = (self.context.full_model, &self.model);
+        let (old, new) = (self.context.full_model, &self.model);
         for object in self.draft.audited_mut() {
-            let [old_cluster, new_cluster] = [before, after].map(|model| match model.access_scope(object.kind, object.uuid)? {
+            let [old_cluster, new_cluster] = [old, new].map(|model| match model.access_scope(object.kind, object.uuid)? {
                 AccessScope::Cluster(cluster) => Some(cluster),
                 AccessScope::Shared | AccessScope::Unplaced => None,
             });
             object.clusters = old_cluster.into_iter().chain(new_cluster).collect();
             object.left = old_cluster.filter(|_| old_cluster != new_cluster && object.action != Action::Deleted);
-            object.was = before.title(object.kind, object.uuid).filter(|was| *was != object.name);
+            object.was = old.title(object.kind, object.uuid).filter(|old_title| *old_title != object.name);
         }
     }
 }

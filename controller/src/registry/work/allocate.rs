@@ -1,4 +1,5 @@
-//! Assigns a node to an allocation and releases it, in the commit that creates or deletes the allocation.
+//! Assigns a node to an allocation in the commit that creates the allocation, and releases the node in the commit that
+//! deletes the allocation. As in Ironic, a node's instance is the uuid of the workload that uses the node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,26 +19,27 @@ use crate::registry::DecisionError;
 use crate::store::Op;
 
 impl PendingWrite<'_> {
-    /// Assigns the chosen node to a new allocation: the allocation becomes the instance of the node, and its traits are
-    /// those that the instance requires. Allocations of one resource class are created one after the other, so each
-    /// sees the nodes that are already assigned.
+    /// Assigns the chosen node to a new allocation. The uuid of the allocation becomes the instance of the node, and
+    /// the traits of the allocation become those that the instance requires. Allocations of one resource class write
+    /// the same mark, so they are created one after the other. Each of them sees the nodes that are already assigned.
     ///
     /// # Errors
-    /// As [`PendingWrite::update`].
+    /// Fails as [`PendingWrite::update`] does.
     pub fn assign_node(&mut self, allocation: &Allocation) -> Result<(), ApiError> {
         let mark = key::allocation_mark(&allocation.spec.resource_class);
         self.require_mark(&mark);
         self.draft.add_op(Op::Put { key: mark.into(), value: bytes::Bytes::new() });
-        let chosen = allocation.spec.chosen_node().and_then(|node| self.model.nodes.get(node.0)).cloned();
-        let Some(before) = chosen else { return Ok(()) };
-        self.require_unchanged_levels(&before);
-        let mut spec = before.spec.clone();
+        let chosen_node = allocation.spec.chosen_node().and_then(|node| self.model.nodes.get(node.0)).cloned();
+        let Some(node) = chosen_node else { return Ok(()) };
+        self.require_unchanged_levels(&node);
+        let mut spec = node.spec.clone();
         spec.extra.insert("instance_uuid".to_owned(), allocation.meta.uuid.to_string().into());
         spec.instance_info.insert("traits".to_owned(), json!(allocation.spec.traits));
-        self.update(&before, before.meta.name.clone(), spec).map(drop)
+        self.update(&node, node.meta.name.clone(), spec).map(drop)
     }
 
-    /// Requires that the levels above a node, and the inspection rules, are unchanged since the node was chosen.
+    /// Requires at the commit that the levels above a node, and the inspection rules, are unchanged. The choice of the
+    /// node depends on them.
     fn require_unchanged_levels(&mut self, node: &Node) {
         self.require_mark(key::RULES);
         let Some(group) = node.spec.nodegroup.and_then(|id| self.model.groups.get(id.0)) else { return };
@@ -50,57 +52,58 @@ impl PendingWrite<'_> {
         }
     }
 
-    /// Updates the mark of the inspection rules if a rule was written.
+    /// Writes the mark of the inspection rules if the write contains a rule.
     pub(super) fn mark_rules(&mut self) {
         if self.draft.audited().iter().any(|object| object.kind == Kind::InspectionRule) {
             self.draft.add_op(Op::Put { key: key::RULES.into(), value: bytes::Bytes::new() });
         }
     }
 
-    /// Deletes an allocation and releases its node. The traits that the instance required stay in the node, as in
+    /// Deletes an allocation and releases its node. The node retains the traits that the instance required, as in
     /// Ironic.
     ///
     /// # Errors
-    /// As [`PendingWrite::update`].
+    /// Fails as [`PendingWrite::update`] does.
     pub fn delete_allocation(&mut self, allocation: &Arc<Allocation>) -> Result<(), DecisionError> {
         self.delete(allocation)?;
-        let assigned = allocation.spec.chosen_node().and_then(|node| self.model.nodes.get(node.0)).cloned();
-        if let Some(before) = assigned.filter(|node| node.spec.instance() == Some(allocation.meta.uuid)) {
-            let mut spec: NodeSpec = before.spec.clone();
+        let assigned_node = allocation.spec.chosen_node().and_then(|node| self.model.nodes.get(node.0)).cloned();
+        if let Some(node) = assigned_node.filter(|node| node.spec.instance() == Some(allocation.meta.uuid)) {
+            let mut spec: NodeSpec = node.spec.clone();
             spec.extra.remove("instance_uuid");
-            self.update(&before, before.meta.name.clone(), spec)?;
+            self.update(&node, node.meta.name.clone(), spec)?;
         }
         Ok(())
     }
 
-    /// Fails if the node to delete belongs to an allocation.
+    /// Fails if the node to delete is assigned to an allocation.
     pub(super) fn check_not_allocated(&self, node: &Node) -> Result<(), ApiError> {
         let holder = self.model.node_allocation(node).map(|allocation| (Kind::Allocation, allocation.display_name()));
         check_unused(&self.model, node, holder.into_iter())
     }
 
-    /// Refuses a write that gives one instance to two nodes, or the instance of an allocation to another node. In
-    /// Ironic, instances are unique among nodes and allocations. Only gained instances are checked, because a store of
-    /// an older version may have an instance twice, and removing one of them repairs it.
+    /// Refuses a write that gives one instance to two nodes, or the instance of an allocation to a node other than the
+    /// allocation's. In Ironic, instances are unique among nodes and allocations. Only added instances are checked. A
+    /// store of an older version may contain an instance twice, and a write that removes one of the two must be
+    /// possible.
     pub(super) fn check_instances(&mut self) -> Result<(), ApiError> {
-        let mut changed = BTreeMap::<Uuid, Option<&AuditedObject>>::new();
+        let mut changed_instances = BTreeMap::<Uuid, Option<&AuditedObject>>::new();
         for object in self.draft.audited() {
-            let [before, after] =
+            let [old_instance, new_instance] =
                 [self.context.full_model, &self.model].map(|model| instance_of(model, object.kind, object.uuid));
-            if before != after {
-                before.map(|lost| changed.entry(lost).or_default());
-                after.map(|gained| changed.insert(gained, Some(object)));
+            if old_instance != new_instance {
+                old_instance.map(|removed_instance| changed_instances.entry(removed_instance).or_default());
+                new_instance.map(|added_instance| changed_instances.insert(added_instance, Some(object)));
             }
         }
-        // The mark of an instance lets only one of several concurrent writes of the instance commit.
+        // Concurrent writes of an instance write the same mark, so only one of them is committed.
         let mut marks = Vec::new();
-        for (instance, gained_by) in changed {
+        for (instance, new_object) in changed_instances {
             let (nodes, allocation) = (instance_nodes(&self.model, instance), self.model.allocations.get(instance));
-            gained_by.map_or(Ok(()), |object| check_instance_free(instance, object, &nodes, allocation))?;
+            new_object.map_or(Ok(()), |object| check_instance_free(instance, object, &nodes, allocation))?;
             marks.push((key::instance_mark(instance), allocation.is_some() || !nodes.is_empty()));
         }
-        for (mark, is_held) in marks {
-            if is_held {
+        for (mark, is_in_use) in marks {
+            if is_in_use {
                 self.draft.add_op(Op::Put { key: mark.clone().into(), value: bytes::Bytes::new() });
             } else if self.context.mark_revision(&mark).is_some() {
                 self.draft.add_op(Op::Delete { key: mark.clone().into() });
@@ -110,23 +113,23 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Refuses a write that moves a node into a group if the node lacks traits that its instance requires.
+    /// Refuses a write that moves a node into a group in which the node lacks traits that its instance requires.
     pub(super) fn check_group_moves(&mut self) -> Result<(), ApiError> {
         let written = self.written_objects().filter(|(kind, _)| *kind == Kind::Node);
         let nodes = written.filter_map(|(_, uuid)| self.model.nodes.get(uuid));
         let is_moved = |node: &&Arc<Node>| {
-            let before = self.context.full_model.nodes.get(node.meta.uuid).and_then(|before| before.spec.nodegroup);
-            node.spec.nodegroup.is_some() && node.spec.nodegroup != before
+            let old_group = self.context.full_model.nodes.get(node.meta.uuid).and_then(|old_node| old_node.spec.nodegroup);
+            node.spec.nodegroup.is_some() && node.spec.nodegroup != old_group
         };
         let moved: Vec<Arc<Node>> = nodes.filter(is_moved).cloned().collect();
         if !moved.is_empty() {
-            // Inspection rules may have given the nodes their traits.
+            // The nodes may have their traits from inspection rules, so the rules must be unchanged at the commit.
             self.require_mark(key::RULES);
         }
         for node in moved {
-            let checked = self.model.fleet.node_view(node.id()).map_or(Ok(()), |view| view.check_instance_traits());
-            checked.map_err(|lacks| {
-                ApiError::new(ErrorType::ObjectInvalid, format!("{lacks}; nothing was changed"))
+            let result = self.model.fleet.node_view(node.id()).map_or(Ok(()), |view| view.check_instance_traits());
+            result.map_err(|missing_traits| {
+                ApiError::new(ErrorType::ObjectInvalid, format!("{missing_traits}; nothing was changed"))
                     .field("nodegroup")
                     .extra("object", format!("node/{}", node.display_name()).into())
             })?;
@@ -135,8 +138,8 @@ impl PendingWrite<'_> {
     }
 }
 
-/// Fails if another object already has the instance. The message is Ironic's and does not name the other object, which
-/// the caller may not be allowed to see.
+/// Fails if another object already has the instance. The message is Ironic's. It does not name the other object,
+/// because the caller may not be allowed to see that object.
 fn check_instance_free(
     instance: Uuid,
     object: &AuditedObject,
@@ -151,17 +154,18 @@ fn check_instance_free(
     if is_unique {
         return Ok(());
     }
-    let (asks, field) = match object.kind {
+    let (object_text, field) = match object.kind {
         Kind::Node => (format!("this other node {}", object.name), "instance_uuid"),
         _ => (format!("allocation {}", object.name), "uuid"),
     };
     let is_on_other_node = nodes.iter().any(|node| node.0 != object.uuid);
-    let has = if is_on_other_node { "already associated with a node" } else { "the uuid of an allocation already" };
-    let message = format!("Instance {instance} is {has}, it cannot be associated with {asks}; nothing was changed");
+    let conflict = if is_on_other_node { "already associated with a node" } else { "the uuid of an allocation already" };
+    let message = format!("Instance {instance} is {conflict}, it cannot be associated with {object_text}; nothing was changed");
     Err(ApiError::new(ErrorType::ObjectExists, message).field(field))
 }
 
-/// Returns the instance of a node, or the uuid of an allocation, which is the instance of its node.
+/// Returns the instance of a node. For an allocation, returns its uuid, which is the instance of its node. Returns
+/// `None` for other kinds.
 fn instance_of(model: &Model, kind: Kind, uuid: Uuid) -> Option<Uuid> {
     match kind {
         Kind::Node => model.nodes.get(uuid)?.spec.instance(),

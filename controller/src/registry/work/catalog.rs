@@ -1,7 +1,8 @@
-//! Checks a write against the catalogue: it must allow the written values and requirements. Stores the resource types
-//! that the write names.
+//! Checks that the catalogue (the definitions of allowed keys and values) permits the values and requirements that a
+//! write changes. Stores the resource types that the write names.
 //!
-//! Only changes are checked, against the catalogue after the write. Values from before the write are left alone.
+//! Only changes are checked, against the catalogue after the write. Values that the write does not change are not
+//! checked.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,40 +20,40 @@ use crate::registry::names::group_path;
 use crate::store::Op;
 
 impl PendingWrite<'_> {
-    /// Checks the keys and requirements that the write changes.
+    /// Checks the keys and requirements that the write changes against the catalogue.
     ///
     /// # Errors
-    /// The first value or requirement that the catalogue does not allow.
+    /// Fails with the first value or requirement that the catalogue does not permit.
     pub(super) fn check_catalog(&self) -> Result<(), ApiError> {
-        for touched in self.draft.audited() {
-            let (kind, uuid) = (touched.kind, touched.uuid);
-            let (place, wrong) = match self.model.fleet.catalog().check_changed_keys(
+        for object in self.draft.audited() {
+            let (kind, uuid) = (object.kind, object.uuid);
+            let (usage_field, violation) = match self.model.fleet.catalog().check_changed_keys(
                 key_usage(self.context.full_model, kind, uuid).unwrap_or_default(),
                 key_usage(&self.model, kind, uuid).unwrap_or_default(),
             ) {
                 Ok(()) => continue,
-                Err(wrong) => wrong,
+                Err(violation) => violation,
             };
-            let in_map = |bound: KeyKind| format!("{}.{}", bound.body_field(), wrong.key);
-            let (error_type, field) = match place {
+            let map_field = |key_kind: KeyKind| format!("{}.{}", key_kind.body_field(), violation.key);
+            let (error_type, field) = match usage_field {
                 UsageField::Requirements => (ErrorType::RequirementInvalid, "requirements".to_owned()),
-                UsageField::Map(bound @ KeyKind::Label) => (ErrorType::LabelInvalid, in_map(bound)),
-                UsageField::Map(bound) => (ErrorType::FieldInvalid, in_map(bound)),
+                UsageField::Map(key_kind @ KeyKind::Label) => (ErrorType::LabelInvalid, map_field(key_kind)),
+                UsageField::Map(key_kind) => (ErrorType::FieldInvalid, map_field(key_kind)),
             };
-            let advice = format!("stemma explain {} {} shows the allowed values", wrong.kind.description(), wrong.key);
-            let path = group_path(&self.model, GroupId(uuid)).unwrap_or_else(|| touched.name.clone());
-            let refusal = ApiError::new(error_type, format!("{wrong}; nothing was changed"));
+            let advice = format!("stemma explain {} {} shows the allowed values", violation.kind.description(), violation.key);
+            let path = group_path(&self.model, GroupId(uuid)).unwrap_or_else(|| object.name.clone());
+            let refusal = ApiError::new(error_type, format!("{violation}; nothing was changed"));
             return Err(refusal.field(field).detail(advice).extra("object", format!("{}/{path}", kind.word()).into()));
         }
         Ok(())
     }
 
-    /// Stores the resource types that are named for the first time.
+    /// Stores the resource types that written namespaces name for the first time.
     pub(super) fn store_resource_types(&mut self) {
         let written = self.written_objects().filter(|(kind, _)| *kind == Kind::Namespace);
         let namespaces = written.filter_map(|(_, uuid)| self.model.namespaces.get(uuid).cloned());
-        let named: BTreeSet<String> = namespaces.flat_map(|namespace| associated_types(&namespace)).collect();
-        for name in named {
+        let type_names: BTreeSet<String> = namespaces.flat_map(|namespace| associated_types(&namespace)).collect();
+        for name in type_names {
             if self.model.resource_types.contains_key(&name) {
                 continue;
             }
@@ -63,11 +64,12 @@ impl PendingWrite<'_> {
     }
 }
 
+/// Returns the names of the resource types that a namespace is associated with.
 fn associated_types(namespace: &Namespace) -> Vec<String> {
     namespace.spec.resource_type_associations.iter().map(|association| association.name.clone()).collect()
 }
 
-/// Returns the keys that an object sets. The result is `None` if the object does not exist or its kind has no keys.
+/// Returns the keys that an object sets, or `None` if the object does not exist or its kind has no keys.
 fn key_usage(model: &Model, kind: Kind, uuid: Uuid) -> Option<KeyUsage<'_>> {
     match LevelId::new(kind, uuid) {
         Some(LevelId::Template(_)) => usage_in(&model.templates, uuid),
@@ -79,6 +81,7 @@ fn key_usage(model: &Model, kind: Kind, uuid: Uuid) -> Option<KeyUsage<'_>> {
     }
 }
 
+/// Returns the keys that an object of an index sets, or `None` if the object does not exist.
 fn usage_in<S: Resource + UsesKeys>(index: &ObjectIndex<S>, uuid: Uuid) -> Option<KeyUsage<'_>> {
     index.get(uuid).map(|object| object.spec.key_usage())
 }

@@ -1,5 +1,5 @@
-//! Finds the object in a write that caused a finding about another object. The author can then be shown a line of their
-//! own manifest.
+//! Finds the object in a write that caused a finding about another object. The author can then see the finding at a
+//! line of their own manifest.
 
 use std::collections::BTreeSet;
 
@@ -10,36 +10,41 @@ use super::PendingWrite;
 use crate::registry::names::group_path;
 
 impl PendingWrite<'_> {
-    /// Returns the key (`KIND/NAME`) of the written object that is the node itself or the nearest level above it.
+    /// Returns the key (`KIND/NAME`) of the written object that is the node itself or, if the node was not written, the
+    /// nearest written level above the node.
     pub fn cause_for_node(&self, node: NodeId) -> Option<String> {
         self.find_cause(self.model.fleet.cluster_of_node(node), Some(node))
     }
 
-    /// Returns the key (`KIND/NAME`) of the written object that is the deepest level in a cluster or above it.
+    /// Returns the key (`KIND/NAME`) of the written object that is the lowest level within a cluster or, if there is
+    /// none, the nearest level above the cluster.
     pub fn cause_for_cluster(&self, cluster: ClusterId) -> Option<String> {
         self.find_cause(Some(cluster), None)
     }
 
+    /// Returns the key of the written object that is nearest to the node, or nearest to the cluster if `node` is
+    /// `None`. Kinds are ordered from the template down to the node.
     fn find_cause(&self, cluster: Option<ClusterId>, node: Option<NodeId>) -> Option<String> {
         let candidates = self.written_objects().filter(|(kind, uuid)| self.is_above((*kind, *uuid), cluster, node));
         self.written_key(candidates.max_by_key(|(kind, _)| *kind)?)
     }
 
-    /// Returns the keys of the written objects.
+    /// Returns the keys (`KIND/NAME`) of the written objects.
     pub fn written_keys(&self) -> BTreeSet<String> {
         self.written_objects().filter_map(|object| self.written_key(object)).collect()
     }
 
+    /// Returns the key (`KIND/NAME`) of a written object, or `None` if the object has no name.
     fn written_key(&self, (kind, uuid): (Kind, Uuid)) -> Option<String> {
         let name = match kind {
             Kind::NodeGroup => group_path(&self.model, GroupId(uuid)),
-            _ => self.draft.audited().iter().find(|object| object.uuid == uuid).map(|one| one.name.clone()),
+            _ => self.draft.audited().iter().find(|object| object.uuid == uuid).map(|object| object.name.clone()),
         };
         Some(format!("{}/{}", kind.word(), name?))
     }
 
-    /// Returns whether an object is the node or a level above it. Without a node, returns whether it is in the cluster
-    /// or a level above it.
+    /// Returns whether an object is the node or a level above the node. If `node` is `None`, returns whether the object
+    /// is a level of the cluster or above the cluster. Inspection rules and used releases count as levels above.
     fn is_above(&self, (kind, uuid): (Kind, Uuid), cluster: Option<ClusterId>, node: Option<NodeId>) -> bool {
         let model = &self.model;
         match (LevelId::new(kind, uuid), node) {
@@ -61,7 +66,7 @@ impl PendingWrite<'_> {
         let model = &self.model;
         let Some(release) = model.releases.get(release) else { return false };
         let groups = cluster.into_iter().flat_map(|cluster| model.fleet.groups_in_cluster(cluster));
-        let mut folds = groups.filter_map(|group| model.fleet.resolved_group(group).ok());
-        folds.any(|fold| fold.release.as_ref().is_some_and(|used| used.value.name == release.meta.name))
+        let mut resolved_groups = groups.filter_map(|group| model.fleet.resolved_group(group).ok());
+        resolved_groups.any(|resolved| resolved.release.as_ref().is_some_and(|entry| entry.value.name == release.meta.name))
     }
 }

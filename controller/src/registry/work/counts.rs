@@ -1,16 +1,19 @@
 //! Limits the number of objects of each kind.
 //!
-//! The size of each object is limited (`size`), and so is the rate of writes. Without a limit on their number, a
-//! patient writer could still fill memory and disk. So each kind has a row here: its limit in the fleet and, if
-//! principals bound to a cluster can create it, its limit in one cluster, so that no cluster uses up the room of all
-//! others. Stored choices of primaries need no limit. There are as many as tags of clusters, which are limited.
+//! The size of each object is limited (`size`), and so is the rate of writes. Without a limit on the number of objects,
+//! a patient writer could still fill memory and disk. So each kind has a rule here with its limit in the fleet. If
+//! principals that are bound to a cluster can create the kind, it also has a limit in one cluster. So one cluster
+//! cannot use up the limit of the fleet. Stored choices of primaries need no limit, because there are at most as many
+//! as tags of clusters, which are limited.
 //!
-//! Objects are counted in the model after the whole write. An apply that adds several counts them together, and one
-//! that deletes as many as it creates is accepted. A write that adds none is never refused. So a store that already has
-//! more (of an older version, or with another configuration) can still be read and changed, and can shrink.
+//! Objects are counted in the model after the whole write. An apply that adds several objects counts them together. An
+//! apply that deletes as many objects as it creates is accepted. A write that adds no object is never refused. So a
+//! store that already has too many objects (from an older version, or with another configuration) can still be read and
+//! changed, and can shrink.
 //!
-//! A limit is not exact. Writes that are decided at the same moment do not see each other. If they had to, hosts that
-//! join concurrently would wait for each other (`order`). The next write is refused.
+//! A limit is not exact, because writes that are decided at the same moment do not see each other's objects. An exact
+//! limit would make concurrently joining hosts wait for each other (`order`). The next write after the excess is
+//! refused.
 
 use std::collections::BTreeSet;
 
@@ -23,10 +26,10 @@ use super::PendingWrite;
 use crate::cache::Model;
 use crate::cache::model::Resource;
 
-/// Default maximum number of nodes.
+/// Default maximum number of nodes in the fleet.
 pub const DEFAULT_MAX_NODES: u64 = 100_000;
 
-/// The limit on a number of objects.
+/// A limit on a number of objects.
 #[derive(Clone, Copy)]
 enum CountLimit {
     /// The maximum number of nodes in the fleet.
@@ -37,33 +40,34 @@ enum CountLimit {
     Fixed(usize),
 }
 
-/// The limits of one kind, and how its objects are counted.
+/// The limits of one kind, and the function that counts its objects.
 struct CountRule {
     /// The plural name of the kind, for messages.
     name: &'static str,
-    /// The limit on the number of objects in the fleet.
+    /// Limit on the number of objects in the fleet.
     max: CountLimit,
     count: fn(&Model) -> usize,
-    /// The limit in one cluster; `None` if there is none.
+    /// The limit in one cluster, or `None` if the kind has none.
     cluster_rule: Option<ClusterCountRule>,
 }
 
-/// The limit of one kind in one cluster.
+/// The limit of one kind in one cluster, and the function that counts the objects of a cluster.
 struct ClusterCountRule {
-    /// The limit is checked if an object of this kind is written or, with `None`, if the number in the fleet grows.
+    /// The kind whose writes cause the check. With `None`, the limit is checked if the number of objects in the fleet
+    /// grows.
     kind: Option<Kind>,
     max: CountLimit,
     count: fn(&Model, ClusterId) -> usize,
 }
 
-/// The number of objects before and after a write.
+/// The numbers of objects before and after a write.
 #[derive(Clone, Copy)]
 struct CountChange {
     before: usize,
     after: usize,
 }
 
-/// The limits of all kinds. `docs/api.md` has the same table, and a test compares them.
+/// The rules of all kinds. `docs/api.md` contains the same table, and a test compares the two.
 static COUNT_RULES: [CountRule; 12] = [
     CountRule {
         name: "nodes",
@@ -122,8 +126,8 @@ static COUNT_RULES: [CountRule; 12] = [
             count: |model, cluster| model.principals.iter().filter(|principal| principal.spec.cluster == Some(cluster)).count(),
         }),
     },
-    // A token for each joining host may be created in advance. Tokens of a cluster are those whose creator is bound to
-    // it.
+    // A token can be created in advance for each host that will join. A token belongs to the cluster that its creator
+    // is bound to.
     CountRule {
         name: "join tokens",
         max: CountLimit::Nodes,
@@ -150,38 +154,38 @@ static COUNT_RULES: [CountRule; 12] = [
 ];
 
 impl PendingWrite<'_> {
-    /// Refuses a write that exceeds the limit of a kind.
+    /// Refuses a write after which a kind has more objects than its limit in the fleet or in a cluster.
     ///
     /// # Errors
-    /// [`ErrorType::ObjectTooMany`], with the number, the limit, and what to do.
+    /// [`ErrorType::ObjectTooMany`], with the number, the limit, and advice.
     pub(super) fn check_counts(&self) -> Result<(), ApiError> {
-        let (before, after) = (self.context.full_model, &self.model);
+        let (old_model, new_model) = (self.context.full_model, &self.model);
         let clusters = self.written_clusters();
-        for row in &COUNT_RULES {
-            let fleet = CountChange { before: (row.count)(before), after: (row.count)(after) };
-            self.check_count(row.name, row.max, fleet, None)?;
-            let Some(rule) = &row.cluster_rule else { continue };
-            // No cluster has more objects than the fleet.
-            if fleet.after <= self.max_count(rule.max) {
+        for kind_rule in &COUNT_RULES {
+            let fleet_change = CountChange { before: (kind_rule.count)(old_model), after: (kind_rule.count)(new_model) };
+            self.check_count(kind_rule.name, kind_rule.max, fleet_change, None)?;
+            let Some(cluster_rule) = &kind_rule.cluster_rule else { continue };
+            // No cluster has more objects than the fleet, so the counts of clusters need not be computed.
+            if fleet_change.after <= self.max_count(cluster_rule.max) {
                 continue;
             }
-            let is_written = match rule.kind {
+            let is_written = match cluster_rule.kind {
                 Some(kind) => self.written_objects().any(|(written, _)| written == kind),
-                None => fleet.after > fleet.before,
+                None => fleet_change.after > fleet_change.before,
             };
             if !is_written {
                 continue;
             }
             for cluster in &clusters {
-                let count = rule.count;
-                let counted = CountChange { before: count(before, *cluster), after: count(after, *cluster) };
-                self.check_count(row.name, rule.max, counted, Some(*cluster))?;
+                let count = cluster_rule.count;
+                let cluster_change = CountChange { before: count(old_model, *cluster), after: count(new_model, *cluster) };
+                self.check_count(kind_rule.name, cluster_rule.max, cluster_change, Some(*cluster))?;
             }
         }
         Ok(())
     }
 
-    /// Returns the clusters of written objects, and the cluster that the caller is bound to.
+    /// Returns the clusters of the written objects, and the cluster that the caller is bound to.
     fn written_clusters(&self) -> BTreeSet<ClusterId> {
         let cluster_of = |(kind, uuid)| match self.model.access_scope(kind, uuid)? {
             AccessScope::Cluster(cluster) => Some(cluster),
@@ -190,45 +194,46 @@ impl PendingWrite<'_> {
         self.written_objects().filter_map(cluster_of).chain(self.context.caller.requester.rights.cluster).collect()
     }
 
-    fn max_count(&self, most: CountLimit) -> usize {
-        match most {
+    /// Returns the maximum number of objects that a limit allows.
+    fn max_count(&self, limit: CountLimit) -> usize {
+        match limit {
             CountLimit::Nodes => self.context.max_nodes,
             CountLimit::HalfOfNodes => self.context.max_nodes.div_ceil(2),
-            CountLimit::Fixed(most) => most,
+            CountLimit::Fixed(limit) => limit,
         }
     }
 
-    /// Fails if the number of objects grows and exceeds the limit. `what` is the plural name of their kind. The limit
-    /// is that of the cluster, or of the fleet if `cluster` is `None`.
+    /// Fails if the number of objects grows and exceeds the limit. `kind_name` is the plural name of their kind, for
+    /// the message. The numbers and the limit are those of the cluster, or of the fleet if `cluster` is `None`.
     fn check_count(
         &self,
-        what: &str,
-        bound: CountLimit,
-        CountChange { before, after }: CountChange,
+        kind_name: &str,
+        limit: CountLimit,
+        CountChange { before: old_count, after: new_count }: CountChange,
         cluster: Option<ClusterId>,
     ) -> Result<(), ApiError> {
-        let most = self.max_count(bound);
-        if after <= most || after <= before {
+        let max = self.max_count(limit);
+        if new_count <= max || new_count <= old_count {
             return Ok(());
         }
-        let whose = match cluster {
+        let owner = match cluster {
             Some(cluster) => format!("cluster {}", self.cluster_name(cluster)),
             None => "the fleet".to_owned(),
         };
-        // A caller that is bound to a cluster may not learn the number of objects elsewhere.
+        // A caller that is bound to a cluster may not see the number of objects in other clusters.
         let is_visible = cluster.is_some() || self.context.caller.requester.rights.cluster.is_none();
         let message = if is_visible {
-            format!("{whose} would have {after} {what} ({before} now), and the limit is {most}; nothing was changed")
+            format!("{owner} would have {new_count} {kind_name} ({old_count} now), and the limit is {max}; nothing was changed")
         } else {
-            format!("{whose} would have more {what} than the limit of {most}; nothing was changed")
+            format!("{owner} would have more {kind_name} than the limit of {max}; nothing was changed")
         };
-        Err(ApiError::new(ErrorType::ObjectTooMany, message).detail(advice(bound)))
+        Err(ApiError::new(ErrorType::ObjectTooMany, message).detail(advice(limit)))
     }
 }
 
-/// Returns the advice for an exceeded limit.
-const fn advice(bound: CountLimit) -> &'static str {
-    match bound {
+/// Returns the advice to a user whose write exceeds this limit.
+const fn advice(limit: CountLimit) -> &'static str {
+    match limit {
         CountLimit::Nodes => "create fewer, or delete unused ones; most_nodes in the controller's configuration sets the limit",
         CountLimit::HalfOfNodes => {
             "create fewer, or delete unused ones; the limit of one cluster is half of most_nodes in the controller's configuration"
@@ -241,22 +246,22 @@ const fn advice(bound: CountLimit) -> &'static str {
 mod tests {
     use super::*;
 
-    fn text(most: CountLimit) -> String {
-        let most = match most {
+    fn text(limit: CountLimit) -> String {
+        let limit = match limit {
             CountLimit::Nodes => 100_000,
             CountLimit::HalfOfNodes => 50_000,
-            CountLimit::Fixed(most) => most,
+            CountLimit::Fixed(limit) => limit,
         };
-        if most < 1_000 { most.to_string() } else { format!("{},{:03}", most / 1_000, most % 1_000) }
+        if limit < 1_000 { limit.to_string() } else { format!("{},{:03}", limit / 1_000, limit % 1_000) }
     }
 
     #[test]
     fn x03_documentation_lists_count_limit_of_each_kind() {
-        let row = |row: &CountRule| {
-            let within = row.cluster_rule.as_ref().map_or_else(|| "–".to_owned(), |within| text(within.max));
-            format!("| {} | {} | {within} |", row.name, text(row.max))
+        let table_row = |rule: &CountRule| {
+            let cluster_limit = rule.cluster_rule.as_ref().map_or_else(|| "–".to_owned(), |cluster_rule| text(cluster_rule.max));
+            format!("| {} | {} | {cluster_limit} |", rule.name, text(rule.max))
         };
-        let table: Vec<String> = COUNT_RULES.iter().map(row).collect();
+        let table: Vec<String> = COUNT_RULES.iter().map(table_row).collect();
         let lines = include_str!("../../../../docs/api.md").lines();
         let documented: Vec<&str> = lines
             .skip_while(|line| !line.starts_with("| of these | in the fleet"))

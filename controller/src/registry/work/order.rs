@@ -1,27 +1,28 @@
-//! Prevents two writes from closing a cycle that neither of them sees.
+//! Prevents that two concurrent writes together close a cycle of tasks that neither of them closes alone.
 //!
-//! If placing a node closes a cycle of tasks, the write that places it is refused. But a write is decided on a
-//! snapshot, and writes of two different nodes have no object in common: each may be valid alone, and both together
-//! close a cycle. So a cluster has two marks in the store:
+//! A write that places a node is refused if the placement closes a cycle of tasks. But a write is decided on a
+//! snapshot, and writes of two nodes have no object in common. Each write may be valid alone, and both together close a
+//! cycle. So a cluster has two marks in the store:
 //!
-//! - `placed` is written by every commit that gives a node of the cluster a profile.
+//! - `placed` is written by every commit that gives a node of the cluster a profile. A profile is the task list of all
+//!   nodes with the same release, roles and tags.
 //! - `order` is written by every commit that *extends* the cluster.
 //!
 //! A commit extends a cluster in these cases:
 //!
 //! - A node gets a profile that no node of the cluster had.
-//! - A profile whose task waits for itself on other nodes gets its second node.
-//! - A group gets a release with stages that no group of the cluster had.
-//! - Another node holds a tag as primary, or `primaries` of the cluster names another node, which may not exist yet.
+//! - A second node gets a profile that has a task which waits for itself on other nodes.
+//! - A group gets a release with stages, and no group of the cluster had this release.
+//! - Another node becomes primary of a tag, or `primaries` of the cluster names another node, which may not exist yet.
 //! - An extension decided tags in the cluster. Its answer depends on the nodes that the controller sent to it.
-//! - A caller that is not an admin changes how a group places nodes, or what nodes inherit if a privileged task there
-//!   has a condition (`privileged`).
+//! - A caller that is not an admin changes how a group places nodes, or changes inherited values in a cluster with a
+//!   privileged task that has a condition (`privileged`).
 //!
-//! A commit that extends requires both marks unchanged, so it has seen every node that was placed before it. A commit
-//! that only places a node, with a profile that the cluster already has, requires only `order` unchanged: the profiles
-//! it relies on were checked together with every later one. Hosts that join a group at the same time therefore write
-//! `placed` concurrently and never wait for each other. A commit that only removes a profile writes no mark, because it
-//! cannot close a cycle.
+//! A commit that extends a cluster requires that both marks are unchanged. So its check included every node that was
+//! placed before. A commit that only places a node, with a profile that the cluster already has, requires only that
+//! `order` is unchanged. This is enough, because every extension was checked together with the existing profiles. Hosts
+//! that join a group at the same time therefore write `placed` concurrently and never wait for each other. A commit
+//! that only removes a profile writes no mark, because it cannot close a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,49 +40,51 @@ use super::privileged::ClusterGuard;
 use crate::records::key;
 use crate::store::Op;
 
-/// What a write places in one cluster.
+/// The changes in one cluster that can close a cycle or place a privileged task.
 #[derive(Default)]
 struct PlacedByWrite {
-    /// The profiles that nodes of the cluster get.
+    /// The profiles that nodes of the cluster get by the write.
     profiles: BTreeSet<ProfileHash>,
-    /// True if the cluster gets a release with stages. Stages belong to no node, so they are part of the order at once.
+    /// True if a group of the cluster gets a release with stages. Stages belong to no node, so they can close a cycle
+    /// without one.
     has_staged_release: bool,
-    /// What must stay unchanged so that two writes together cannot place or start a privileged task.
+    /// The part of the cluster that must be unchanged at the commit. Otherwise two writes together could place or start
+    /// a privileged task.
     guard: ClusterGuard,
 }
 
 impl PendingWrite<'_> {
-    /// Refuses a placement that closes a cycle, and makes the commit depend on the state that was checked.
+    /// Refuses a write that closes a cycle of tasks. Makes the commit depend on the state that was checked.
     ///
     /// # Errors
     /// Fails with the tasks of the cycle.
     pub(super) fn check_order(&mut self) -> Result<(), ApiError> {
-        for (cluster, placement) in self.placements() {
-            let before = &self.context.full_model.fleet;
-            let elects = self.changed_elections.contains(&cluster) || !has_same_holders(before, &self.model.fleet, cluster);
-            let can_cycle = placement.has_staged_release || self.can_close_cycle(cluster, &placement.profiles);
-            let is_asked = self.extension_clusters.contains(&cluster);
-            let is_empty = placement.profiles.is_empty() && !self.has_extension(cluster);
-            let is_idle = is_empty && !elects && !can_cycle && !is_asked && placement.guard == ClusterGuard::Nothing;
-            if is_idle || self.model.clusters.get(cluster.0).is_none() {
+        for (id, placement) in self.placements() {
+            let old = &self.context.full_model.fleet;
+            let has_moves = self.clusters_with_changed_primaries.contains(&id) || !has_same_holders(old, &self.model.fleet, id);
+            let can_cycle = placement.has_staged_release || self.can_close_cycle(id, &placement.profiles);
+            let uses_extension = self.extension_clusters.contains(&id);
+            let is_empty = placement.profiles.is_empty() && !self.has_extension(id);
+            let can_skip = is_empty && !has_moves && !can_cycle && !uses_extension && placement.guard == ClusterGuard::Nothing;
+            if can_skip || self.model.clusters.get(id.0).is_none() {
                 continue;
             }
-            self.write_marks(cluster, can_cycle || elects || is_asked || placement.guard == ClusterGuard::All);
+            self.write_marks(id, can_cycle || has_moves || uses_extension || placement.guard == ClusterGuard::All);
             if can_cycle {
-                let name = self.model.clusters.get(cluster.0).map(|cluster| format!("cluster/{}", cluster.meta.name));
-                let written = self.cause_for_cluster(cluster);
-                ClusterGraph::from_fleet(&self.model.fleet, cluster).check().map_err(|cycle| {
+                let name = self.model.clusters.get(id.0).map(|cluster| format!("cluster/{}", cluster.meta.name));
+                let cause = self.cause_for_cluster(id);
+                ClusterGraph::from_fleet(&self.model.fleet, id).check().map_err(|cycle| {
                     let refusal = ApiError::new(ErrorType::ObjectInvalid, format!("{cycle}; nothing was changed"));
                     let refusal = refusal.extra("object", json!(name));
-                    written.map_or(refusal.clone(), |written| refusal.extra("written", written.into()))
+                    cause.map_or(refusal.clone(), |cause| refusal.extra("written", cause.into()))
                 })?;
             }
         }
         Ok(())
     }
 
-    /// Returns whether extensions decide tags in a cluster. A node that only leaves such a cluster also changes
-    /// the question to the extensions.
+    /// Returns whether extensions decide tags in a cluster. Such a cluster also needs its marks if a node only leaves
+    /// it, because this changes the question to the extension.
     fn has_extension(&self, cluster: ClusterId) -> bool {
         self.model
             .fleet
@@ -89,48 +92,48 @@ impl PendingWrite<'_> {
             .any(|group| group.role_table.as_ref().is_some_and(|table| table.deciders().next().is_some()))
     }
 
-    /// Returns whether nodes that get these profiles can close a cycle. All nodes of a profile are one class in the
-    /// order. So only two kinds of profile can: one that is new to its cluster, and one that gets its second node and
-    /// has a task that waits for itself on other nodes.
+    /// Returns whether nodes that get these profiles can close a cycle. The order treats all nodes of a profile alike,
+    /// so only two kinds of profile can close a cycle. One kind is new to the cluster. The other kind gets its second
+    /// node and has a task that waits for itself on other nodes.
     fn can_close_cycle(&self, cluster: ClusterId, profiles: &BTreeSet<ProfileHash>) -> bool {
-        let mut known: BTreeMap<ProfileHash, usize> = BTreeMap::new();
-        for (profile, nodes) in self.context.full_model.fleet.profile_nodes_in_cluster(cluster) {
-            *known.entry(profile.hash).or_default() += nodes.len();
+        let mut old_node_counts: BTreeMap<ProfileHash, usize> = BTreeMap::new();
+        for (profile, members) in self.context.full_model.fleet.profile_nodes_in_cluster(cluster) {
+            *old_node_counts.entry(profile.hash).or_default() += members.len();
         }
         let waits_for_itself = |hash: &ProfileHash| {
             self.model.fleet.profiles_in_cluster(cluster).any(|profile| profile.hash == *hash && profile.has_self_wait())
         };
-        profiles.iter().any(|hash| match known.get(hash) {
+        profiles.iter().any(|hash| match old_node_counts.get(hash) {
             None => true,
             Some(1) => waits_for_itself(hash),
             Some(_) => false,
         })
     }
 
-    /// Returns the clusters whose placement the write changes, each with what the write places in it.
+    /// Returns the clusters whose placement the write changes, each with the changes.
     fn placements(&self) -> BTreeMap<ClusterId, PlacedByWrite> {
-        let mut clusters: BTreeMap<ClusterId, PlacedByWrite> =
-            self.changed_elections.union(&self.extension_clusters).map(|cluster| (*cluster, PlacedByWrite::default())).collect();
+        let ids = self.clusters_with_changed_primaries.union(&self.extension_clusters);
+        let mut clusters: BTreeMap<ClusterId, PlacedByWrite> = ids.map(|id| (*id, PlacedByWrite::default())).collect();
         for cluster in self.clusters_with_changed_groups() {
-            let before = staged_releases(&self.context.full_model.fleet, cluster);
-            if !staged_releases(&self.model.fleet, cluster).is_subset(&before) {
+            let old_releases = staged_releases(&self.context.full_model.fleet, cluster);
+            if !staged_releases(&self.model.fleet, cluster).is_subset(&old_releases) {
                 clusters.entry(cluster).or_default().has_staged_release = true;
             }
         }
         for (cluster, guard) in self.guarded_clusters() {
             clusters.entry(cluster).or_default().guard = guard;
         }
-        let hash = |fleet: &Fleet, node: NodeId| fleet.profile(node).map(|profile| profile.hash);
+        let profile_hash = |fleet: &Fleet, node: NodeId| fleet.profile(node).map(|profile| profile.hash);
         for node in self.affected.dirty.nodes(&self.model.fleet) {
-            let before = (self.context.full_model.fleet.cluster_of_node(node), hash(&self.context.full_model.fleet, node));
-            let after = (self.model.fleet.cluster_of_node(node), hash(&self.model.fleet, node));
-            if before == after {
+            let old = (self.context.full_model.fleet.cluster_of_node(node), profile_hash(&self.context.full_model.fleet, node));
+            let new = (self.model.fleet.cluster_of_node(node), profile_hash(&self.model.fleet, node));
+            if old == new {
                 continue;
             }
-            if let Some(cluster) = before.0 {
+            if let Some(cluster) = old.0 {
                 clusters.entry(cluster).or_default();
             }
-            if let (Some(cluster), profile) = after {
+            if let (Some(cluster), profile) = new {
                 clusters.entry(cluster).or_default().profiles.extend(profile);
             }
         }
@@ -142,15 +145,16 @@ impl PendingWrite<'_> {
         self.affected_groups().into_iter().filter_map(|group| self.model.fleet.cluster_of_group(group)).collect()
     }
 
-    /// Writes the marks of a cluster, and requires those unchanged that the commit depends on (see the module).
+    /// Writes the marks of a cluster, and requires at the commit that the marks which the write depends on are
+    /// unchanged. If the write extends the cluster, it depends on both marks, otherwise only on `order`.
     fn write_marks(&mut self, cluster: ClusterId, is_extension: bool) {
-        let (order, placed) = (key::order_mark(cluster.0), key::placement_mark(cluster.0));
-        self.require_mark(&order);
+        let (order_mark, placement_mark) = (key::order_mark(cluster.0), key::placement_mark(cluster.0));
+        self.require_mark(&order_mark);
         if is_extension {
-            self.require_mark(&placed);
-            self.draft.add_op(Op::Put { key: order.into(), value: bytes::Bytes::new() });
+            self.require_mark(&placement_mark);
+            self.draft.add_op(Op::Put { key: order_mark.into(), value: bytes::Bytes::new() });
         }
-        self.draft.add_op(Op::Put { key: placed.into(), value: bytes::Bytes::new() });
+        self.draft.add_op(Op::Put { key: placement_mark.into(), value: bytes::Bytes::new() });
     }
 
     /// Deletes the marks of a deleted cluster.
@@ -160,22 +164,23 @@ impl PendingWrite<'_> {
         }
     }
 
-    /// Records that a stored choice of a primary changed in a cluster.
-    pub(super) fn note_changed_elections(&mut self, kind: Kind, cluster: Option<ClusterId>) {
+    /// Records the cluster if the written object is a stored choice of a primary.
+    pub(super) fn record_changed_primary(&mut self, kind: Kind, cluster: Option<ClusterId>) {
         if kind == Kind::Primary {
-            self.changed_elections.extend(cluster);
+            self.clusters_with_changed_primaries.extend(cluster);
         }
     }
 }
 
-/// Returns the releases with stages that groups of a cluster have.
+/// Returns the releases with stages that groups of a cluster use.
 fn staged_releases(fleet: &Fleet, cluster: ClusterId) -> BTreeSet<ReleaseHash> {
     let releases = fleet.resolved_groups(cluster).filter_map(|group| group.release.as_ref()).map(|release| &release.value);
     releases.filter(|release| !release.stages.is_empty()).map(|release| release.hash).collect()
 }
 
-fn has_same_holders(before: &Fleet, after: &Fleet, cluster: ClusterId) -> bool {
+/// Returns whether each tag of a cluster has the same primary in both fleets.
+fn has_same_holders(old_fleet: &Fleet, new_fleet: &Fleet, cluster: ClusterId) -> bool {
     let holders = |fleet: &Fleet| fleet.holders(cluster).map(|(tag, node)| (tag.clone(), node)).collect();
-    let (before, after): (Vec<(TagName, NodeId)>, Vec<_>) = (holders(before), holders(after));
-    before == after
+    let (old_holders, new_holders): (Vec<(TagName, NodeId)>, Vec<_>) = (holders(old_fleet), holders(new_fleet));
+    old_holders == new_holders
 }

@@ -1,4 +1,5 @@
-//! Effect of a write on the task sets of the nodes. A write may affect many nodes and change the task sets of few.
+//! The effect of a write on the task sets of nodes, for a dry run. A write may affect many nodes but change the task
+//! sets of few of them.
 
 use std::sync::Arc;
 
@@ -11,39 +12,40 @@ use super::PendingWrite;
 use crate::records::request::StoredAnswer;
 
 impl PendingWrite<'_> {
-    /// Adds to the answer of a dry run how many hosts the write affects, and how many task sets change. If the answer
-    /// names the hosts, it also names those whose task sets change.
+    /// Adds to the answer of a dry run the number of hosts that the write affects, and the number of hosts whose task
+    /// sets change. If the answer lists the affected hosts, also lists the hosts whose task sets change.
     pub(super) fn add_preview(&self, answer: &mut StoredAnswer) {
-        let changed = self.changed_task_sets();
-        answer.hosts = Some(self.visible_hosts().count());
-        answer.task_sets = Some(changed.len());
+        let changed_nodes = self.changed_task_sets();
+        answer.hosts = Some(self.visible_affected_nodes().count());
+        answer.task_sets = Some(changed_nodes.len());
         if let Value::Object(body) = &mut answer.body
             && body.contains_key("hosts")
         {
-            let named: Vec<String> = changed.iter().map(ToString::to_string).collect();
-            body.insert("changed_task_sets".to_owned(), json!(named));
+            let node_ids: Vec<String> = changed_nodes.iter().map(ToString::to_string).collect();
+            body.insert("changed_task_sets".to_owned(), json!(node_ids));
         }
     }
 
-    /// Returns the nodes whose task set changes, including nodes that get it later, such as held ones. A node that does
-    /// not resolve completely keeps its task set.
+    /// Returns the visible nodes whose task set changes. This includes nodes that get the new task set later, for
+    /// example after a hold. A node whose task set cannot be computed retains its old task set and is left out.
     fn changed_task_sets(&self) -> Vec<NodeId> {
-        // All nodes after the write first, then all before it: the cache of task sets holds one state of a group at a
-        // time.
-        let after = |node: NodeId| {
+        // The task sets after the write are computed for all nodes first, then those before the write. The cache holds
+        // one state of a group at a time, so alternating between the two would be slow.
+        let new_digest = |node: NodeId| {
             let resolution = self.model.resolve(node.0);
             Some((node, task_digest(resolution.resolved_node()?)))
         };
-        let after: Vec<_> = self.visible_hosts().filter_map(after).collect();
-        let before = |node: NodeId| {
+        let new_digests: Vec<_> = self.visible_affected_nodes().filter_map(new_digest).collect();
+        let old_digest = |node: NodeId| {
             let resolution = self.context.full_model.resolve(node.0);
             resolution.resolved_node().and_then(task_digest)
         };
-        after.into_iter().filter(|(node, after)| before(*node) != *after).map(|(node, _)| node).collect()
+        new_digests.into_iter().filter(|(node, digest)| old_digest(*node) != *digest).map(|(node, _)| node).collect()
     }
 }
 
-/// Returns the digest of the task set, which rollouts compare, or `None` if the node has no task set.
+/// Returns the task digest of a node, which changes when the host must run something else. Returns `None` if the node
+/// has no task set.
 fn task_digest(node: &Arc<Resolved>) -> Option<TaskDigest> {
     node.task_set().map(|set| set.digest)
 }

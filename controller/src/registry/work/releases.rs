@@ -1,8 +1,9 @@
-//! Stores a release only as it was compiled, and keeps the content of a version unchanged once hosts received it.
+//! Stores a release only as it was compiled. The content of a version cannot change after hosts received it.
 //!
-//! A release is compiled together with its imports. An edit of an import can break it, and writes of the two have no
-//! object in common. So a write of a release marks all its imports, direct and indirect, as referred to, and requires
-//! them unchanged. An edit of a release requires its own mark unchanged.
+//! A release is compiled together with its imports. An edit of an import can break the release, and writes of the two
+//! have no object in common. So a write of a release writes the reference marks of all its imports, direct and
+//! indirect, and requires that the imports are unchanged. An edit of a release requires that its own reference mark is
+//! unchanged.
 
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Kind, Object};
@@ -17,11 +18,11 @@ use crate::records::key;
 use crate::store::{Op, Precondition, Revision};
 
 impl PendingWrite<'_> {
-    /// Makes the commit depend on the imports that the written releases were compiled with. Refuses to change the
-    /// content of a pinned version.
+    /// Makes the commit depend on the imports that the written releases were compiled with. Refuses a change of a
+    /// pinned version. A version is pinned when hosts have received it.
     ///
     /// # Errors
-    /// The content is pinned.
+    /// Fails if the write changes the content of a pinned version.
     pub(super) fn check_releases(&mut self) -> Result<(), ApiError> {
         let releases = self.draft.audited().iter().filter(|object| object.kind == Kind::Release);
         let releases: Vec<(String, Action)> = releases.map(|object| (object.name.clone(), object.action)).collect();
@@ -40,30 +41,31 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Refuses a new name if other objects refer to this one by its name, because their references would break. If no
-    /// object does, the marks of the old name are deleted, and the commit requires that no new reference is added.
+    /// Refuses a new name if other objects refer to this object by its old name, because their references would break.
+    /// Otherwise deletes the marks of the old name, and requires at the commit that no new reference to the old name
+    /// was added.
     ///
     /// # Errors
-    /// The objects that refer to it.
-    pub(super) fn check_rename<S: Resource>(&mut self, before: &Object<S>, next: &Object<S>) -> Result<(), ApiError> {
-        let old = ObjectReference::new(before);
-        if old == ObjectReference::new(next) {
+    /// Fails with the objects that refer to the old name.
+    pub(super) fn check_rename<S: Resource>(&mut self, old: &Object<S>, new: &Object<S>) -> Result<(), ApiError> {
+        let reference = ObjectReference::new(old);
+        if reference == ObjectReference::new(new) {
             return Ok(());
         }
-        let follows = ", which refer to it by name; nothing was changed";
+        let ending = ", which refer to it by name; nothing was changed";
         let advice = "create one with the new name and version, move these to it, and delete this one";
-        refuse_used(&self.model, before, self.model.referrers(&old), follows, advice).map_err(|refusal| refusal.field("name"))?;
-        let mark = key::reference_mark(old.kind, &old.id);
+        refuse_used(&self.model, old, self.model.referrers(&reference), ending, advice).map_err(|error| error.field("name"))?;
+        let mark = key::reference_mark(reference.kind, &reference.id);
         self.require_mark(&mark);
         if self.context.mark_revision(&mark).is_some() {
             self.draft.add_op(Op::Delete { key: mark.into() });
         }
-        self.draft.add_op(Op::Delete { key: key::pin_mark(&old.id).into() });
+        self.draft.add_op(Op::Delete { key: key::pin_mark(&reference.id).into() });
         Ok(())
     }
 
-    /// Requires that the imports of a release are unchanged, and marks them as referred to. Imports that are written by
-    /// the same write are left out.
+    /// Requires at the commit that the imports of a release are unchanged, and writes their reference marks. Skips
+    /// imports that the same write contains.
     fn require_imports(&mut self, name: &str) {
         let Some(compiled) = ReleaseRef::new(name).ok().and_then(|name| self.model.fleet.release(&name).cloned()) else {
             return;
@@ -74,20 +76,21 @@ impl PendingWrite<'_> {
                 continue;
             }
             let Some(object) = self.context.full_model.releases.get_by_name(None, &id) else { continue };
-            let written = Revision::new(object.meta.resource_version);
-            self.draft.add_precondition(Precondition::unchanged(key::object(Kind::Release, object.meta.uuid), written));
+            let revision = Revision::new(object.meta.resource_version);
+            self.draft.add_precondition(Precondition::unchanged(key::object(Kind::Release, object.meta.uuid), revision));
             self.draft.add_reference(&ObjectReference { kind: Kind::Release, id });
         }
     }
 
-    /// Refuses a change of the content of a version that hosts have or once had.
+    /// Refuses a change of the content of a version that hosts have or once had. A release without `@VERSION` in its
+    /// name may always change.
     fn check_pinned(&mut self, name: &str) -> Result<(), ApiError> {
-        let is_same =
+        let is_unchanged =
             match (self.context.full_model.releases.get_by_name(None, name), self.model.releases.get_by_name(None, name)) {
-                (Some(before), Some(after)) => has_same_content(&before.spec, &after.spec),
+                (Some(old_release), Some(new_release)) => has_same_content(&old_release.spec, &new_release.spec),
                 _ => true,
             };
-        if is_same || !name.contains('@') {
+        if is_unchanged || !name.contains('@') {
             return Ok(());
         }
         let mark = key::pin_mark(name);

@@ -1,9 +1,10 @@
-//! Tags that extensions decide: which decisions a write ends, which it needs, and which answers are stored.
+//! Tags that extensions decide: the decisions that a write removes, the questions that it needs, and the answers that
+//! it stores.
 //!
-//! A write is decided by a function without effects, and an extension is remote. So a write that needs an answer
-//! returns its questions ([`DecisionError::NeedsAnswers`]) and is decided again with the answers, on the state at that
-//! time. An answer is used only if its question still has the same hash. The commit depends on the order marks of the
-//! cluster, so no other write placed anything in the cluster that the question did not contain.
+//! A write is decided by a function without effects, and an extension is a remote program. So a write that needs an
+//! answer returns its questions ([`DecisionError::NeedsAnswers`]). It is decided again with the answers, on the then
+//! current state. An answer is used only if its question still has the same hash. The commit depends on the order marks
+//! of the cluster. So no other write has placed a node in the cluster that the question did not contain.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,14 +15,15 @@ use stemma_wire::error::{ApiError, ErrorType};
 
 use super::PendingWrite;
 use crate::registry::DecisionError;
-use crate::registry::extensions::{failed, undeclared};
+use crate::registry::extensions::{extension_failure, undeclared_extension};
 
 impl PendingWrite<'_> {
-    /// Asks extensions to decide the tags of the roles that nodes get by the write, and removes decisions that no
-    /// longer apply.
+    /// Lets extensions decide the tags of the roles that nodes get by the write, and removes decisions that no longer
+    /// apply.
     ///
     /// # Errors
-    /// [`DecisionError::NeedsAnswers`]; an extension is not declared; its answer is not valid.
+    /// [`DecisionError::NeedsAnswers`] if an answer is missing. Also fails if an extension is not declared or its
+    /// answer is not valid.
     pub(super) fn decide_tags(&mut self) -> Result<(), DecisionError> {
         self.check_declared()?;
         let nodes = self.nodes_with_new_roles();
@@ -32,8 +34,8 @@ impl PendingWrite<'_> {
         }
         let mut decisions = Decisions::new();
         for question in &questions {
-            let answer = self.context.extension_answer(question).expect("just looked for");
-            for (id, tags) in question.parse_answer(answer).map_err(|error| failed(question, &error.to_string()))? {
+            let answer = self.context.extension_answer(question).expect("every question has an answer");
+            for (id, tags) in question.parse_answer(answer).map_err(|error| extension_failure(question, &error.to_string()))? {
                 decisions.entry(id).or_default().extend(tags);
             }
             self.extension_clusters.insert(question.cluster);
@@ -50,46 +52,47 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Stores the tags of a node, even if this write already wrote the node.
+    /// Stores the tags of a node. If this write already contains the node, the node's stored form in the draft is
+    /// replaced.
     fn write_tags(&mut self, node: &Arc<Node>, tags: NodeTags) -> Result<(), ApiError> {
-        let mut next = Node::clone(node);
-        next.spec.tags = tags;
+        let mut new_node = Node::clone(node);
+        new_node.spec.tags = tags;
         if !self.draft.has_object(Kind::Node, node.meta.uuid) {
-            self.update(node, next.meta.name, next.spec)?;
+            self.update(node, new_node.meta.name, new_node.spec)?;
             return Ok(());
         }
-        let next = Arc::new(next);
-        let value = self.put(self.model.nodes.create_revision(node.meta.uuid), Some(&**node), &next)?;
-        self.draft.rewrite(&next, &value);
+        let new_node = Arc::new(new_node);
+        let value = self.put(self.model.nodes.create_revision(node.meta.uuid), Some(&**node), &new_node)?;
+        self.draft.replace_encoded(&new_node, &value);
         Ok(())
     }
 
-    /// Returns the nodes whose roles, or the extensions that decide the tags of these roles, may change. These are the
-    /// written nodes, and the nodes of groups whose roles or the tags of these roles change.
+    /// Returns the nodes whose roles may change, or whose roles may have their tags decided by other extensions. These
+    /// are the written nodes, and the nodes of groups whose roles, or the tags that the roles produce, have changed.
     fn nodes_with_new_roles(&self) -> BTreeSet<NodeId> {
         let written = self.written_objects().filter(|(kind, _)| *kind == Kind::Node).map(|(_, uuid)| NodeId(uuid));
-        let below = self.changed_groups().into_iter().flat_map(|group| self.model.fleet.nodes_in_group(group));
-        written.chain(below).collect()
+        let by_groups = self.groups_with_changed_roles().into_iter().flat_map(|group| self.model.fleet.nodes_in_group(group));
+        written.chain(by_groups).collect()
     }
 
-    /// Fails if a written release, or the resolved table of a changed group, uses an extension that the configuration
-    /// does not declare.
+    /// Fails if a written release, or the roles of a changed group, use an extension that is not declared in the
+    /// configuration.
     fn check_declared(&self) -> Result<(), ApiError> {
-        let is_unknown = |name: &&str| !self.context.extensions.is_declared(name);
+        let is_undeclared = |name: &&str| !self.context.extensions.is_declared(name);
         for (_, uuid) in self.written_objects().filter(|(kind, _)| *kind == Kind::Release) {
             let Some(release) = self.model.releases.get(uuid) else { continue };
             let ReleaseSpec { extensions, .. } = &release.spec;
-            if let Some(name) = extensions.iter().map(|entry| entry.extension.as_str()).find(is_unknown) {
-                return Err(undeclared(name));
+            if let Some(name) = extensions.iter().map(|entry| entry.extension.as_str()).find(is_undeclared) {
+                return Err(undeclared_extension(name));
             }
         }
         let tables = self
-            .changed_groups()
+            .groups_with_changed_roles()
             .into_iter()
             .filter_map(|group: GroupId| self.model.fleet.resolved_group(group).ok()?.role_table.clone());
         for table in tables {
-            if let Some(name) = table.deciders().find(is_unknown) {
-                return Err(undeclared(name));
+            if let Some(name) = table.deciders().find(is_undeclared) {
+                return Err(undeclared_extension(name));
             }
         }
         Ok(())

@@ -19,8 +19,8 @@ pub(crate) async fn commit_gets_revision_after_base_when_first(engine: &impl Tes
 pub(crate) async fn commit_keeps_revision_when_transaction_changes_no_entry(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("a", "1")]).await;
-    for nothing in [Transaction::new(), Transaction::new().require(Precondition::present("a")).delete("missing")] {
-        assert_eq!(commit(&store, nothing).await, 1);
+    for transaction in [Transaction::new(), Transaction::new().require(Precondition::present("a")).delete("missing")] {
+        assert_eq!(commit(&store, transaction).await, 1);
     }
     assert_eq!(store.head().await.unwrap(), Revision::new(1));
 }
@@ -57,37 +57,38 @@ pub(crate) async fn commit_is_atomic_when_precondition_fails(engine: &impl TestE
     assert_eq!(commit(&store, change.clone()).await, 2);
     assert_eq!(keys(&list_all(&store).await), [b"history/\0\0\0\0\0\0\0\x02".as_slice(), b"new"]);
     assert!(list_all(&store).await.iter().all(|entry| entry.mod_revision.get() == 2));
-    let before = list_all(&store).await;
-    let refused = change.put("more", "3").require(Precondition::present("old"));
-    unmet_precondition(store.commit(refused).await);
-    assert_eq!(list_all(&store).await, before);
+    let entries_before = list_all(&store).await;
+    let failing_transaction = change.put("more", "3").require(Precondition::present("old"));
+    unmet_precondition(store.commit(failing_transaction).await);
+    assert_eq!(list_all(&store).await, entries_before);
     assert_eq!(store.head().await.unwrap(), Revision::new(2));
 }
 
+/// A commit whose precondition does not hold returns that precondition with the `mod_revision` of the existing entry.
 pub(crate) async fn commit_returns_unmet_precondition_with_found_revision(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("a/1", "x"), ("a/2", "x"), ("a/2", "y")]).await;
-    let held = [
+    let met_preconditions = [
         Precondition::absent("b"),
         Precondition::absent("a/"),
         Precondition::present("a/1"),
         Precondition::unchanged("a/2", Revision::new(3)),
     ];
-    for precondition in held {
+    for precondition in met_preconditions {
         let result = store.commit(Transaction::new().require(precondition.clone())).await;
         assert!(result.is_ok(), "{precondition}: {result:?}");
     }
-    let failed = [
+    let failing_preconditions = [
         (Precondition::absent("a/1"), Some(1)),
         (Precondition::present("b"), None),
         (Precondition::unchanged("a/2", Revision::new(2)), Some(3)),
         (Precondition::unchanged("a/2", Revision::new(4)), Some(3)),
         (Precondition::unchanged("b", Revision::ZERO), None),
     ];
-    for (precondition, found) in failed {
+    for (precondition, found_revision) in failing_preconditions {
         let transaction = Transaction::new().require(precondition.clone()).put("written", "x");
         let unmet = unmet_precondition(store.commit(transaction).await);
-        assert_eq!(unmet.found, found.map(Revision::new), "{precondition}");
+        assert_eq!(unmet.found, found_revision.map(Revision::new), "{precondition}");
         assert_eq!((unmet.index, unmet.at), (0, Revision::new(3)));
         assert_eq!(unmet.precondition, precondition);
         assert_eq!(get(&store, "written").await, None);
@@ -146,18 +147,19 @@ pub(crate) async fn commit_creates_entry_once_when_creations_are_concurrent(engi
             tokio::spawn(async move { store.commit(create).await })
         })
         .collect();
-    let mut won = 0;
+    let mut success_count = 0;
     for task in tasks {
         match task.await.unwrap() {
-            Ok(_) => won += 1,
+            Ok(_) => success_count += 1,
             Err(StoreError::PreconditionFailed(unmet)) => assert_eq!(unmet.found, Some(Revision::new(1))),
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!(won, 1);
+    assert_eq!(success_count, 1);
     assert_eq!(list_all(&store).await.len(), 2);
 }
 
+/// Eight writers each increment one counter ten times, and repeat an increment if another writer was faster.
 pub(crate) async fn commit_loses_no_increment_when_writers_are_concurrent(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("count", "0")]).await;
@@ -190,13 +192,15 @@ pub(crate) async fn commit_loses_no_increment_when_writers_are_concurrent(engine
     assert_eq!(get(&store, "count").await.unwrap().value, "80");
 }
 
+/// The limits are those of [`TestBounds`]: 16 operations and preconditions, 4096 bytes, and 64 bytes for a key. The
+/// revision at the end of a key takes 8 of these bytes.
 pub(crate) async fn commit_names_limit_when_transaction_exceeds_limit(engine: &impl TestEngine) {
     let store = create(engine);
-    let many = |count: usize| (0..count).fold(Transaction::new(), |all, n| all.put(format!("{n}"), ""));
+    let puts = |count: usize| (0..count).fold(Transaction::new(), |transaction, number| transaction.put(format!("{number}"), ""));
     let cases = [
-        (many(17), "17 operations in one transaction, the limit max_ops is 16 (raised by --max-txn-ops)"),
+        (puts(17), "17 operations in one transaction, the limit max_ops is 16 (raised by --max-txn-ops)"),
         (
-            many(16).require(Precondition::present("a")),
+            puts(16).require(Precondition::present("a")),
             "17 operations in one transaction, the limit max_ops is 16 (raised by --max-txn-ops)",
         ),
         (Transaction::new().put("a", vec![0; 4096]), "4097 bytes in one transaction, the limit max_bytes is 4096"),
@@ -215,11 +219,11 @@ pub(crate) async fn commit_names_limit_when_transaction_exceeds_limit(engine: &i
     for (transaction, expected) in cases {
         match store.commit(transaction).await {
             Err(StoreError::Refused(refusal)) => assert_eq!(refusal.to_string(), expected),
-            other => panic!("expected {expected:?}, got {other:?}"),
+            result => panic!("expected {expected:?}, got {result:?}"),
         }
     }
     assert_eq!((store.head().await.unwrap(), list_all(&store).await.len()), (Revision::ZERO, 0));
-    assert_eq!(commit(&store, many(16)).await, 1);
+    assert_eq!(commit(&store, puts(16)).await, 1);
     assert_eq!(commit(&store, Transaction::new().put("a", vec![0; 4095])).await, 2);
     assert_eq!(commit(&store, Transaction::new().put("k".repeat(64), "")).await, 3);
     assert_eq!(commit(&store, Transaction::new().put_at_revision("k".repeat(56), "")).await, 4);
@@ -227,12 +231,12 @@ pub(crate) async fn commit_names_limit_when_transaction_exceeds_limit(engine: &i
 
 pub(crate) async fn commit_fails_when_key_is_in_two_operations(engine: &impl TestEngine) {
     let store = create(engine);
-    let at_two = [b"history/".as_slice(), &Revision::new(2).to_key()].concat();
+    let key_at_revision_two = [b"history/".as_slice(), &Revision::new(2).to_key()].concat();
     let cases = [
         Transaction::new().put("a", "1").put("a", "2"),
         Transaction::new().put("a", "1").delete("a"),
         Transaction::new().put_at_revision("history/", "1").put_at_revision("history/", "2"),
-        Transaction::new().put(at_two, "1").put_at_revision("history/", "2"),
+        Transaction::new().put(key_at_revision_two, "1").put_at_revision("history/", "2"),
     ];
     for transaction in cases {
         let result = store.commit(transaction.clone()).await;
@@ -241,19 +245,21 @@ pub(crate) async fn commit_fails_when_key_is_in_two_operations(engine: &impl Tes
     assert_eq!(store.head().await.unwrap(), Revision::ZERO);
 }
 
-/// A caller that keeps only the last images of an object deletes the oldest ones in the commit that writes a new one.
+/// A caller can limit the history of an object. It deletes the oldest after-images (values after earlier writes) in the
+/// commit that writes a new one.
 pub(crate) async fn commit_deletes_old_images_with_put_at_revision(engine: &impl TestEngine) {
     let store = create(engine);
-    let at = |revision| [b"history/".as_slice(), &Revision::new(revision).to_key()].concat();
+    let key_at = |revision| [b"history/".as_slice(), &Revision::new(revision).to_key()].concat();
     assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "1")).await, 1);
-    assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "2").delete(at(1))).await, 2);
-    let stored = async || list_all(&store).await.into_iter().map(|entry| entry.key.to_vec()).collect::<Vec<_>>();
-    assert_eq!(stored().await, [at(2)]);
+    assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "2").delete(key_at(1))).await, 2);
+    let stored_keys = async || list_all(&store).await.into_iter().map(|entry| entry.key.to_vec()).collect::<Vec<_>>();
+    assert_eq!(stored_keys().await, [key_at(2)]);
     // Deleting the key of the next revision has no effect, because deletes are done before that entry exists.
-    assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "3").delete(at(3))).await, 3);
-    assert_eq!(stored().await, [at(2), at(3)]);
+    assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "3").delete(key_at(3))).await, 3);
+    assert_eq!(stored_keys().await, [key_at(2), key_at(3)]);
 }
 
+/// A commit whose future is dropped after its first poll is either complete or absent. It is never partly done.
 pub(crate) async fn commit_is_whole_when_caller_is_dropped(engine: &impl TestEngine) {
     let store = create(engine);
     {
@@ -262,6 +268,6 @@ pub(crate) async fn commit_is_whole_when_caller_is_dropped(engine: &impl TestEng
         assert!(matches!(commit.as_mut().poll(&mut context), Poll::Pending | Poll::Ready(Ok(_))));
     }
     let head = commit(&store, Transaction::new().put("after", "1")).await;
-    let written = list_all(&store).await.len();
-    assert!((head, written) == (1, 1) || (head, written) == (2, 3), "{head}, {written}");
+    let entry_count = list_all(&store).await.len();
+    assert!((head, entry_count) == (1, 1) || (head, entry_count) == (2, 3), "{head}, {entry_count}");
 }

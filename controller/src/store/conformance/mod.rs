@@ -29,7 +29,8 @@ use super::{
 /// A timeout that is longer than any test needs.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Something that can create one store: a directory, a block of memory, a prefix in a cluster.
+/// A place in which a test can create one store: for example a directory, a block of memory, or a prefix in an etcd
+/// cluster.
 pub(crate) trait TestEngine: Sync {
     /// Creates the store.
     fn create(&self, create: &CreateOptions, bounds: &TestBounds) -> Arc<dyn Store>;
@@ -42,9 +43,9 @@ pub(crate) trait TestEngine: Sync {
 #[derive(Debug, Clone)]
 pub(crate) struct TestBounds {
     pub(crate) limits: TransactionLimits,
-    /// Number of changes that can be watched from after a restart.
+    /// Number of the last changes that the engine stores durably, so that a watch can start from them after a restart.
     pub(crate) kept_changes: u64,
-    /// Maximum number of changes that an engine holds in memory, if it holds any.
+    /// Maximum number of recent changes that an engine holds in memory for watches. Some engines hold none.
     pub(crate) recent_changes: usize,
 }
 
@@ -123,11 +124,12 @@ fn create(engine: &impl TestEngine) -> Arc<dyn Store> {
     engine.create(&create_options(), &TestBounds::default())
 }
 
+/// Commits a transaction, which must succeed. Returns the number of its revision.
 async fn commit(store: &Arc<dyn Store>, transaction: Transaction) -> u64 {
     store.commit(transaction).await.unwrap().get()
 }
 
-/// Puts entries, each in its own commit.
+/// Writes entries, each in its own commit.
 async fn put_singly(store: &Arc<dyn Store>, pairs: &[(&'static str, &'static str)]) {
     for (key, value) in pairs {
         commit(store, Transaction::new().put(*key, *value)).await;
@@ -142,22 +144,23 @@ async fn list_all(store: &Arc<dyn Store>) -> Vec<Entry> {
     store.snapshot().await.unwrap().list(&ListQuery::prefix("")).await.unwrap().entries
 }
 
-/// Waits for the next change.
+/// Waits for the next change of a watch. Panics if none arrives within [`TIMEOUT`].
 async fn next_change(watch: &mut Watch) -> Arc<Change> {
-    timeout(TIMEOUT, watch.next()).await.expect("a change comes").unwrap()
+    timeout(TIMEOUT, watch.next()).await.expect("a change should arrive").unwrap()
 }
 
-/// Asserts that no change arrives.
+/// Asserts that the watch returns no further change within 50 ms.
 async fn assert_quiet(watch: &mut Watch) {
-    let more = timeout(Duration::from_millis(50), watch.next()).await;
-    assert!(more.is_err(), "{more:?}");
+    let change = timeout(Duration::from_millis(50), watch.next()).await;
+    assert!(change.is_err(), "{change:?}");
 }
 
-/// Returns the oldest revision that can be watched from, in a store that has compacted a change.
+/// Returns the oldest revision from which a watch can start. The store must have compacted a change, because only then
+/// a watch from revision zero fails and names that oldest revision.
 async fn oldest_watchable(store: &Arc<dyn Store>) -> Revision {
     match store.watch(Revision::ZERO).next().await {
         Err(WatchError::Compacted { oldest, .. }) => oldest,
-        other => panic!("expected to be told of a compaction, got {other:?}"),
+        result => panic!("expected a compaction error, got {result:?}"),
     }
 }
 
@@ -165,10 +168,11 @@ fn keys(entries: &[Entry]) -> Vec<&[u8]> {
     entries.iter().map(|entry| entry.key.as_ref()).collect()
 }
 
+/// Returns the precondition that made a commit fail. Panics if the commit had another result.
 fn unmet_precondition(result: Result<Revision, StoreError>) -> UnmetPrecondition {
     match result {
         Err(StoreError::PreconditionFailed(unmet)) => unmet,
-        other => panic!("expected a failed precondition, got {other:?}"),
+        result => panic!("expected a failed precondition, got {result:?}"),
     }
 }
 

@@ -13,13 +13,13 @@ use proptest::{prop_assert, prop_assert_eq};
 use super::{TestBounds, TestEngine, change_text, create_options, list_all, next_change};
 use crate::store::{Change, Entry, Event, EventKind, ListQuery, Op, Precondition, Revision, Store, StoreError, Transaction};
 
-/// Compares an engine with a model: any sequence of transactions and restarts gives the same results, entries, lists
-/// and changes.
+/// Asserts that an engine behaves as [`StoreModel`] does. Any sequence of transactions and restarts must give the same
+/// results, entries, lists and changes from both.
 pub(crate) fn assert_matches_model<E: TestEngine>(engine: impl Fn() -> E) {
-    let kept = FileFailurePersistence::Direct(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/conformance/model.regressions"));
+    let file = FileFailurePersistence::Direct(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/conformance/model.regressions"));
     // Each case creates a store, so only a quarter of the usual number of cases is run.
     let cases = Config::default().cases / 4;
-    let config = Config { cases, failure_persistence: Some(Box::new(kept)), ..Config::default() };
+    let config = Config { cases, failure_persistence: Some(Box::new(file)), ..Config::default() };
     let mut runner = TestRunner::new(config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runner.run(&collection::vec(step(), 1..40), |steps| runtime.block_on(compare(&engine(), steps))).unwrap();
@@ -31,13 +31,14 @@ enum ModelStep {
     Restart,
 }
 
+/// Generates random steps: twelve transactions for each restart, on average.
 fn step() -> impl Strategy<Value = ModelStep> {
     let commit = (collection::vec(precondition(), 0..3), collection::vec(op(), 0..5))
         .prop_map(|(preconditions, ops)| ModelStep::Commit(Transaction { preconditions, ops }));
     prop_oneof![12 => commit, 1 => Just(ModelStep::Restart)]
 }
 
-/// Few keys, so that transactions collide. One is a prefix of another.
+/// Generates one of a few keys, so that transactions often use the same key. Some keys are prefixes of others.
 fn key() -> impl Strategy<Value = Bytes> {
     select(vec!["a", "a/", "a/1", "b", "b\0"]).prop_map(Bytes::from)
 }
@@ -59,6 +60,7 @@ fn precondition() -> impl Strategy<Value = Precondition> {
     ]
 }
 
+/// The entries and the changes that a correct store must have. A map in memory implements the contract of the store.
 #[derive(Default)]
 struct StoreModel {
     entries: BTreeMap<Bytes, Entry>,
@@ -70,10 +72,11 @@ impl StoreModel {
         Revision::new(self.changes.len() as u64)
     }
 
-    /// Returns the revision, or the index of the first precondition that fails.
+    /// Applies a transaction. Returns the revision of the model afterwards, or the index of the first precondition that
+    /// does not hold.
     fn commit(&mut self, transaction: &Transaction) -> Result<Revision, usize> {
-        if let Some(failed) = transaction.preconditions.iter().position(|precondition| !self.is_met(precondition)) {
-            return Err(failed);
+        if let Some(index) = transaction.preconditions.iter().position(|precondition| !self.is_met(precondition)) {
+            return Err(index);
         }
         let revision = self.head().next();
         // Deletes apply to the entries from before the commit.
@@ -95,6 +98,7 @@ impl StoreModel {
         }
     }
 
+    /// Applies one operation to the entries. Returns its event, or `None` if it deletes a key that does not exist.
     fn apply(&mut self, revision: Revision, op: &Op) -> Option<Event> {
         let (key, value) = match op {
             Op::Delete { key } => {
@@ -104,15 +108,17 @@ impl StoreModel {
             Op::Put { key, value } => (key.clone(), value.clone()),
             Op::PutAtRevision { prefix, value } => ([prefix, &revision.to_key()[..]].concat().into(), value.clone()),
         };
-        let old = self.entries.get(&key);
-        let create_revision = old.map_or(revision, |entry| entry.create_revision);
-        let version = old.map_or(1, |entry| entry.version + 1);
+        let old_entry = self.entries.get(&key);
+        let create_revision = old_entry.map_or(revision, |entry| entry.create_revision);
+        let version = old_entry.map_or(1, |entry| entry.version + 1);
         let entry = Entry { key: key.clone(), value: value.clone(), create_revision, mod_revision: revision, version };
         self.entries.insert(key.clone(), entry);
         Some(Event { key, kind: EventKind::Put { value, create_revision, version } })
     }
 }
 
+/// Performs the steps on a store of the engine and on the model, and compares both after each step. The model ignores a
+/// transaction that the store refuses as malformed, for example because it has one key twice.
 async fn compare(engine: &impl TestEngine, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
     let bounds = TestBounds { recent_changes: 4, ..TestBounds::default() };
     let mut store = engine.create(&create_options(), &bounds);
@@ -138,17 +144,18 @@ async fn compare(engine: &impl TestEngine, steps: Vec<ModelStep>) -> Result<(), 
     compare_reads(&store, &model).await
 }
 
+/// Compares the lists of some prefixes, and all changes since the first revision, with the model.
 async fn compare_reads(store: &Arc<dyn Store>, model: &StoreModel) -> Result<(), TestCaseError> {
     let snapshot = store.snapshot().await.unwrap();
     for prefix in ["a", "a/", "b"] {
-        let listed = snapshot.list(&ListQuery::prefix(prefix)).await.unwrap().entries;
+        let listed_entries = snapshot.list(&ListQuery::prefix(prefix)).await.unwrap().entries;
         let expected: Vec<_> = model.entries.values().filter(|entry| entry.key.starts_with(prefix.as_bytes())).cloned().collect();
-        prop_assert_eq!(listed, expected);
+        prop_assert_eq!(listed_entries, expected);
     }
     let mut watch = store.watch(Revision::ZERO);
     for change in &model.changes {
-        let given = next_change(&mut watch).await;
-        prop_assert_eq!(change_text(&given), change_text(change));
+        let store_change = next_change(&mut watch).await;
+        prop_assert_eq!(change_text(&store_change), change_text(change));
     }
     Ok(())
 }

@@ -36,66 +36,73 @@ pub(crate) async fn list_returns_only_keys_of_range(engine: &impl TestEngine) {
     }
 }
 
+/// Each page is written as the digits at the end of its keys, and whether more entries follow.
 pub(crate) async fn list_pages_by_count_from_both_ends(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("a", ""), ("b/1", ""), ("b/2", ""), ("b/3", ""), ("b/4", ""), ("b/5", ""), ("c", "")]).await;
     let snapshot = store.snapshot().await.unwrap();
-    let ask = async |range: KeyRange, query: fn(ListQuery) -> ListQuery| {
+    let read_page = async |range: KeyRange, query: fn(ListQuery) -> ListQuery| {
         let list = snapshot.list(&query(ListQuery::range(range))).await.unwrap();
         (keys(&list.entries).iter().map(|key| key[2] - b'0').collect::<Vec<_>>(), list.has_more)
     };
-    let all = KeyRange::prefix("b/");
-    let two: fn(ListQuery) -> ListQuery = |query| query.with_limit(2);
-    let two_back: fn(ListQuery) -> ListQuery = |query| query.with_limit(2).descending();
-    assert_eq!(ask(all.clone(), two).await, (vec![1, 2], true));
-    assert_eq!(ask(all.clone().after(b"b/2"), two).await, (vec![3, 4], true));
-    assert_eq!(ask(all.clone().after(b"b/4"), two).await, (vec![5], false));
-    assert_eq!(ask(all.clone().after(b"b/5"), two).await, (vec![], false));
-    assert_eq!(ask(all.clone().after(b"b/3"), two).await, (vec![4, 5], false));
-    assert_eq!(ask(all.clone(), two_back).await, (vec![5, 4], true));
-    assert_eq!(ask(all.clone().before(b"b/4"), two_back).await, (vec![3, 2], true));
-    assert_eq!(ask(all.clone().before(b"b/2"), two_back).await, (vec![1], false));
-    assert_eq!(ask(all, |query| query.with_limit(0)).await, (vec![], true));
+    let whole_range = KeyRange::prefix("b/");
+    let first_two: fn(ListQuery) -> ListQuery = |query| query.with_limit(2);
+    let last_two: fn(ListQuery) -> ListQuery = |query| query.with_limit(2).descending();
+    assert_eq!(read_page(whole_range.clone(), first_two).await, (vec![1, 2], true));
+    assert_eq!(read_page(whole_range.clone().after(b"b/2"), first_two).await, (vec![3, 4], true));
+    assert_eq!(read_page(whole_range.clone().after(b"b/4"), first_two).await, (vec![5], false));
+    assert_eq!(read_page(whole_range.clone().after(b"b/5"), first_two).await, (vec![], false));
+    assert_eq!(read_page(whole_range.clone().after(b"b/3"), first_two).await, (vec![4, 5], false));
+    assert_eq!(read_page(whole_range.clone(), last_two).await, (vec![5, 4], true));
+    assert_eq!(read_page(whole_range.clone().before(b"b/4"), last_two).await, (vec![3, 2], true));
+    assert_eq!(read_page(whole_range.clone().before(b"b/2"), last_two).await, (vec![1], false));
+    assert_eq!(read_page(whole_range, |query| query.with_limit(0)).await, (vec![], true));
 }
 
+/// Each page is written as the digits at the end of its keys, and whether more entries follow. Keys and values together
+/// have 5 bytes, but 103 bytes at `b/3` and 3 bytes at `b/5`.
 pub(crate) async fn list_pages_by_bytes(engine: &impl TestEngine) {
     let store = create(engine);
-    let large = "x".repeat(100);
-    for (key, value) in [("b/1", "11"), ("b/2", "22"), ("b/3", large.as_str()), ("b/4", "44"), ("b/5", "")] {
+    let large_value = "x".repeat(100);
+    for (key, value) in [("b/1", "11"), ("b/2", "22"), ("b/3", large_value.as_str()), ("b/4", "44"), ("b/5", "")] {
         commit(&store, Transaction::new().put(key, value.to_owned())).await;
     }
     let snapshot = store.snapshot().await.unwrap();
-    let ask = async |range: KeyRange, query: fn(ListQuery) -> ListQuery| {
+    let read_page = async |range: KeyRange, query: fn(ListQuery) -> ListQuery| {
         let list = snapshot.list(&query(ListQuery::range(range))).await.unwrap();
         (keys(&list.entries).iter().map(|key| key[2] - b'0').collect::<Vec<_>>(), list.has_more)
     };
-    let all = KeyRange::prefix("b/");
-    let ten: fn(ListQuery) -> ListQuery = |query| query.with_max_bytes(10);
-    assert_eq!(ask(all.clone(), ten).await, (vec![1, 2], true));
-    assert_eq!(ask(all.clone().after(b"b/1"), ten).await, (vec![2], true));
-    assert_eq!(ask(all.clone().after(b"b/2"), ten).await, (vec![3], true), "one at least");
-    assert_eq!(ask(all.clone().after(b"b/3"), ten).await, (vec![4, 5], false));
-    assert_eq!(ask(all.clone(), |query| query.with_max_bytes(10).descending()).await, (vec![5, 4], true));
-    assert_eq!(ask(all.clone(), |query| query.with_max_bytes(10).with_limit(1)).await, (vec![1], true));
-    assert_eq!(ask(all.clone(), |query| query.with_max_bytes(0)).await, (vec![1], true));
-    assert_eq!(ask(all, |query| query.with_max_bytes(121)).await, (vec![1, 2, 3, 4, 5], false));
+    let whole_range = KeyRange::prefix("b/");
+    let at_most_ten_bytes: fn(ListQuery) -> ListQuery = |query| query.with_max_bytes(10);
+    assert_eq!(read_page(whole_range.clone(), at_most_ten_bytes).await, (vec![1, 2], true));
+    assert_eq!(read_page(whole_range.clone().after(b"b/1"), at_most_ten_bytes).await, (vec![2], true));
+    assert_eq!(
+        read_page(whole_range.clone().after(b"b/2"), at_most_ten_bytes).await,
+        (vec![3], true),
+        "a page has at least one entry"
+    );
+    assert_eq!(read_page(whole_range.clone().after(b"b/3"), at_most_ten_bytes).await, (vec![4, 5], false));
+    assert_eq!(read_page(whole_range.clone(), |query| query.with_max_bytes(10).descending()).await, (vec![5, 4], true));
+    assert_eq!(read_page(whole_range.clone(), |query| query.with_max_bytes(10).with_limit(1)).await, (vec![1], true));
+    assert_eq!(read_page(whole_range.clone(), |query| query.with_max_bytes(0)).await, (vec![1], true));
+    assert_eq!(read_page(whole_range, |query| query.with_max_bytes(121)).await, (vec![1, 2, 3, 4, 5], false));
 }
 
 pub(crate) async fn store_accepts_empty_value_and_binary_key(engine: &impl TestEngine) {
     let store = create(engine);
-    let odd: [&[u8]; 5] = [&[0], &[0, 0], &[0xff], &[0xff, 0xff], b"\n\"/"];
-    for key in odd {
+    let unusual_keys: [&[u8]; 5] = [&[0], &[0, 0], &[0xff], &[0xff, 0xff], b"\n\"/"];
+    for key in unusual_keys {
         commit(&store, Transaction::new().put(key, "")).await;
     }
-    for key in odd {
+    for key in unusual_keys {
         assert_eq!(get(&store, key).await.unwrap().value, "", "{key:?}");
     }
-    assert_eq!(list_all(&store).await.len(), odd.len());
-    let last = store.snapshot().await.unwrap().list(&ListQuery::prefix(vec![0xff])).await.unwrap();
-    assert_eq!(keys(&last.entries), [&[0xff][..], &[0xff, 0xff]]);
-    let whole = vec![0xa5; 4000];
-    commit(&store, Transaction::new().put("large", whole.clone())).await;
-    assert_eq!(get(&store, "large").await.unwrap().value, whole);
+    assert_eq!(list_all(&store).await.len(), unusual_keys.len());
+    let list = store.snapshot().await.unwrap().list(&ListQuery::prefix(vec![0xff])).await.unwrap();
+    assert_eq!(keys(&list.entries), [&[0xff][..], &[0xff, 0xff]]);
+    let large_value = vec![0xa5; 4000];
+    commit(&store, Transaction::new().put("large", large_value.clone())).await;
+    assert_eq!(get(&store, "large").await.unwrap().value, large_value);
 }
 
 pub(crate) async fn snapshot_is_unchanged_when_commits_follow(engine: &impl TestEngine) {

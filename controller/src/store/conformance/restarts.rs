@@ -1,4 +1,4 @@
-//! Rules for what is kept over a restart.
+//! Rules for the data that a store retains over a restart.
 
 use super::{
     TestBounds, TestEngine, assert_quiet, change_text, commit, create, create_options, list_all, oldest_watchable, put_singly,
@@ -67,10 +67,11 @@ pub(crate) async fn store_continues_above_base(engine: &impl TestEngine) {
     assert_eq!((store.identity().base, store.head().await.unwrap()), (Revision::new(1000), Revision::new(1001)));
     put_singly(&store, &[("a", "2")]).await;
     assert_eq!(change_text(&store.watch(Revision::new(1002)).next().await.unwrap()), "1002: a=2@1001/2");
-    let before = store.watch(Revision::new(1000)).next().await;
-    assert!(matches!(before, Err(WatchError::Compacted { .. })), "{before:?}");
+    let compacted = store.watch(Revision::new(1000)).next().await;
+    assert!(matches!(compacted, Err(WatchError::Compacted { .. })), "{compacted:?}");
 }
 
+/// Deletes of missing keys are not counted. A failed precondition is counted as a conflict, and not as a commit.
 pub(crate) async fn stats_count_commits_and_operations(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("a", "1"), ("b", "1")]).await;
@@ -83,21 +84,22 @@ pub(crate) async fn stats_count_commits_and_operations(engine: &impl TestEngine)
     assert!((1..=3).contains(&stats.syncs.get()));
 }
 
+/// The size of an entry is the length of its key and its value. `h/` has one entry with a key of 10 bytes.
 pub(crate) async fn stats_sum_entry_bytes(engine: &impl TestEngine) {
-    let taken = |store: &dyn Store| ["a/", "b/", "h/", "none/"].map(|part| store.stats().prefix_bytes(part));
+    let sizes = |store: &dyn Store| ["a/", "b/", "h/", "none/"].map(|prefix| store.stats().prefix_bytes(prefix));
     let store = create(engine);
-    let first = store.snapshot().await.unwrap();
+    let snapshot = store.snapshot().await.unwrap();
     commit(&store, Transaction::new().put("a/1", "12345").put("a/2", "").put("b/1", "1")).await;
-    assert_eq!(taken(store.as_ref()), [None; 4], "it is said when all was counted");
-    store.stats().count_sizes(first.as_ref()).await.unwrap();
-    assert_eq!(taken(store.as_ref()), [Some(11), Some(4), Some(0), Some(0)]);
+    assert_eq!(sizes(store.as_ref()), [None; 4], "there are no sums before the existing entries are counted");
+    store.stats().count_sizes(snapshot.as_ref()).await.unwrap();
+    assert_eq!(sizes(store.as_ref()), [Some(11), Some(4), Some(0), Some(0)]);
     commit(&store, Transaction::new().put("a/1", "1").delete("b/1").delete("b/2").put_at_revision("h/", "x")).await;
     store.commit(Transaction::new().require(Precondition::absent("a/1")).put("b/3", "3")).await.unwrap_err();
-    let left = [Some(7), Some(0), Some(11), Some(0)];
-    assert_eq!(taken(store.as_ref()), left);
-    drop((store, first));
+    let expected_sizes = [Some(7), Some(0), Some(11), Some(0)];
+    assert_eq!(sizes(store.as_ref()), expected_sizes);
+    drop((store, snapshot));
     let store = engine.reopen(&TestBounds::default());
-    let first = store.snapshot().await.unwrap();
-    store.stats().count_sizes(first.as_ref()).await.unwrap();
-    assert_eq!(taken(store.as_ref()), left, "after a restart as before it");
+    let snapshot = store.snapshot().await.unwrap();
+    store.stats().count_sizes(snapshot.as_ref()).await.unwrap();
+    assert_eq!(sizes(store.as_ref()), expected_sizes, "the sums are the same after a restart");
 }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::{TIMEOUT, TestBounds, TestEngine, assert_quiet, change_text, commit, create, create_options, list_all, put_singly};
 use crate::store::{EventKind, ListQuery, Revision, Store, StoreError, Transaction, Watch, WatchError};
 
+/// Waits for the next change of a watch, and formats it as [`change_text`] does.
 async fn next_text(watch: &mut Watch) -> String {
     change_text(super::next_change(watch).await.as_ref())
 }
@@ -23,31 +24,32 @@ async fn write_history(store: &Arc<dyn Store>) {
     put_singly(store, &[("a", "5")]).await;
 }
 
+/// The changes that [`write_history`] makes, in the format of [`change_text`].
 const HISTORY: [&str; 5] =
     ["1: a=1@1/1", "2: a=2@1/2", "3: b=3@3/1 a=3@1/3 h/\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x03=3@3/1", "4: -a", "5: a=5@5/1"];
 
 pub(crate) async fn watch_returns_every_change_in_order(engine: &impl TestEngine) {
     let store = create(engine);
-    let mut along = store.watch(Revision::ZERO);
+    let mut early_watch = store.watch(Revision::ZERO);
     write_history(&store).await;
-    for (from, skipped) in [(0, 0), (1, 0), (3, 2), (5, 4)] {
+    for (from, skip_count) in [(0, 0), (1, 0), (3, 2), (5, 4)] {
         let mut watch = store.watch(Revision::new(from));
-        for expected in &HISTORY[skipped..] {
+        for expected in &HISTORY[skip_count..] {
             assert_eq!(next_text(&mut watch).await, *expected, "from {from}");
         }
         assert_quiet(&mut watch).await;
     }
     for expected in HISTORY {
-        assert_eq!(next_text(&mut along).await, expected);
+        assert_eq!(next_text(&mut early_watch).await, expected);
     }
 }
 
 pub(crate) async fn watch_waits_when_revision_is_in_future(engine: &impl TestEngine) {
     let store = create(engine);
     let mut watch = store.watch(Revision::new(3));
-    let waiting = tokio::spawn(async move { next_text(&mut watch).await });
+    let reader = tokio::spawn(async move { next_text(&mut watch).await });
     put_singly(&store, &[("a", "1"), ("a", "2"), ("a", "3"), ("a", "4")]).await;
-    assert_eq!(waiting.await.unwrap(), "3: a=3@1/3");
+    assert_eq!(reader.await.unwrap(), "3: a=3@1/3");
 }
 
 pub(crate) async fn watch_misses_and_repeats_no_change_after_list(engine: &impl TestEngine) {
@@ -59,37 +61,39 @@ pub(crate) async fn watch_misses_and_repeats_no_change_after_list(engine: &impl 
                 for round in 0..25_u64 {
                     let key = format!("{writer}/{}", round % 5);
                     let transaction = Transaction::new().put(key, round.to_string());
-                    let behind = format!("{writer}/{}", (round + 2) % 5);
-                    commit(&store, if round % 3 == 0 { transaction.delete(behind) } else { transaction }).await;
+                    let deleted_key = format!("{writer}/{}", (round + 2) % 5);
+                    commit(&store, if round % 3 == 0 { transaction.delete(deleted_key) } else { transaction }).await;
                 }
             })
         })
         .collect();
     tokio::task::yield_now().await;
-    let listed = store.snapshot().await.unwrap().list(&ListQuery::prefix("")).await.unwrap();
-    let mut seen: BTreeMap<_, _> = listed.entries.into_iter().map(|entry| (entry.key, entry.value)).collect();
-    let mut watch = store.watch(listed.revision.next());
+    let list = store.snapshot().await.unwrap().list(&ListQuery::prefix("")).await.unwrap();
+    let mut watched_entries: BTreeMap<_, _> = list.entries.into_iter().map(|entry| (entry.key, entry.value)).collect();
+    let mut watch = store.watch(list.revision.next());
     for writer in writers {
         writer.await.unwrap();
     }
-    let mut last = listed.revision;
-    while last < Revision::new(100) {
+    let mut last_revision = list.revision;
+    while last_revision < Revision::new(100) {
         let change = super::next_change(&mut watch).await;
-        assert_eq!(change.revision, last.next());
-        last = change.revision;
+        assert_eq!(change.revision, last_revision.next());
+        last_revision = change.revision;
         for event in &change.events {
             match &event.kind {
-                EventKind::Put { value, .. } => seen.insert(event.key.clone(), value.clone()),
-                EventKind::Delete => seen.remove(&event.key),
+                EventKind::Put { value, .. } => watched_entries.insert(event.key.clone(), value.clone()),
+                EventKind::Delete => watched_entries.remove(&event.key),
             };
         }
     }
-    assert_eq!(seen, list_all(&store).await.into_iter().map(|entry| (entry.key, entry.value)).collect());
+    assert_eq!(watched_entries, list_all(&store).await.into_iter().map(|entry| (entry.key, entry.value)).collect());
 }
 
+/// The engine must return the value that each revision wrote, also if later revisions replaced it and no change is in
+/// memory.
 pub(crate) async fn watch_returns_values_as_of_revision(engine: &impl TestEngine) {
-    let nothing_in_memory = TestBounds { recent_changes: 0, ..TestBounds::default() };
-    let store = engine.create(&create_options(), &nothing_in_memory);
+    let bounds = TestBounds { recent_changes: 0, ..TestBounds::default() };
+    let store = engine.create(&create_options(), &bounds);
     write_history(&store).await;
     let mut watch = store.watch(Revision::ZERO);
     for expected in HISTORY {
@@ -110,19 +114,19 @@ pub(crate) async fn watch_returns_kept_changes_when_behind(engine: &impl TestEng
 
 pub(crate) async fn watch_returns_oldest_revision_when_compacted(engine: &impl TestEngine) {
     let store = engine.create(&create_options(), &TestBounds { kept_changes: 8, recent_changes: 3, ..TestBounds::default() });
-    let mut behind = store.watch(Revision::ZERO);
+    let mut slow_watch = store.watch(Revision::ZERO);
     for number in 1..=30_u64 {
         let other = format!("{}", number % 3);
         commit(&store, Transaction::new().put("a", number.to_string()).put(other, "x")).await;
     }
     let oldest = super::oldest_watchable(&store).await;
-    assert!((20..=23).contains(&oldest.get()), "eight are kept, a few more may be: {oldest}");
+    assert!((20..=23).contains(&oldest.get()), "eight changes are retained, or a few more: {oldest}");
     for _ in 0..2 {
-        match behind.next().await {
-            Err(WatchError::Compacted { from, oldest: told }) => {
-                assert_eq!((from, told), (Revision::new(1), oldest));
+        match slow_watch.next().await {
+            Err(WatchError::Compacted { from, oldest: error_oldest }) => {
+                assert_eq!((from, error_oldest), (Revision::new(1), oldest));
             }
-            other => panic!("expected to be told of a compaction, got {other:?}"),
+            other => panic!("expected a compaction error, got {other:?}"),
         }
     }
     let mut watch = store.watch(oldest);
@@ -131,6 +135,7 @@ pub(crate) async fn watch_returns_oldest_revision_when_compacted(engine: &impl T
     }
 }
 
+/// A future of `next` that is dropped while it is pending does not consume a change.
 pub(crate) async fn watch_loses_no_change_when_wait_is_dropped(engine: &impl TestEngine) {
     let store = create(engine);
     let mut watch = store.watch(Revision::ZERO);
@@ -145,6 +150,6 @@ pub(crate) async fn watch_ends_when_store_is_dropped(engine: &impl TestEngine) {
     let store = create(engine);
     let mut watch = store.watch(Revision::ZERO);
     drop(store);
-    let ended = timeout(TIMEOUT, watch.next()).await.expect("the end comes");
-    assert!(matches!(ended, Err(WatchError::Store(StoreError::Closed))), "{ended:?}");
+    let result = timeout(TIMEOUT, watch.next()).await.expect("the watch should end");
+    assert!(matches!(result, Err(WatchError::Store(StoreError::Closed))), "{result:?}");
 }

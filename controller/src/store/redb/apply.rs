@@ -14,21 +14,22 @@ use crate::store::sizes::{SizeChanges, add_size, to_signed};
 use crate::store::transaction::{Op, Precondition, Transaction, UnmetPrecondition};
 use crate::store::watch::{Change, Event, EventKind};
 
-/// Factor by which the limit on superseded bytes grows while a follower has unread changes. A follower that is further
-/// behind must reload everything.
+/// Factor by which the size limit of superseded records (old values that watches may still read) grows while an open
+/// watch has unread changes. A watch that is further behind must list everything again.
 const FOLLOWER_RETENTION_FACTOR: u64 = 4;
 
-/// The result of one transaction, valid if its batch becomes durable.
+/// The result of one transaction. It is valid only if its batch becomes durable. A batch is a group of transactions
+/// that become durable together.
 pub(super) enum TransactionResult {
     /// The transaction was applied and got a revision.
     Changed(Change),
-    /// The preconditions hold, and the transaction changed nothing.
+    /// The preconditions hold at the revision `at`, and the transaction changed nothing.
     Unchanged { at: Revision },
     /// A precondition does not hold.
     Unmet(UnmetPrecondition),
 }
 
-/// The tables of one batch.
+/// The tables that one batch writes. A batch is a group of transactions that become durable together.
 pub(super) struct BatchTables<'t> {
     entries: Table<'t, &'static [u8], &'static [u8]>,
     changes: Table<'t, u64, &'static [u8]>,
@@ -43,6 +44,8 @@ pub(super) struct BatchTables<'t> {
 }
 
 impl<'t> BatchTables<'t> {
+    /// Opens the tables in the redb transaction of the batch. `head` is the last revision, and `compacted` the last
+    /// compacted revision.
     pub(super) fn open(batch: &'t WriteTransaction, head: Revision, compacted: Revision) -> Result<Self, RedbError> {
         Ok(Self {
             entries: batch.open_table(ENTRIES)?,
@@ -57,7 +60,7 @@ impl<'t> BatchTables<'t> {
     }
 
     /// Checks the preconditions of a transaction against the result of the transactions before it. Applies the
-    /// transaction if all of them hold.
+    /// transaction if all preconditions hold. Changes of entries get the revision after the last one.
     pub(super) fn apply(&mut self, transaction: &Transaction) -> Result<TransactionResult, RedbError> {
         if let Some(unmet) = self.first_unmet(&transaction.preconditions)? {
             return Ok(TransactionResult::Unmet(unmet));
@@ -85,20 +88,21 @@ impl<'t> BatchTables<'t> {
     /// Returns the first precondition that does not hold, if any.
     fn first_unmet(&self, preconditions: &[Precondition]) -> Result<Option<UnmetPrecondition>, RedbError> {
         for (index, precondition) in preconditions.iter().enumerate() {
-            let found = self.mod_revision(precondition.key())?;
+            let found_revision = self.mod_revision(precondition.key())?;
             let is_met = match precondition {
-                Precondition::Absent { .. } => found.is_none(),
-                Precondition::Present { .. } => found.is_some(),
-                Precondition::Unchanged { mod_revision, .. } => found == Some(*mod_revision),
+                Precondition::Absent { .. } => found_revision.is_none(),
+                Precondition::Present { .. } => found_revision.is_some(),
+                Precondition::Unchanged { mod_revision, .. } => found_revision == Some(*mod_revision),
             };
             if !is_met {
                 let precondition = precondition.clone();
-                return Ok(Some(UnmetPrecondition { index, precondition, found, at: self.head }));
+                return Ok(Some(UnmetPrecondition { index, precondition, found: found_revision, at: self.head }));
             }
         }
         Ok(None)
     }
 
+    /// Returns the revision that last wrote the entry at `key`, or `None` if there is no entry.
     fn mod_revision(&self, key: &[u8]) -> Result<Option<Revision>, RedbError> {
         match self.entries.get(key)? {
             None => Ok(None),
@@ -118,7 +122,7 @@ impl<'t> BatchTables<'t> {
         Ok(Event { key, kind: EventKind::Put { value, create_revision, version } })
     }
 
-    /// Deletes the entry at `key`. Returns `None` if it does not exist.
+    /// Deletes the entry at `key`, and returns the event. Returns `None` if there is no entry.
     fn delete(&mut self, key: &Bytes) -> Result<Option<Event>, RedbError> {
         if self.move_to_superseded(key)?.is_none() {
             return Ok(None);
@@ -127,20 +131,21 @@ impl<'t> BatchTables<'t> {
         Ok(Some(Event { key: key.clone(), kind: EventKind::Delete }))
     }
 
-    /// Copies the record at `key`, which is about to be replaced or deleted, to `superseded`, so that watchers can
-    /// still read it. Returns the create revision and the version of the record, or `None` if there is none.
+    /// Copies the record at `key` to the table `superseded` before the record is replaced or deleted, so that watches
+    /// can still read it. Does not copy a record whose revision is compacted. Returns the create revision and the
+    /// version of the record, or `None` if there is no record.
     fn move_to_superseded(&mut self, key: &[u8]) -> Result<Option<(Revision, u64)>, RedbError> {
-        let Some(old) = self.entries.get(key)? else { return Ok(None) };
-        let record = StoredValueRef::decode(old.value())?;
+        let Some(stored) = self.entries.get(key)? else { return Ok(None) };
+        let record = StoredValueRef::decode(stored.value())?;
         add_size(&mut self.size_changes, key, -to_signed(key.len() + record.value.len()));
         if record.mod_revision > self.compacted {
-            self.superseded_bytes += old.value().len() as u64;
-            self.superseded.insert(superseded_key(record.mod_revision, key).as_slice(), old.value())?;
+            self.superseded_bytes += stored.value().len() as u64;
+            self.superseded.insert(superseded_key(record.mod_revision, key).as_slice(), stored.value())?;
         }
         Ok(Some((record.create_revision, record.version)))
     }
 
-    /// Stores which keys a revision changed, for watchers.
+    /// Stores the list of keys that a revision changed. Watches read this list.
     fn write_change(&mut self, revision: Revision, events: &[Event]) -> Result<(), RedbError> {
         let mut list = Vec::new();
         for event in events {
@@ -153,27 +158,28 @@ impl<'t> BatchTables<'t> {
         Ok(())
     }
 
-    /// Records that this program wrote to the store.
+    /// Records name and version of this program as the last program that wrote to the store.
     pub(super) fn write_program(&mut self) -> Result<(), RedbError> {
         self.meta.insert(META_PROGRAM, PROGRAM_VERSION.as_bytes())?;
         Ok(())
     }
 
-    /// Takes the changes in the size of entries by the transactions so far.
+    /// Returns the changes in the size of entries by the transactions so far, and resets them.
     pub(super) fn take_sizes(&mut self) -> SizeChanges {
         std::mem::take(&mut self.size_changes)
     }
 
-    /// Records the last revision of the batch, and drops the changes that are no longer kept. Returns the last
-    /// compacted revision and the new window. `followed` is the revision that the slowest follower reads next.
+    /// Records the last revision of the batch, and deletes the changes that [`Self::compaction_target`] compacts.
+    /// Returns the last compacted revision, and the new window of superseded records. `slowest_next` is the revision
+    /// that the slowest open watch reads next.
     pub(super) fn finish(
         mut self,
         options: &RedbOptions,
         window: SupersededWindow,
-        followed: Option<Revision>,
+        slowest_next: Option<Revision>,
     ) -> Result<(Revision, SupersededWindow), RedbError> {
         self.meta.insert(META_REVISION, self.head.to_key().as_slice())?;
-        let (compacted, window) = self.compaction_target(options, window, followed);
+        let (compacted, window) = self.compaction_target(options, window, slowest_next);
         self.meta.insert(META_SUPERSEDED, window.encode().as_slice())?;
         if compacted > self.compacted {
             self.changes.retain_in(..=compacted.get(), |_, _| false)?;
@@ -184,28 +190,30 @@ impl<'t> BatchTables<'t> {
         Ok((compacted, window))
     }
 
-    /// Returns the revision up to which changes are dropped, and the new window. Two things are limited: the number of
-    /// kept changes, and the size of the superseded records. Without the limit on size, a host with large and frequent
-    /// reports would fill the disk with old reports. But many hosts that report at once can supersede more than the
-    /// limit before a follower has read the changes, and a follower that had to reload everything each time would never
-    /// catch up. So changes that a follower has not read are kept until the size is [`FOLLOWER_RETENTION_FACTOR`] times
-    /// the limit.
+    /// Returns the revision up to which changes are dropped, and the new window of superseded records. Two limits
+    /// apply: to the number of retained changes, and to the size of the superseded records. Without the limit on size,
+    /// a host with large and frequent reports would fill the disk with old reports.
+    ///
+    /// When many hosts report at once, the size can exceed its limit before an open watch has read the changes. A watch
+    /// that lost these changes would list everything again each time, and never catch up. So unread changes are
+    /// retained until the size is [`FOLLOWER_RETENTION_FACTOR`] times the limit. `slowest_next` is the revision that
+    /// the slowest open watch reads next.
     fn compaction_target(
         &self,
         options: &RedbOptions,
         window: SupersededWindow,
-        followed: Option<Revision>,
+        slowest_next: Option<Revision>,
     ) -> (Revision, SupersededWindow) {
         let max_changes = options.kept_changes;
-        let by_number = Revision::new(self.head.get().saturating_sub(max_changes));
+        let count_target = Revision::new(self.head.get().saturating_sub(max_changes));
         // Changes are dropped in steps of a sixteenth of the limit, because dropping one change with each commit costs
         // as much each time as dropping all of a step.
-        let is_due = by_number.get() >= self.compacted.get() + (max_changes / 16).max(1);
-        let compacted = if is_due { by_number } else { self.compacted };
+        let is_due = count_target.get() >= self.compacted.get() + (max_changes / 16).max(1);
+        let compacted = if is_due { count_target } else { self.compacted };
         let bytes = window.bytes + self.superseded_bytes;
-        let max = options.kept_bytes / 2;
-        let is_awaited = followed.is_some_and(|next| next <= window.since) && bytes <= max * FOLLOWER_RETENTION_FACTOR;
-        if bytes <= max || is_awaited {
+        let max_bytes = options.kept_bytes / 2;
+        let is_unread = slowest_next.is_some_and(|next| next <= window.since) && bytes <= max_bytes * FOLLOWER_RETENTION_FACTOR;
+        if bytes <= max_bytes || is_unread {
             return (compacted, SupersededWindow { bytes, ..window });
         }
         (compacted.max(window.since), SupersededWindow { since: self.head, bytes: 0 })

@@ -1,4 +1,4 @@
-//! Reads the changes that the file keeps. A watcher reads them if it continues from a revision before a restart, or
+//! Reads the changes that the file retains. A watcher reads them if it continues from a revision before a restart, or
 //! needs changes that are no longer in memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,13 @@ use crate::store::entry::Revision;
 use crate::store::error::{StoreError, WatchError};
 use crate::store::watch::{Change, ChangeSource, Event, EventKind};
 
-/// The changes of a store while it is open. It holds a weak reference, because a forgotten watcher must not keep the
-/// file locked.
+/// The source of the changes for one watch. It holds only a weak reference to the store, because a watch that is never
+/// dropped must not leave the file locked.
 pub(super) struct StoreChangeSource {
     shared: Weak<StoreShared>,
     head: watch::Receiver<Revision>,
-    /// The revision that the watcher reads next. The writer looks it up to keep unread changes longer.
+    /// The revision that the watch reads next. The writer of the store reads this number, to retain unread changes
+    /// longer.
     next: Arc<AtomicU64>,
 }
 
@@ -44,26 +45,28 @@ impl ChangeSource for StoreChangeSource {
 }
 
 impl StoreChangeSource {
-    /// Returns the change of a durable revision: from memory if it is a recent one, or else from the file.
+    /// Returns the change of a durable revision. Reads the change from memory if it is recent, otherwise from the file.
     fn read_change(&self, revision: Revision) -> Result<Arc<Change>, WatchError> {
         let shared = self.shared.upgrade().ok_or(StoreError::Closed)?;
         if let Some(change) = shared.recent.get(revision) {
             return Ok(change);
         }
-        match snapshot::catch_read(|| read(&shared.database.begin_read()?, revision))? {
+        match snapshot::catch_read(|| read_stored_change(&shared.database.begin_read()?, revision))? {
             KeptChange::Change(change) => Ok(Arc::new(change)),
             KeptChange::Compacted { oldest } => Err(WatchError::Compacted { from: revision, oldest }),
         }
     }
 }
 
+/// The result of a read of one revision's change from the file.
 enum KeptChange {
     Change(Change),
     Compacted { oldest: Revision },
 }
 
-/// Reads the change of a revision from the file, or the oldest revision that can be read if the change was compacted.
-fn read(transaction: &ReadTransaction, revision: Revision) -> Result<KeptChange, RedbError> {
+/// Reads the change of a revision from the file. If the change was compacted, returns the oldest revision that can be
+/// read.
+fn read_stored_change(transaction: &ReadTransaction, revision: Revision) -> Result<KeptChange, RedbError> {
     let compacted = schema::read_revision(transaction, META_COMPACTED)?;
     if revision <= compacted {
         return Ok(KeptChange::Compacted { oldest: compacted.next() });
@@ -73,12 +76,13 @@ fn read(transaction: &ReadTransaction, revision: Revision) -> Result<KeptChange,
         changes.get(revision.get())?.ok_or_else(|| DamagedRecord(format!("the change of revision {revision} is missing")))?;
     let events = KeyChange::decode_list(list.value())?
         .into_iter()
-        .map(|change| event(transaction, revision, change))
+        .map(|change| read_event(transaction, revision, change))
         .collect::<Result<_, _>>()?;
     Ok(KeptChange::Change(Change { revision, events }))
 }
 
-fn event(transaction: &ReadTransaction, revision: Revision, change: KeyChange<'_>) -> Result<Event, RedbError> {
+/// Returns the event for one key of a change, with the value that `revision` put.
+fn read_event(transaction: &ReadTransaction, revision: Revision, change: KeyChange<'_>) -> Result<Event, RedbError> {
     let (key, kind) = match change {
         KeyChange::Put(key) => (key, read_put(transaction, revision, key)?),
         KeyChange::Deleted(key) => (key, EventKind::Delete),

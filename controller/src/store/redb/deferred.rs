@@ -13,14 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::redb::{BackendError, StorageBackend};
 
+/// Size of a block, in bytes. Writes are held back as whole blocks.
 const BLOCK_LEN: usize = 4096;
 const BLOCK_BYTES: u64 = BLOCK_LEN as u64;
 
-/// The backend that redb uses.
+/// The storage backend that redb uses while a store is opened and later. It passes every operation to
+/// [`DeferredWrites`].
 #[derive(Debug)]
 pub(super) struct DeferredBackend(Arc<DeferredWrites>);
 
-/// The writes that are held back. The function that opens the store shares it, to write them through.
+/// The writes of redb that are held back in memory. The function that opens a store calls [`Self::write_through`] when
+/// it accepts the file.
 #[derive(Debug)]
 pub(super) struct DeferredWrites {
     inner: Box<dyn StorageBackend>,
@@ -32,14 +35,15 @@ pub(super) struct DeferredWrites {
 struct HeldBlocks {
     /// The length of the file as redb sees it.
     len: u64,
-    /// Number of bytes of the inner backend that are still part of the file. If redb shortened the file, the bytes
-    /// after the shortest length it had are zeros, not those of the inner backend.
+    /// Number of bytes at the start of the inner backend that are still valid. If redb shortened the file and extended
+    /// it again, the bytes after this number are zeros.
     inner_len: u64,
-    /// The blocks that were written, each complete, by their number.
+    /// The blocks that redb wrote to, by number. Each block also has the bytes that redb did not write.
     blocks: BTreeMap<u64, Box<[u8; BLOCK_LEN]>>,
 }
 
 impl DeferredBackend {
+    /// Wraps a backend. Returns the wrapper for redb, and the held writes for the function that opens the store.
     pub(super) fn new(inner: impl StorageBackend) -> io::Result<(Self, Arc<DeferredWrites>)> {
         let len = inner.len()?;
         let deferred = Arc::new(DeferredWrites {
@@ -54,33 +58,35 @@ impl DeferredBackend {
 impl DeferredWrites {
     /// Writes everything that was held back. Later writes go directly to the inner backend.
     ///
-    /// The first block is written last, after a sync. It contains the header, and redb never reads a page that no
-    /// header refers to.
+    /// The first block is written last, after a sync of the others, because it contains the header. If the power fails
+    /// before that, the old header remains, and redb reads no page that this header does not refer to.
     pub(super) fn write_through(&self) -> io::Result<()> {
-        let mut held = self.lock();
-        let inner_len = held.inner_len.min(held.len);
+        let mut held_blocks = self.lock();
+        let inner_len = held_blocks.inner_len.min(held_blocks.len);
+        // Shortening first turns the bytes after `inner_len` into zeros.
         if inner_len < self.inner.len()? {
             self.inner.set_len(inner_len)?;
         }
-        self.inner.set_len(held.len)?;
-        let header = held.blocks.remove(&0);
-        for (number, block) in &held.blocks {
-            self.write_block(*number, block, held.len)?;
+        self.inner.set_len(held_blocks.len)?;
+        let header = held_blocks.blocks.remove(&0);
+        for (number, block) in &held_blocks.blocks {
+            self.write_block(*number, block, held_blocks.len)?;
         }
         self.inner.sync_data()?;
         if let Some(block) = header {
-            self.write_block(0, &block, held.len)?;
+            self.write_block(0, &block, held_blocks.len)?;
             self.inner.sync_data()?;
         }
-        held.blocks.clear();
+        held_blocks.blocks.clear();
         // The flag is set under the lock, so that no write can be held back after this.
         self.is_write_through.store(true, Ordering::Release);
         Ok(())
     }
 
-    fn write_block(&self, number: u64, block: &[u8; BLOCK_LEN], len: u64) -> io::Result<()> {
+    /// Writes a block to the inner backend, without the bytes after the end of the file at `file_len`.
+    fn write_block(&self, number: u64, block: &[u8; BLOCK_LEN], file_len: u64) -> io::Result<()> {
         let start = number * BLOCK_BYTES;
-        let length = usize::try_from(len.saturating_sub(start)).unwrap_or(BLOCK_LEN).min(BLOCK_LEN);
+        let length = usize::try_from(file_len.saturating_sub(start)).unwrap_or(BLOCK_LEN).min(BLOCK_LEN);
         self.inner.write(start, &block[..length])
     }
 
@@ -89,8 +95,9 @@ impl DeferredWrites {
         if self.is_write_through.load(Ordering::Acquire) {
             return None;
         }
-        let held = self.lock();
-        (!self.is_write_through.load(Ordering::Acquire)).then_some(held)
+        let held_blocks = self.lock();
+        // The flag may have been set while this thread waited for the lock.
+        (!self.is_write_through.load(Ordering::Acquire)).then_some(held_blocks)
     }
 
     fn lock(&self) -> MutexGuard<'_, HeldBlocks> {
@@ -121,11 +128,11 @@ impl HeldBlocks {
         let mut rest = out;
         while !rest.is_empty() {
             let block = self.block(inner, position / BLOCK_BYTES)?;
-            let from = in_block(position);
-            let (part, after) = rest.split_at_mut(rest.len().min(BLOCK_LEN - from));
-            part.copy_from_slice(&block[from..from + part.len()]);
+            let start = offset_in_block(position);
+            let (part, tail) = rest.split_at_mut(rest.len().min(BLOCK_LEN - start));
+            part.copy_from_slice(&block[start..start + part.len()]);
             position += part.len() as u64;
-            rest = after;
+            rest = tail;
         }
         Ok(())
     }
@@ -138,12 +145,12 @@ impl HeldBlocks {
         while !rest.is_empty() {
             let number = position / BLOCK_BYTES;
             let mut block = self.block(inner, number)?;
-            let from = in_block(position);
-            let (part, after) = rest.split_at(rest.len().min(BLOCK_LEN - from));
-            block[from..from + part.len()].copy_from_slice(part);
+            let start = offset_in_block(position);
+            let (part, tail) = rest.split_at(rest.len().min(BLOCK_LEN - start));
+            block[start..start + part.len()].copy_from_slice(part);
             self.blocks.insert(number, block);
             position += part.len() as u64;
-            rest = after;
+            rest = tail;
         }
         Ok(())
     }
@@ -151,17 +158,19 @@ impl HeldBlocks {
     /// Holds back a change of the length of the file. If the file becomes shorter, drops the held bytes after its end.
     fn set_len(&mut self, inner: &dyn StorageBackend, len: u64) -> io::Result<()> {
         if len < self.len {
-            let last = len / BLOCK_BYTES;
-            let mut block = self.block(inner, last)?;
-            block[in_block(len)..].fill(0);
-            self.blocks.retain(|number, _| *number < last);
-            self.blocks.insert(last, block);
-            self.inner_len = self.inner_len.min(last * BLOCK_BYTES);
+            let last_block = len / BLOCK_BYTES;
+            let mut block = self.block(inner, last_block)?;
+            block[offset_in_block(len)..].fill(0);
+            self.blocks.retain(|number, _| *number < last_block);
+            self.blocks.insert(last_block, block);
+            // From now on the last block is held here, so the inner backend provides only the blocks before it.
+            self.inner_len = self.inner_len.min(last_block * BLOCK_BYTES);
         }
         self.len = len;
         Ok(())
     }
 
+    /// Fails with `UnexpectedEof` if the bytes are not all before the end of the file.
     fn check_end(&self, offset: u64, length: usize) -> io::Result<()> {
         match offset.checked_add(length as u64) {
             Some(end) if end <= self.len => Ok(()),
@@ -170,25 +179,26 @@ impl HeldBlocks {
     }
 }
 
-fn in_block(position: u64) -> usize {
+/// Returns the offset of a position from the start of its block.
+fn offset_in_block(position: u64) -> usize {
     usize::try_from(position % BLOCK_BYTES).expect("a remainder of 4096 fits in any usize")
 }
 
 impl StorageBackend for DeferredBackend {
     fn len(&self) -> io::Result<u64> {
-        self.0.lock_held().map_or_else(|| self.0.inner.len(), |held| Ok(held.len))
+        self.0.lock_held().map_or_else(|| self.0.inner.len(), |held_blocks| Ok(held_blocks.len))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         match self.0.lock_held() {
-            Some(held) => held.read(self.0.inner.as_ref(), offset, out),
+            Some(held_blocks) => held_blocks.read(self.0.inner.as_ref(), offset, out),
             None => self.0.inner.read(offset, out),
         }
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         match self.0.lock_held() {
-            Some(mut held) => held.set_len(self.0.inner.as_ref(), len),
+            Some(mut held_blocks) => held_blocks.set_len(self.0.inner.as_ref(), len),
             None => self.0.inner.set_len(len),
         }
     }
@@ -199,7 +209,7 @@ impl StorageBackend for DeferredBackend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         match self.0.lock_held() {
-            Some(mut held) => held.write(self.0.inner.as_ref(), offset, data),
+            Some(mut held_blocks) => held_blocks.write(self.0.inner.as_ref(), offset, data),
             None => self.0.inner.write(offset, data),
         }
     }
@@ -259,13 +269,13 @@ mod tests {
         ]
     }
 
-    /// Applies a step to plain bytes. Returns false if it is out of their range.
+    /// Applies a step to plain bytes, as a correct backend would. Returns `false` if the step writes after their end.
     fn apply_to_bytes(bytes: &mut Vec<u8>, step: &BackendStep) -> bool {
         match step {
-            BackendStep::Write(at, data) => {
-                let at = usize::try_from(*at).unwrap();
-                let Some(there) = bytes.get_mut(at..at + data.len()) else { return false };
-                there.copy_from_slice(data);
+            BackendStep::Write(offset, data) => {
+                let offset = usize::try_from(*offset).unwrap();
+                let Some(target) = bytes.get_mut(offset..offset + data.len()) else { return false };
+                target.copy_from_slice(data);
             }
             BackendStep::SetLen(len) => bytes.resize(usize::try_from(*len).unwrap(), 0),
             BackendStep::Sync => {}
@@ -273,55 +283,56 @@ mod tests {
         true
     }
 
+    /// After a power loss at any moment, the new header is on the disk only if the new pages are on the disk too.
     #[test]
     fn w15_09_power_loss_leaves_no_header_without_pages() {
         let disk = MemoryDisk::with_bytes(vec![0; 3 * BLOCK_LEN]);
         let (backend, deferred) = DeferredBackend::new(disk.backend()).unwrap();
-        let new = [1; BLOCK_LEN];
-        backend.write(0, &new).unwrap();
-        backend.write(2 * BLOCK_BYTES, &new).unwrap();
+        let new_block = [1; BLOCK_LEN];
+        backend.write(0, &new_block).unwrap();
+        backend.write(2 * BLOCK_BYTES, &new_block).unwrap();
         deferred.write_through().unwrap();
         for moment in 0..=disk.request_count() {
             // Of the writes since the last sync, the first sectors are lost and the last ones are stored.
-            for lost in 0..3 * BLOCK_LEN / 512 {
-                let mut sectors = 0;
-                let left = disk.after_power_loss(moment, || {
-                    sectors += 1;
-                    sectors > lost
+            for lost_count in 0..3 * BLOCK_LEN / 512 {
+                let mut sector_number = 0;
+                let remaining_disk = disk.after_power_loss(moment, || {
+                    sector_number += 1;
+                    sector_number > lost_count
                 });
-                let (header, pages) = (&left.bytes()[..BLOCK_LEN], &left.bytes()[2 * BLOCK_LEN..]);
-                assert!(header.iter().all(|byte| *byte == 0) || pages == new, "moment {moment}, {lost} sectors lost");
+                let (header, pages) = (&remaining_disk.bytes()[..BLOCK_LEN], &remaining_disk.bytes()[2 * BLOCK_LEN..]);
+                assert!(header.iter().all(|byte| *byte == 0) || pages == new_block, "moment {moment}, {lost_count} sectors lost");
             }
         }
         assert_eq!(
             &disk.after_power_loss(disk.request_count(), || false).bytes()[..BLOCK_LEN],
-            &new,
-            "and is durable at the end"
+            &new_block,
+            "the header is durable at the end"
         );
     }
 
     proptest! {
         #[test]
         fn deferred_writes_are_readable_and_reach_inner_when_written_through(
-            before in vec(any::<u8>(), 0..12_000),
+            original in vec(any::<u8>(), 0..12_000),
             steps in vec(step(), 0..20),
         ) {
-            let disk = MemoryDisk::with_bytes(before.clone());
+            let disk = MemoryDisk::with_bytes(original.clone());
             let (backend, deferred) = DeferredBackend::new(disk.backend()).unwrap();
-            let mut bytes = before.clone();
+            let mut bytes = original.clone();
             for step in &steps {
-                let done = match step {
+                let is_ok = match step {
                     BackendStep::Write(at, data) => backend.write(*at, data).is_ok(),
                     BackendStep::SetLen(len) => backend.set_len(*len).is_ok(),
                     BackendStep::Sync => backend.sync_data().is_ok(),
                 };
-                prop_assert_eq!(done, apply_to_bytes(&mut bytes, step));
-                let mut read = vec![0; bytes.len()];
-                backend.read(0, &mut read).unwrap();
-                prop_assert!(read == bytes);
+                prop_assert_eq!(is_ok, apply_to_bytes(&mut bytes, step));
+                let mut read_bytes = vec![0; bytes.len()];
+                backend.read(0, &mut read_bytes).unwrap();
+                prop_assert!(read_bytes == bytes);
                 prop_assert_eq!(backend.len().unwrap(), bytes.len() as u64);
             }
-            prop_assert!(disk.bytes() == before, "it was written to");
+            prop_assert!(disk.bytes() == original, "the stored bytes were changed");
             deferred.write_through().unwrap();
             prop_assert!(disk.bytes() == bytes);
             backend.set_len(3).unwrap();

@@ -51,31 +51,32 @@ pub struct CreateOptions {
     pub fleet: Bytes,
 }
 
-/// The settings of an open store. None of them changes what the file contains, except [`RedbOptions::kept_changes`] and
-/// [`RedbOptions::kept_bytes`].
+/// The settings of an open store. Only [`RedbOptions::kept_changes`] and [`RedbOptions::kept_bytes`] affect the content
+/// of the file: they decide which old changes are dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedbOptions {
     /// The limits of one transaction.
     pub limits: TransactionLimits,
-    /// Number of revisions that can be watched from after a restart. Older ones are compacted.
+    /// Number of the last revisions whose changes the file retains for watches. The changes of older revisions are
+    /// compacted (dropped).
     pub kept_changes: u64,
-    /// Maximum size of the superseded records, in bytes. Whenever half of it was superseded again, the records from
-    /// before that half are dropped, once followers have read them.
+    /// Maximum size of superseded records (old values that watches may still read), in bytes. Whenever records of half
+    /// this size were superseded, older ones are dropped, but not before open watches have read them.
     pub kept_bytes: u64,
-    /// Maximum number of recent changes in memory for watchers.
+    /// Maximum number of recent changes that are held in memory for watches.
     pub recent_changes: usize,
     /// Maximum size of the recent changes in memory, in bytes.
     pub recent_bytes: usize,
-    /// Maximum number of queued commits. Further callers wait for a place.
+    /// Maximum number of commits in the queue of the writer. Further callers wait until the queue has room.
     pub queued_commits: usize,
     /// Maximum size of the queued commits that share one flush, in bytes. A larger commit is flushed alone.
     pub batch_bytes: usize,
     /// Size of the page cache in memory, in bytes.
     pub cache_bytes: usize,
-    /// Maximum size of a file that is verified when it is opened, in bytes. Such a file is read completely, and every
-    /// page is compared with its checksum. redb itself trusts a file that was closed or was complete at a crash, and
-    /// returns pages that a bad disk has changed. The verification takes 0.4 s for the 257 MB of 100,000 objects with
-    /// an after-image each. A larger file opens at once, unverified.
+    /// Maximum size of a file that is verified when it is opened, in bytes. The verification reads the whole file, and
+    /// compares every page with its checksum. Without it, redb trusts a file that was closed or was complete at a
+    /// crash, and returns pages that a bad disk has changed. The verification takes 0.4 s for 257 MB, which is the size
+    /// of 100,000 objects with one after-image each. A larger file opens at once, without verification.
     pub verified_bytes: u64,
 }
 
@@ -116,18 +117,19 @@ struct StoreShared {
     identity: StoreIdentity,
     options: RedbOptions,
     head: watch::Sender<Revision>,
-    /// The last revision whose change is no longer kept.
+    /// The last compacted revision. The store has the changes of all later revisions.
     compacted: AtomicU64,
-    /// The writer's count of superseded bytes.
+    /// The size of the records that were superseded (replaced or deleted), as the writer counts it.
     superseded: Mutex<SupersededWindow>,
-    /// The revision that each follower reads next.
+    /// The revision that each open watch (follower) reads next. The weak references of closed watches are dead.
     followers: Mutex<Vec<Weak<AtomicU64>>>,
     recent: RecentBuffer,
     stats: Stats,
-    /// True if the file names this version of the program as the last that wrote to it. Opening a store does not write
-    /// the name, the first commit does.
+    /// True if the file names this version of the program as its last writer. The first commit after the opening of the
+    /// store writes this name.
     is_program_written: AtomicBool,
-    /// The first failed write. It is set once, and only reopening clears it.
+    /// The error of the first failed write. While it is set, the store is read-only. Only reopening the store clears
+    /// it.
     failure: OnceLock<EngineError>,
 }
 
@@ -140,8 +142,8 @@ impl RedbStore {
         Self::start(open::create_file(path, create, &options)?, options, path)
     }
 
-    /// Creates a new store at `path` with these entries. Its next revision follows `revision`. A crash leaves a
-    /// complete store at `path`, or none.
+    /// Creates a new store at `path` with these entries, and closes it. The first commit in the new store gets the
+    /// revision after `revision`. A crash leaves a complete store at `path`, or none.
     ///
     /// # Errors
     /// [`OpenError::Exists`] if anything is at `path` already. [`OpenError::Io`].
@@ -198,7 +200,7 @@ impl RedbStore {
         let (answer, receiver) = oneshot::channel();
         queue.send(CommitRequest { transaction, answer }).await.map_err(|_| StoreError::Closed)?;
         // The writer answers every request, unless its thread dies. Then the outcome is unknown.
-        receiver.await.unwrap_or_else(|gone| Err(StoreError::OutcomeUnknown { cause: Arc::new(gone) }))
+        receiver.await.unwrap_or_else(|error| Err(StoreError::OutcomeUnknown { cause: Arc::new(error) }))
     }
 }
 
@@ -215,12 +217,13 @@ impl Store for RedbStore {
         Box::pin(self.enqueue(transaction))
     }
 
-    /// Does not wait, and neither do the reads of the snapshot. A read takes microseconds if its pages are in memory.
+    /// Is ready at once, as are the reads of the snapshot. A read takes microseconds if its pages are in memory.
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>> {
         Box::pin(async { Ok(Box::new(RedbSnapshot::begin(&self.shared.database)?) as Box<dyn Snapshot>) })
     }
 
     fn watch(&self, from: Revision) -> Watch {
+        // Revision zero has no change, so a watch from zero starts at revision one.
         Watch::new(Box::new(StoreChangeSource::new(&self.shared, from.max(Revision::ZERO.next()))), from)
     }
 
@@ -252,21 +255,25 @@ impl StoreShared {
         *self.head.borrow()
     }
 
+    /// Locks the size of the superseded records.
     fn window(&self) -> MutexGuard<'_, SupersededWindow> {
         self.superseded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the list of the open watches.
     fn followers(&self) -> MutexGuard<'_, Vec<Weak<AtomicU64>>> {
         self.followers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds an open watch, by the revision that it reads next. Removes the watches that were closed since.
     fn add_follower(&self, next: &Arc<AtomicU64>) {
         let mut followers = self.followers();
         followers.retain(|follower| follower.strong_count() > 0);
         followers.push(Arc::downgrade(next));
     }
 
-    /// Returns the revision that the slowest follower reads next. Followers that need compacted changes are ignored.
+    /// Returns the revision that the slowest open watch (follower) reads next. Ignores watches that need compacted
+    /// changes, because these must list everything again anyway.
     fn slowest_follower(&self) -> Option<Revision> {
         let next = |follower: &Weak<AtomicU64>| follower.upgrade().map(|next| Revision::new(next.load(Ordering::Acquire)));
         let compacted = self.compacted();
@@ -277,6 +284,7 @@ impl StoreShared {
         Revision::new(self.compacted.load(Ordering::Acquire))
     }
 
+    /// Fails with [`StoreError::ReadOnly`] if an earlier write failed.
     fn check_writable(&self) -> Result<(), StoreError> {
         match self.failure.get() {
             None => Ok(()),

@@ -17,13 +17,14 @@ use crate::store::entry::{Entry, Epoch, Revision};
 use crate::store::watch::EventKind;
 use crate::store::{PROGRAM_VERSION, SCHEMA_VERSION, StoreIdentity};
 
-/// The properties of the store itself, by name.
+/// The table of the properties of the store itself, by name.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
-/// The latest record of every key.
+/// The table of the latest record of every key.
 pub(super) const ENTRIES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("entries");
-/// The list of keys that each kept revision changed.
+/// The table of the keys that each retained revision changed, by the number of the revision.
 pub(super) const CHANGES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("changes");
-/// Records that are no longer the latest, by the revision that wrote them and their key.
+/// The table of superseded records: old values that watches may still read. The key has the revision that wrote the
+/// record, then the key of the entry.
 pub(super) const SUPERSEDED: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("superseded");
 
 /// Maximum size of the entries that one transaction writes when a new store is filled, in bytes.
@@ -35,11 +36,11 @@ const META_BASE: &str = "base";
 const META_FLEET: &str = "fleet";
 pub(super) const META_REVISION: &str = "revision";
 pub(super) const META_COMPACTED: &str = "compacted";
-/// The [`SupersededWindow`]: a revision, then the bytes superseded since. It does not exist before the first commit, or
-/// in a store of a version that did not count them.
+/// The name of the property with the [`SupersededWindow`]. It is missing before the first commit, and in a store of an
+/// older program that did not count superseded bytes.
 pub(super) const META_SUPERSEDED: &str = "superseded";
-/// The name and version of the program that last wrote to the store. Programs read it from stores of every schema
-/// version, so its format never changes.
+/// The name of the property with the name and version of the program that last wrote to the store. Programs read this
+/// property from stores of every schema version, so its format never changes.
 pub(super) const META_PROGRAM: &str = "program";
 
 /// An error of the engine or of a record, before it is classified.
@@ -58,8 +59,8 @@ pub(super) struct StoreMeta {
     pub(super) superseded: Option<SupersededWindow>,
 }
 
-/// A revision, and the size of the records that were superseded after it. At the limit, the changes
-/// up to that revision are dropped, and a new window begins.
+/// A revision, and the size of the records that were superseded (replaced or deleted) after it, in bytes. When the size
+/// reaches its limit, the changes up to that revision are dropped, and a new window begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SupersededWindow {
     pub(super) since: Revision,
@@ -67,13 +68,14 @@ pub(super) struct SupersededWindow {
 }
 
 impl SupersededWindow {
+    /// Returns the stored form: the revision, then the number of bytes, each as eight big-endian bytes.
     pub(super) fn encode(self) -> [u8; 16] {
         (u128::from(self.since.get()) << 64 | u128::from(self.bytes)).to_be_bytes()
     }
 
     fn decode(bytes: [u8; 16]) -> Self {
-        let [since, bytes] = [0, 8].map(|at| {
-            let number = bytes[at..].first_chunk().expect("sixteen bytes are twice eight");
+        let [since, bytes] = [0, 8].map(|offset| {
+            let number = bytes[offset..].first_chunk().expect("sixteen bytes are twice eight");
             u64::from_be_bytes(*number)
         });
         Self { since: Revision::new(since), bytes }
@@ -100,8 +102,8 @@ pub(super) fn write_empty(database: &Database, create: &CreateOptions) -> Result
     Ok(transaction.commit()?)
 }
 
-/// Fills a new store with entries, no two of the same key, and sets its revision, which must not be older than those of
-/// the entries. A watch can start after this revision only.
+/// Fills a new store with entries, and sets its revision. No two entries may have the same key, and no entry may be
+/// newer than `revision`. In this store, watches can only start after `revision`.
 ///
 /// # Errors
 /// Fails if the engine or the source of the entries fails, or if an entry is invalid. The file is then not a usable
@@ -128,7 +130,7 @@ pub(super) fn write_entries(
                 }
                 let record = StoredValueRef { create_revision, mod_revision, version, value: &value };
                 if table.insert(key.as_ref(), record.encode().as_slice())?.is_some() {
-                    return Err(DamagedRecord(format!("the entry {} is there twice", key.escape_ascii())).into());
+                    return Err(DamagedRecord(format!("the entry {} occurs twice", key.escape_ascii())).into());
                 }
                 bytes += key.len() + value.len();
             }
@@ -143,11 +145,11 @@ pub(super) fn write_entries(
     Ok(())
 }
 
-/// Begins a transaction that is complete or absent after any crash, in a file that opens quickly after one.
+/// Begins a redb transaction that is complete or absent after a crash. The file also opens quickly after a crash.
 ///
-/// It commits in two phases, because in one phase only a checksum distinguishes a torn commit from a complete one. It
-/// saves the allocator's state with each commit, because otherwise opening after a crash reads the whole file (407 ms
-/// instead of 18 ms at 257 MB).
+/// The commit has two phases. With one phase, only a checksum would distinguish a torn commit from a complete one. The
+/// commit also saves the state of redb's allocator. Without it, redb reads the whole file when it opens the file after
+/// a crash (407 ms instead of 18 ms at 257 MB).
 pub(super) fn begin_durable(database: &Database) -> Result<WriteTransaction, RedbError> {
     let mut transaction = database.begin_write()?;
     transaction.set_two_phase_commit(true);
@@ -191,21 +193,24 @@ pub(super) fn read_meta(database: &Database) -> Result<StoreMeta, RedbError> {
     Ok(StoreMeta { identity, revision: revision(META_REVISION)?, compacted: revision(META_COMPACTED)?, superseded })
 }
 
-/// Reads one of the revisions in `meta`.
+/// Reads the property `name` of the table `meta`, which must be a revision.
 pub(super) fn read_revision(transaction: &ReadTransaction, name: &'static str) -> Result<Revision, RedbError> {
     Ok(Revision::new(u64::from_be_bytes(read_exactly(transaction, name)?)))
 }
 
+/// Reads the property `name` of the table `meta`. Fails if it is missing.
 fn read_bytes(transaction: &ReadTransaction, name: &'static str) -> Result<Bytes, RedbError> {
     let meta = transaction.open_table(META)?;
     let value = meta.get(name)?.ok_or_else(|| DamagedRecord(format!("meta has no {name}")))?;
     Ok(Bytes::copy_from_slice(value.value()))
 }
 
+/// Reads the property `name` of the table `meta`, which must have `N` bytes.
 fn read_exactly<const N: usize>(transaction: &ReadTransaction, name: &'static str) -> Result<[u8; N], RedbError> {
     to_array(name, &read_bytes(transaction, name)?)
 }
 
+/// Converts the value of a property to an array. Fails if the value does not have `N` bytes.
 fn to_array<const N: usize>(name: &str, value: &[u8]) -> Result<[u8; N], RedbError> {
     value.try_into().map_err(|_| DamagedRecord(format!("meta {name} has {} bytes instead of {N}", value.len())).into())
 }
@@ -219,9 +224,11 @@ pub(super) struct StoredValueRef<'a> {
     pub(super) value: &'a [u8],
 }
 
+/// Size of the revisions and the version in front of a stored value, in bytes.
 const RECORD_HEADER_BYTES: usize = 24;
 
 impl<'a> StoredValueRef<'a> {
+    /// Returns the stored bytes: both revisions and the version as eight big-endian bytes each, then the value.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(RECORD_HEADER_BYTES + self.value.len());
         bytes.extend_from_slice(&self.create_revision.to_key());
@@ -231,12 +238,13 @@ impl<'a> StoredValueRef<'a> {
         bytes
     }
 
-    /// Splits the bytes of a record into the revisions, the version and the value.
+    /// Splits the stored bytes of a record into the revisions, the version and the value. Fails if the bytes are too
+    /// few.
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, DamagedRecord> {
-        let short = || DamagedRecord(format!("a record of {} bytes is shorter than its head", bytes.len()));
-        let (create_revision, rest) = bytes.split_first_chunk().ok_or_else(short)?;
-        let (mod_revision, rest) = rest.split_first_chunk().ok_or_else(short)?;
-        let (version, value) = rest.split_first_chunk().ok_or_else(short)?;
+        let too_short = || DamagedRecord(format!("a record of {} bytes is shorter than its head", bytes.len()));
+        let (create_revision, rest) = bytes.split_first_chunk().ok_or_else(too_short)?;
+        let (mod_revision, rest) = rest.split_first_chunk().ok_or_else(too_short)?;
+        let (version, value) = rest.split_first_chunk().ok_or_else(too_short)?;
         Ok(Self {
             create_revision: Revision::new(u64::from_be_bytes(*create_revision)),
             mod_revision: Revision::new(u64::from_be_bytes(*mod_revision)),
@@ -260,12 +268,12 @@ impl<'a> StoredValueRef<'a> {
     }
 }
 
-/// Returns the key of a record that is no longer the latest.
+/// Returns the key of a record in the table of superseded records: the revision that wrote it, then the entry's key.
 pub(super) fn superseded_key(mod_revision: Revision, key: &[u8]) -> Vec<u8> {
     [&mod_revision.to_key(), key].concat()
 }
 
-/// What a kept change contains about one key.
+/// The change of one key, as it is stored for watches: the kind and the key, without the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyChange<'a> {
     Put(&'a [u8]),
@@ -276,7 +284,8 @@ const CHANGE_PUT: u8 = 1;
 const CHANGE_DELETED: u8 = 2;
 
 impl<'a> KeyChange<'a> {
-    /// Appends the change to a list: its kind, the length of the key in four bytes, and the key.
+    /// Appends the stored form of the change to a list: one byte for the kind, four for the length of the key, and the
+    /// key.
     pub(super) fn encode(self, list: &mut Vec<u8>) {
         let (tag, key) = match self {
             Self::Put(key) => (CHANGE_PUT, key),
@@ -288,18 +297,19 @@ impl<'a> KeyChange<'a> {
         list.extend_from_slice(key);
     }
 
-    /// Decodes the changes of a revision that [`Self::encode`] appended to a list.
+    /// Decodes the list of a revision's changes, to which [`Self::encode`] appended them. Fails if the list is cut
+    /// inside a change, or has an unknown kind.
     pub(super) fn decode_list(mut bytes: &'a [u8]) -> Result<Vec<Self>, DamagedRecord> {
-        let short = || DamagedRecord("a kept change ends in the middle of a key".to_owned());
+        let cut_off = || DamagedRecord("a kept change ends in the middle of a key".to_owned());
         let mut list = Vec::new();
         while let Some((tag, rest)) = bytes.split_first() {
-            let (length, rest) = rest.split_first_chunk().ok_or_else(short)?;
-            let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| short())?;
-            let (key, rest) = rest.split_at_checked(length).ok_or_else(short)?;
+            let (length, rest) = rest.split_first_chunk().ok_or_else(cut_off)?;
+            let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| cut_off())?;
+            let (key, rest) = rest.split_at_checked(length).ok_or_else(cut_off)?;
             list.push(match *tag {
                 CHANGE_PUT => Self::Put(key),
                 CHANGE_DELETED => Self::Deleted(key),
-                other => return Err(DamagedRecord(format!("a kept change has an event of the unknown kind {other}"))),
+                kind => return Err(DamagedRecord(format!("a kept change has an event of the unknown kind {kind}"))),
             });
             bytes = rest;
         }

@@ -18,6 +18,7 @@ pub(super) struct RedbSnapshot {
 }
 
 impl RedbSnapshot {
+    /// Begins a redb read transaction, and reads the revision that it shows.
     pub(super) fn begin(database: &Database) -> Result<Self, StoreError> {
         catch_read(|| {
             let transaction = database.begin_read()?;
@@ -61,9 +62,11 @@ impl RedbSnapshot {
     }
 }
 
+/// The key and the record of one row of the table of entries.
 type StoredEntry<'a> = Result<(AccessGuard<'a, &'static [u8]>, AccessGuard<'a, &'static [u8]>), StorageError>;
 
-/// Fills a list with the entries of a range until a limit of the query is reached. At least one entry is added.
+/// Fills a list with the entries of a range until a limit of the query is reached. The limit on size does not apply to
+/// the first entry.
 fn fill_list<'a>(
     mut list: EntryList,
     query: &ListQuery,
@@ -71,8 +74,8 @@ fn fill_list<'a>(
 ) -> Result<EntryList, RedbError> {
     let (limit, max_bytes) = (query.limit.unwrap_or(usize::MAX), query.max_bytes.unwrap_or(usize::MAX));
     let mut bytes: usize = 0;
-    for pair in range {
-        let (key, value) = pair?;
+    for row in range {
+        let (key, value) = row?;
         let (key, record) = (key.value(), StoredValueRef::decode(value.value())?);
         bytes = bytes.saturating_add(key.len() + record.value.len());
         if list.entries.len() == limit || (bytes > max_bytes && !list.entries.is_empty()) {
@@ -89,8 +92,8 @@ fn key_bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Bound::Included(range.start.as_ref()), end)
 }
 
-/// Runs a read and converts every failure to an error. A damaged page can also make redb panic, and the panic must end
-/// only the read.
+/// Runs a read, and converts a failure to a store error. A damaged page can also make redb panic. Such a panic becomes
+/// an error too, so that it ends only this read.
 pub(super) fn catch_read<T>(read: impl FnOnce() -> Result<T, RedbError>) -> Result<T, StoreError> {
     // Unwinding is safe here: a read changes nothing, and its transaction is dropped with it.
     match catch_unwind(AssertUnwindSafe(read)) {
@@ -100,9 +103,10 @@ pub(super) fn catch_read<T>(read: impl FnOnce() -> Result<T, RedbError>) -> Resu
     }
 }
 
+/// Converts an error of a read. Damaged data becomes [`StoreError::Corrupt`], and any other error [`StoreError::Read`].
 fn read_error(fault: RedbError) -> StoreError {
     match fault.downcast::<DamagedRecord>() {
-        Ok(damage) => StoreError::Corrupt { what: damage.0 },
+        Ok(record) => StoreError::Corrupt { what: record.0 },
         Err(fault) => StoreError::Read { cause: Arc::from(fault) },
     }
 }

@@ -51,7 +51,7 @@ fn redb_options(bounds: &TestBounds) -> RedbOptions {
     }
 }
 
-/// Stores in files.
+/// A test engine whose store is a file in a temporary directory.
 pub(super) struct FileEngine {
     path: PathBuf,
     _directory: tempfile::TempDir,
@@ -74,7 +74,7 @@ impl TestEngine for FileEngine {
     }
 }
 
-/// Stores in redb's own memory.
+/// A test engine whose store is in redb's own memory backend.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory(Arc<InMemoryBackend>);
 
@@ -110,16 +110,16 @@ impl StorageBackend for Memory {
     }
 }
 
-/// How an operation of a disk fails.
+/// The way in which an operation of a disk fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DiskFault {
-    /// With this system error.
+    /// The operation returns the system error of this number.
     Errno(i32),
-    /// With a panic, as redb itself has panicked.
+    /// The operation panics. A real disk does not panic, but redb did on damaged files.
     Panic,
 }
 
-/// The operation that fails.
+/// A kind of disk operation that can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DiskOperation {
     Read,
@@ -128,7 +128,7 @@ pub(super) enum DiskOperation {
     Sync,
 }
 
-/// An operation that the disk recorded, in order.
+/// An operation that changes the disk or makes changes durable, as the disk records it.
 #[derive(Debug, Clone)]
 enum DiskRequest {
     Write(u64, Vec<u8>),
@@ -147,9 +147,11 @@ struct DiskState {
     /// The content when the recording began.
     origin: Vec<u8>,
     requests: Vec<DiskRequest>,
-    /// Skip this number of operations of a kind, then fail the next one.
+    /// The planned faults: the kind of operation, the number of such operations that succeed before, and the fault.
     faults: VecDeque<(DiskOperation, usize, DiskFault)>,
+    /// True if syncs block.
     syncs_stopped: bool,
+    /// True while a sync is blocked.
     stopped_in_sync: bool,
     locked: bool,
 }
@@ -169,9 +171,9 @@ impl MemoryDisk {
         self.state().bytes.clone()
     }
 
-    /// Makes the operation after `skipped` others of its kind fail, once.
-    pub(super) fn fail(&self, at: DiskOperation, skipped: usize, trouble: DiskFault) {
-        self.state().faults.push_back((at, skipped, trouble));
+    /// Makes one operation fail, once. The next `skip_count` operations of its kind still succeed.
+    pub(super) fn fail(&self, operation: DiskOperation, skip_count: usize, fault: DiskFault) {
+        self.state().faults.push_back((operation, skip_count, fault));
     }
 
     /// Blocks every sync until [`MemoryDisk::resume_syncs`] is called.
@@ -184,32 +186,32 @@ impl MemoryDisk {
         self.0.1.notify_all();
     }
 
-    /// Waits until a sync is blocked.
+    /// Waits until a sync is blocked. Panics after 20 seconds.
     pub(super) fn wait_for_stopped_sync(&self) {
-        let patience = Duration::from_secs(20);
-        let waited = self.0.1.wait_timeout_while(self.state(), patience, |state| !state.stopped_in_sync);
+        let max_wait = Duration::from_secs(20);
+        let result = self.0.1.wait_timeout_while(self.state(), max_wait, |state| !state.stopped_in_sync);
         // The lock is released before the assertion, because a panic under it would also end the disk's own threads.
-        let timed_out = waited.unwrap().1.timed_out();
-        assert!(!timed_out, "nobody came to a sync");
+        let timed_out = result.unwrap().1.timed_out();
+        assert!(!timed_out, "no sync was blocked");
     }
 
-    /// Returns the number of recorded operations, which identifies the current moment.
+    /// Returns the number of recorded operations. [`Self::after_power_loss`] accepts this number as the moment "now".
     pub(super) fn request_count(&self) -> usize {
         self.state().requests.len()
     }
 
-    /// Returns the disk after a power loss at that moment: everything that was synced, and of the rest the sectors for
-    /// which `survives` returns true.
-    pub(super) fn after_power_loss(&self, moment: usize, mut kept: impl FnMut() -> bool) -> Self {
+    /// Returns the disk as a power loss leaves it after the first `moment` operations. The disk then has everything
+    /// that was synced. Of the later writes, it has the sectors for which `survives` returns true.
+    pub(super) fn after_power_loss(&self, moment: usize, mut survives: impl FnMut() -> bool) -> Self {
         let state = self.state();
-        let asked = &state.requests[..moment];
-        let synced = asked.iter().rposition(|asked| matches!(asked, DiskRequest::Sync)).map_or(0, |last| last + 1);
+        let requests = &state.requests[..moment];
+        let synced_count = requests.iter().rposition(|request| matches!(request, DiskRequest::Sync)).map_or(0, |last| last + 1);
         let mut bytes = state.origin.clone();
-        for asked in &asked[..synced] {
-            asked.replay(&mut bytes, || true);
+        for request in &requests[..synced_count] {
+            request.replay(&mut bytes, || true);
         }
-        for asked in &asked[synced..] {
-            asked.replay(&mut bytes, &mut kept);
+        for request in &requests[synced_count..] {
+            request.replay(&mut bytes, &mut survives);
         }
         Self::with_bytes(bytes)
     }
@@ -222,20 +224,20 @@ impl MemoryDisk {
         self.0.0.lock().unwrap()
     }
 
-    /// Locks the state for an operation, unless the operation is to fail.
-    fn lock_for(&self, at: DiskOperation) -> io::Result<MutexGuard<'_, DiskState>> {
+    /// Locks the state for an operation. If a fault is due for this operation, fails or panics instead.
+    fn lock_for(&self, operation: DiskOperation) -> io::Result<MutexGuard<'_, DiskState>> {
         let mut state = self.state();
-        let Some((_, skipped, trouble)) = state.faults.iter_mut().find(|(kind, ..)| *kind == at) else {
+        let Some((_, skipped, fault)) = state.faults.iter_mut().find(|(kind, ..)| *kind == operation) else {
             return Ok(state);
         };
-        if let Some(left) = skipped.checked_sub(1) {
-            *skipped = left;
+        if let Some(remaining) = skipped.checked_sub(1) {
+            *skipped = remaining;
             return Ok(state);
         }
-        let trouble = *trouble;
-        state.faults.retain(|(kind, skipped, _)| (*kind, *skipped) != (at, 0));
+        let fault = *fault;
+        state.faults.retain(|(kind, skipped, _)| (*kind, *skipped) != (operation, 0));
         drop(state);
-        match trouble {
+        match fault {
             DiskFault::Errno(number) => Err(io::Error::from_raw_os_error(number)),
             DiskFault::Panic => panic!("planned by the test"),
         }
@@ -243,6 +245,8 @@ impl MemoryDisk {
 }
 
 impl DiskRequest {
+    /// Applies the request to `bytes`. `survives` is called for each sector of a write, and once for a change of the
+    /// length. Parts for which it returns false are not applied.
     fn replay(&self, bytes: &mut Vec<u8>, mut survives: impl FnMut() -> bool) {
         match self {
             Self::Sync => {}
@@ -283,9 +287,9 @@ impl StorageBackend for DiskBackend {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.0.lock_for(DiskOperation::SetLen)?;
-        let asked = DiskRequest::SetLen(len);
-        asked.replay(&mut state.bytes, || true);
-        state.requests.push(asked);
+        let request = DiskRequest::SetLen(len);
+        request.replay(&mut state.bytes, || true);
+        state.requests.push(request);
         Ok(())
     }
 
@@ -303,9 +307,9 @@ impl StorageBackend for DiskBackend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.0.lock_for(DiskOperation::Write)?;
-        let asked = DiskRequest::Write(offset, data.to_vec());
-        asked.replay(&mut state.bytes, || true);
-        state.requests.push(asked);
+        let request = DiskRequest::Write(offset, data.to_vec());
+        request.replay(&mut state.bytes, || true);
+        state.requests.push(request);
         Ok(())
     }
 

@@ -29,12 +29,13 @@ pub(super) struct CommitRequest {
     pub(super) answer: oneshot::Sender<Result<Revision, StoreError>>,
 }
 
+/// The state of the writer thread, which commits the queued transactions in batches.
 pub(super) struct BatchWriter {
     shared: Arc<StoreShared>,
     queue: mpsc::Receiver<CommitRequest>,
 }
 
-/// The result of a durable batch.
+/// The result of a batch that became durable: the results of its transactions, and what changed in the store.
 struct CommittedBatch {
     results: Vec<TransactionResult>,
     compacted: Revision,
@@ -44,9 +45,9 @@ struct CommittedBatch {
 
 /// The stage at which a batch failed, which decides what its callers can conclude.
 enum BatchFailure {
-    /// Nothing of the batch was written, so its callers are told that.
+    /// Nothing of the batch was written. Its callers get [`StoreError::ReadOnly`], which states this.
     BeforeCommit(EngineError),
-    /// Only reopening the store shows whether the batch was written.
+    /// Only reopening the store shows whether the batch was written. Its callers get [`StoreError::OutcomeUnknown`].
     DuringCommit(EngineError),
 }
 
@@ -61,8 +62,8 @@ impl BatchWriter {
 
     /// Commits batches until all senders of the queue are dropped.
     fn run(mut self) {
-        while let Some(first) = self.queue.blocking_recv() {
-            let (transactions, answers) = self.gather_batch(first);
+        while let Some(first_request) = self.queue.blocking_recv() {
+            let (transactions, answers) = self.gather_batch(first_request);
             // The caller may no longer wait for the answer. Its commit is still durable.
             for (answer, result) in answers.into_iter().zip(self.commit(&transactions)) {
                 let _ = answer.send(result);
@@ -70,8 +71,8 @@ impl BatchWriter {
         }
     }
 
-    /// Takes the queued requests after `first`, up to the maximum size of a batch. Returns the transactions and the
-    /// channels for their answers, in one order.
+    /// Removes further requests from the queue, up to the maximum size of a batch. Returns the transactions of all
+    /// requests, `first` included, and the channels for their answers in the same order.
     fn gather_batch(&mut self, first: CommitRequest) -> (Vec<Transaction>, Vec<oneshot::Sender<Result<Revision, StoreError>>>) {
         let mut bytes = first.transaction.size_bytes();
         let mut batch = (vec![first.transaction], vec![first.answer]);
@@ -91,23 +92,23 @@ impl BatchWriter {
         }
         // Unwinding is safe here: what was partly written is in a redb transaction, which is dropped, and the store
         // then becomes read-only.
-        let written = catch_unwind(AssertUnwindSafe(|| write_batch(&self.shared, transactions)))
+        let batch = catch_unwind(AssertUnwindSafe(|| write_batch(&self.shared, transactions)))
             .unwrap_or_else(|panic| Err(BatchFailure::DuringCommit(Arc::new(DamagedRecord(panic_text(panic.as_ref()))))));
-        match written {
-            Ok(written) => self.publish(written),
-            Err(failed) => {
-                let error = self.become_read_only(failed);
+        match batch {
+            Ok(batch) => self.publish(batch),
+            Err(failure) => {
+                let error = self.become_read_only(failure);
                 transactions.iter().map(|_| Err(error.clone())).collect()
             }
         }
     }
 
-    /// Publishes a durable batch to watchers before its callers get their answers, so that each can watch what it
-    /// wrote.
-    fn publish(&self, written: CommittedBatch) -> Vec<Result<Revision, StoreError>> {
+    /// Publishes a durable batch to watches and statistics, and returns the answers for its callers. Watches get the
+    /// batch before the callers get their answers, so that each caller can watch its own change.
+    fn publish(&self, batch: CommittedBatch) -> Vec<Result<Revision, StoreError>> {
         let shared = &self.shared;
         let mut changes = Vec::new();
-        let results = written.results.into_iter().map(|result| match result {
+        let results = batch.results.into_iter().map(|result| match result {
             TransactionResult::Unchanged { at } => Ok(at),
             TransactionResult::Unmet(unmet) => {
                 shared.stats.conflicts.inc();
@@ -122,20 +123,20 @@ impl BatchWriter {
         let results = results.collect();
         if let Some(last) = changes.last().map(|change| change.revision) {
             let (puts, deletes) = count_operations(&changes);
-            shared.stats.count_synced(last, changes.len() as u64, puts, deletes, written.sizes);
+            shared.stats.count_batch(last, changes.len() as u64, puts, deletes, batch.sizes);
             shared.is_program_written.store(true, Ordering::Relaxed);
-            shared.compacted.store(written.compacted.get(), Ordering::Release);
-            *shared.window() = written.window;
+            shared.compacted.store(batch.compacted.get(), Ordering::Release);
+            *shared.window() = batch.window;
             shared.recent.push(changes);
             shared.head.send_replace(last);
         }
         results
     }
 
-    /// Records that a batch failed, after which the store accepts no commits. Returns the error for the callers of the
+    /// Records that a batch failed. From then on the store accepts no commits. Returns the error for the callers of the
     /// batch.
-    fn become_read_only(&self, failed: BatchFailure) -> StoreError {
-        let (cause, error) = match failed {
+    fn become_read_only(&self, failure: BatchFailure) -> StoreError {
+        let (cause, error) = match failure {
             BatchFailure::BeforeCommit(cause) => (Arc::clone(&cause), StoreError::ReadOnly { cause }),
             BatchFailure::DuringCommit(cause) => (Arc::clone(&cause), StoreError::OutcomeUnknown { cause }),
         };
@@ -151,16 +152,17 @@ impl BatchWriter {
 fn write_batch(shared: &StoreShared, transactions: &[Transaction]) -> Result<CommittedBatch, BatchFailure> {
     let before_commit = |fault: RedbError| BatchFailure::BeforeCommit(Arc::from(fault));
     let batch = schema::begin_durable(&shared.database).map_err(before_commit)?;
-    let written = fill_batch(shared, &batch, transactions).map_err(before_commit)?;
-    if written.results.iter().any(|applied| matches!(applied, TransactionResult::Changed(_))) {
+    let result = fill_batch(shared, &batch, transactions).map_err(before_commit)?;
+    if result.results.iter().any(|transaction_result| matches!(transaction_result, TransactionResult::Changed(_))) {
         batch.commit().map_err(|error| BatchFailure::DuringCommit(Arc::new(error)))?;
     } else {
         batch.abort().map_err(|error| BatchFailure::BeforeCommit(Arc::new(error)))?;
     }
-    Ok(written)
+    Ok(result)
 }
 
-/// Applies the transactions, one after the other, within one redb transaction.
+/// Applies the transactions, one after the other, within one redb transaction. Also drops changes that are too old for
+/// watches. The caller commits or aborts the redb transaction.
 fn fill_batch(
     shared: &StoreShared,
     batch: &::redb::WriteTransaction,
@@ -170,19 +172,20 @@ fn fill_batch(
     if !shared.is_program_written.load(Ordering::Relaxed) {
         tables.write_program()?;
     }
-    let applied = transactions.iter().map(|transaction| tables.apply(transaction)).collect::<Result<_, _>>()?;
+    let transaction_results = transactions.iter().map(|transaction| tables.apply(transaction)).collect::<Result<_, _>>()?;
     let (sizes, window) = (tables.take_sizes(), *shared.window());
     let (compacted, window) = tables.finish(&shared.options, window, shared.slowest_follower())?;
-    Ok(CommittedBatch { results: applied, compacted, window, sizes })
+    Ok(CommittedBatch { results: transaction_results, compacted, window, sizes })
 }
 
-/// Returns the number of puts and of deletes in some changes.
+/// Returns the number of puts and the number of deletes in these changes.
 fn count_operations(changes: &[Change]) -> (u64, u64) {
     let events = || changes.iter().flat_map(|change| &change.events);
     let puts = events().filter(|event| matches!(event.kind, EventKind::Put { .. })).count();
     (puts as u64, (events().count() - puts) as u64)
 }
 
+/// Returns an error message with the text of a panic of the engine.
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("the engine panicked: {}", text.unwrap_or("without a message"))

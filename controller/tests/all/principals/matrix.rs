@@ -1,5 +1,5 @@
-//! Every row of the endpoint table with every class of caller and every scope, and every kind in an apply with every
-//! class.
+//! Every endpoint of the admin listener with every class of caller and every scope, and every kind in an apply with
+//! every class.
 
 use serde_json::{Value, json};
 use stemma_core::object::Kind;
@@ -9,23 +9,24 @@ use stemma_wire::endpoint::{BodyType, CallerClass, Endpoint, Method as RowMethod
 use crate::fleet::Fleet;
 use crate::principals::clients::{ApiAnswer, JSON, comparable_answer, create_principal, send, stranger, two_clusters};
 
-/// Returns the path of a row. It uses these values for named parts, and `web`, `labels` or a fixed word for the others.
-fn row_path(endpoint: Endpoint, values: &[(&str, String)]) -> String {
-    let parts = endpoint.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+/// Returns the path of an endpoint, with these values of its path parameters. A group is `web`, a map is `labels`, and
+/// any other parameter is `word`.
+fn endpoint_path(endpoint: Endpoint, values: &[(&str, String)]) -> String {
+    let parameters = endpoint.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let value = |part: &str| match part {
         "group" => "web".to_owned(),
         "map" => "labels".to_owned(),
         _ => values.iter().find(|(name, _)| *name == part).map_or("word".to_owned(), |(_, value)| value.clone()),
     };
-    let values: Vec<String> = parts.map(value).collect();
+    let values: Vec<String> = parameters.map(value).collect();
     endpoint.path(&values.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Calls a row. A write is a dry run, so that later rows find their objects.
-async fn call_row(client: &mut Client, endpoint: Endpoint, values: &[(&str, String)]) -> ApiAnswer {
+/// Calls an endpoint with an empty body. A write is a dry run, so that the objects still exist for the next call.
+async fn call_endpoint(client: &mut Client, endpoint: Endpoint, values: &[(&str, String)]) -> ApiAnswer {
     let route = endpoint.route();
-    let media = route.request.media_types().first().copied();
-    let headers: Vec<(&str, &str)> = media.map(|media| ("content-type", media)).into_iter().collect();
+    let media_type = route.request.media_types().first().copied();
+    let headers: Vec<(&str, &str)> = media_type.map(|media_type| ("content-type", media_type)).into_iter().collect();
     let body = match route.request {
         BodyType::Nothing | BodyType::Bytes => "",
         BodyType::AnyPatch => "[]",
@@ -37,17 +38,18 @@ async fn call_row(client: &mut Client, endpoint: Endpoint, values: &[(&str, Stri
         _ if endpoint.has_dry_run() => "?dry_run=true",
         _ => "",
     };
-    send(client, route.method.as_str(), &format!("{}{query}", row_path(endpoint, values)), &headers, body).await
+    send(client, route.method.as_str(), &format!("{}{query}", endpoint_path(endpoint, values)), &headers, body).await
 }
 
-fn tested_rows() -> impl Iterator<Item = Endpoint> {
-    Endpoint::ALL.iter().copied().filter(|row| row.route().listener == SocketKind::Admin)
+/// Returns the endpoints of the admin listener.
+fn admin_endpoints() -> impl Iterator<Item = Endpoint> {
+    Endpoint::ALL.iter().copied().filter(|endpoint| endpoint.route().listener == SocketKind::Admin)
 }
 
 #[tokio::test]
-async fn s41_endpoint_row_admits_only_listed_classes() {
+async fn s41_endpoint_admits_only_listed_caller_classes() {
     let fleet = Fleet::start().await;
-    let [own, _] = two_clusters(&fleet).await;
+    let [own_values, _] = two_clusters(&fleet).await;
     let mut clients = vec![
         (CallerClass::Nobody, stranger(&fleet)),
         (CallerClass::Viewer, create_principal(&fleet, "vera", "viewer", None).await),
@@ -55,20 +57,20 @@ async fn s41_endpoint_row_admits_only_listed_classes() {
         (CallerClass::Admin, create_principal(&fleet, "ada", "admin", None).await),
     ];
     let revision = fleet.last_revision().await;
-    for row in tested_rows() {
+    for endpoint in admin_endpoints() {
         for (caller, client) in &mut clients {
-            let told = call_row(client, row, &own).await;
-            let expected = match (row.allows(*caller), *caller) {
-                // Of all admins only root may do this, on its socket.
-                (true, _) if row == Endpoint::GetBackup => "auth.forbidden",
+            let answer = call_endpoint(client, endpoint, &own_values).await;
+            let expected = match (endpoint.allows(*caller), *caller) {
+                // Only root may read a backup, through the Unix socket.
+                (true, _) if endpoint == Endpoint::GetBackup => "auth.forbidden",
                 (true, _) => "",
                 (false, CallerClass::Nobody) => "auth.required",
                 (false, _) => "auth.forbidden",
             };
-            let is_refused = told.kind.starts_with("auth.");
-            assert_eq!(if is_refused { &*told.kind } else { "" }, expected, "{row:?} as {caller:?}: {}", told.body);
-            assert!(told.status < 500, "{row:?} as {caller:?}: {}", told.body);
-            assert!(!is_refused || told.status == if *caller == CallerClass::Nobody { 401 } else { 403 });
+            let is_refused = answer.kind.starts_with("auth.");
+            assert_eq!(if is_refused { &*answer.kind } else { "" }, expected, "{endpoint:?} as {caller:?}: {}", answer.body);
+            assert!(answer.status < 500, "{endpoint:?} as {caller:?}: {}", answer.body);
+            assert!(!is_refused || answer.status == if *caller == CallerClass::Nobody { 401 } else { 403 });
         }
     }
     assert_eq!(fleet.last_revision().await, revision, "nothing was written");
@@ -77,9 +79,10 @@ async fn s41_endpoint_row_admits_only_listed_classes() {
 #[tokio::test]
 async fn s41_bound_principal_gets_not_found_for_other_cluster() {
     let fleet = Fleet::start().await;
-    let [own, far] = two_clusters(&fleet).await;
-    let none: Vec<(&str, String)> = far.iter().map(|(name, value)| (*name, value.replace("far", "nil"))).collect();
-    let none: Vec<_> = none
+    let [own_values, far_values] = two_clusters(&fleet).await;
+    let missing_values: Vec<(&str, String)> =
+        far_values.iter().map(|(name, value)| (*name, value.replace("far", "nil"))).collect();
+    let missing_values: Vec<_> = missing_values
         .into_iter()
         .map(|(name, value)| match name {
             "token" => (name, "0".repeat(value.len())),
@@ -92,29 +95,35 @@ async fn s41_bound_principal_gets_not_found_for_other_cluster() {
         (CallerClass::Operator, create_principal(&fleet, "otto", "operator", Some("own")).await),
         (CallerClass::Admin, create_principal(&fleet, "ada", "admin", Some("own")).await),
     ];
-    for row in tested_rows() {
-        let route = row.route();
-        let writes = route.method != RowMethod::Get;
+    for endpoint in admin_endpoints() {
+        let route = endpoint.route();
+        let is_write = route.method != RowMethod::Get;
         for (caller, client) in &mut clients {
-            let told = call_row(client, row, &own).await;
-            // Only root may take a backup, on its socket.
-            let may = row.allows(*caller) && row != Endpoint::GetBackup && !(writes && route.scope.is_fleet_wide());
-            let is_refused = told.kind.starts_with("auth.");
-            let is_empty_write = writes && route.scope == Scope::Body;
-            assert!(is_refused != may || is_empty_write, "{row:?} as {caller:?}: {} {}", told.status, told.body);
-            assert!(told.status < 500, "{row:?} as {caller:?}: {}", told.body);
-            if !may || route.scope.parameter().is_none() || route.scope.is_fleet_wide() {
+            let answer = call_endpoint(client, endpoint, &own_values).await;
+            // Only root may read a backup, through the Unix socket.
+            let is_allowed =
+                endpoint.allows(*caller) && endpoint != Endpoint::GetBackup && !(is_write && route.scope.is_fleet_wide());
+            let is_refused = answer.kind.starts_with("auth.");
+            let is_empty_write = is_write && route.scope == Scope::Body;
+            assert!(is_refused != is_allowed || is_empty_write, "{endpoint:?} as {caller:?}: {} {}", answer.status, answer.body);
+            assert!(answer.status < 500, "{endpoint:?} as {caller:?}: {}", answer.body);
+            if !is_allowed || route.scope.parameter().is_none() || route.scope.is_fleet_wide() {
                 continue;
             }
-            let (of_far, of_none) = (call_row(client, row, &far).await, call_row(client, row, &none).await);
-            assert_eq!(comparable_answer(&of_far, &far), comparable_answer(&of_none, &none), "{row:?} as {caller:?}");
-            assert!((400..500).contains(&of_far.status), "{row:?} as {caller:?}: {}", of_far.body);
+            let (far_answer, missing_answer) =
+                (call_endpoint(client, endpoint, &far_values).await, call_endpoint(client, endpoint, &missing_values).await);
+            assert_eq!(
+                comparable_answer(&far_answer, &far_values),
+                comparable_answer(&missing_answer, &missing_values),
+                "{endpoint:?} as {caller:?}"
+            );
+            assert!((400..500).contains(&far_answer.status), "{endpoint:?} as {caller:?}: {}", far_answer.body);
         }
     }
 }
 
-/// Returns a document of each kind that an apply accepts, and whether an operator may write it. An admin may write all,
-/// a viewer none.
+/// Returns a document of each kind that an apply accepts, and whether an operator may write it. An admin may write all
+/// kinds, and a viewer none.
 fn documents_by_kind() -> Vec<(Kind, Value, bool)> {
     vec![
         (Kind::Release, json!({"kind": "Release", "name": "new", "version": "1"}), false),
@@ -141,20 +150,20 @@ async fn s41_apply_checks_role_of_each_created_object() {
         (CallerClass::Admin, create_principal(&fleet, "ada", "admin", None).await),
     ];
     let revision = fleet.last_revision().await;
-    for (kind, document, by_operator) in documents_by_kind() {
-        let row = Endpoint::for_create(kind).unwrap();
+    for (kind, document, is_operator_allowed) in documents_by_kind() {
+        let endpoint = Endpoint::for_create(kind).unwrap();
         for (caller, client) in &mut clients {
-            let may = *caller == CallerClass::Admin || (*caller == CallerClass::Operator && by_operator);
-            assert_eq!(row.allows(*caller), may, "{row:?} as {caller:?}");
+            let is_allowed = *caller == CallerClass::Admin || (*caller == CallerClass::Operator && is_operator_allowed);
+            assert_eq!(endpoint.allows(*caller), is_allowed, "{endpoint:?} as {caller:?}");
             let body = json!({"objects": [&document]}).to_string();
-            let told = send(client, "POST", "/v1/apply?dry_run=true", &[JSON], &body).await;
-            let expected = if may { (200, "") } else { (403, "auth.forbidden") };
-            assert_eq!((told.status, &*told.kind), expected, "{kind:?} as {caller:?}: {}", told.body);
+            let answer = send(client, "POST", "/v1/apply?dry_run=true", &[JSON], &body).await;
+            let expected = if is_allowed { (200, "") } else { (403, "auth.forbidden") };
+            assert_eq!((answer.status, &*answer.kind), expected, "{kind:?} as {caller:?}: {}", answer.body);
         }
     }
-    let all: Vec<Value> = documents_by_kind().into_iter().map(|(_, document, _)| document).collect();
-    let told = send(&mut clients[1].1, "POST", "/v1/apply", &[JSON], &json!({ "objects": all }).to_string()).await;
-    assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "all or none: {}", told.body);
+    let documents: Vec<Value> = documents_by_kind().into_iter().map(|(_, document, _)| document).collect();
+    let answer = send(&mut clients[1].1, "POST", "/v1/apply", &[JSON], &json!({ "objects": documents }).to_string()).await;
+    assert_eq!((answer.status, &*answer.kind), (403, "auth.forbidden"), "an apply is refused as a whole: {}", answer.body);
     assert_eq!(fleet.last_revision().await, revision, "nothing was written");
 }
 
@@ -165,11 +174,11 @@ async fn s41_bound_principal_applies_only_own_cluster() {
     for role in ["operator", "admin"] {
         let mut client = create_principal(&fleet, &format!("bound-{role}"), role, Some("own")).await;
         for (kind, document, _) in documents_by_kind() {
-            let may = matches!(kind, Kind::NodeGroup | Kind::Node);
+            let is_allowed = matches!(kind, Kind::NodeGroup | Kind::Node);
             let body = json!({"objects": [&document]}).to_string();
-            let told = send(&mut client, "POST", "/v1/apply?dry_run=true", &[JSON], &body).await;
-            let expected = if may { (200, "") } else { (403, "auth.forbidden") };
-            assert_eq!((told.status, &*told.kind), expected, "{kind:?} as bound {role}: {}", told.body);
+            let answer = send(&mut client, "POST", "/v1/apply?dry_run=true", &[JSON], &body).await;
+            let expected = if is_allowed { (200, "") } else { (403, "auth.forbidden") };
+            assert_eq!((answer.status, &*answer.kind), expected, "{kind:?} as bound {role}: {}", answer.body);
         }
     }
 }

@@ -5,16 +5,17 @@ use hyper::Method;
 use serde_json::{Value, json};
 use stemma_wire::client::Client;
 
-use crate::fleet::{ErrorResponse, Fleet, new_request};
+use crate::fleet::{ErrorResponse, Fleet, new_key_and_request};
 use crate::principals::clients::{ApiAnswer, JSON, create_principal, send};
 
 const MERGE: (&str, &str) = ("content-type", "application/merge-patch+json");
 
-/// A write: method, path and body, and the privileged task that it would bring to a node.
+/// A write that a principal below admin must not do: method, path, body, and the privileged task that it would bring to
+/// a node.
 type PrivilegedWrite = (&'static str, &'static str, Value, &'static str);
 
-/// Builds a version of the release. The tasks `keys`, `crown` and `extra` are privileged, and `keys` has another
-/// content in version 2.
+/// Builds a version of the release `site`. The tasks `keys`, `crown` and `extra` are privileged. Version 0 has none of
+/// them, and version 2 has another content of `keys`.
 fn release(version: &str) -> Value {
     let privileged = |id: &str, tag: &str, content: &str| {
         json!({"id": id, "type": "file", "tags": [tag], "privileged": true,
@@ -31,8 +32,8 @@ fn release(version: &str) -> Value {
         "tags": {"app": {}, "nginx": {}, "seat": {"has_primary": true}}})
 }
 
-/// Starts with a cluster `own` that runs the privileged tasks: on w1, and on a1 by a tag with a primary. Clusters `old`
-/// and `below` run none.
+/// Starts a fleet with three clusters. Cluster `own` runs the privileged tasks: `keys` on w1 by the role web, and
+/// `crown` on a1 as the primary of tag seat. Clusters `old` and `below` run none.
 async fn site() -> Fleet {
     let fleet = Fleet::start().await;
     let group = |cluster: &str, name: &str| json!({"kind": "NodeGroup", "cluster": cluster, "name": name, "roles": [name]});
@@ -55,27 +56,29 @@ async fn site() -> Fleet {
     fleet
 }
 
-async fn write(client: &mut Client, method: &str, path: &str, body: &Value, tried: bool) -> ApiAnswer {
-    let media = if method == "PATCH" { MERGE } else { JSON };
-    let joined = if path.contains('?') { "&" } else { "?" };
-    let path = if tried { format!("{path}{joined}dry_run=true") } else { path.to_owned() };
+/// Sends a write, as a dry run if `is_dry_run` is true. A PATCH is a merge patch. A body that is `null` is not sent.
+async fn write(client: &mut Client, method: &str, path: &str, body: &Value, is_dry_run: bool) -> ApiAnswer {
+    let media_type = if method == "PATCH" { MERGE } else { JSON };
+    let separator = if path.contains('?') { "&" } else { "?" };
+    let path = if is_dry_run { format!("{path}{separator}dry_run=true") } else { path.to_owned() };
     match body {
         Value::Null => send(client, method, &path, &[], "").await,
-        body => send(client, method, &path, &[media], &body.to_string()).await,
+        body => send(client, method, &path, &[media_type], &body.to_string()).await,
     }
 }
 
-fn message(told: &ApiAnswer) -> String {
-    told.body["error"]["message"].as_str().unwrap_or_default().to_owned()
+/// Returns the message of an error, or an empty text.
+fn message(answer: &ApiAnswer) -> String {
+    answer.body["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns the writes in cluster `own`, and those that bring such a task to other clusters.
+/// Returns two lists of writes that bring a privileged task to a node: in cluster `own`, and in other clusters.
 fn privileged_writes() -> (Vec<PrivilegedWrite>, Vec<PrivilegedWrite>) {
-    let web = json!({"roles": ["web"]});
-    let apply = |objects: Value| json!({ "objects": objects });
-    let own = vec![
-        ("PUT", "/v1/nodes/a1/roles", web.clone(), "keys"),
-        ("POST", "/v1/nodes/a1/roles", web, "keys"),
+    let web_role = json!({"roles": ["web"]});
+    let apply_body = |objects: Value| json!({ "objects": objects });
+    let own_writes = vec![
+        ("PUT", "/v1/nodes/a1/roles", web_role.clone(), "keys"),
+        ("POST", "/v1/nodes/a1/roles", web_role, "keys"),
         ("PUT", "/v1/nodes/a1/tags/nginx", Value::Null, "keys"),
         ("POST", "/v1/nodes/a1/tags", json!({"assign": ["nginx"]}), "keys"),
         // The tag was unassigned, and is assigned again.
@@ -93,11 +96,11 @@ fn privileged_writes() -> (Vec<PrivilegedWrite>, Vec<PrivilegedWrite>) {
         ("PATCH", "/v1/nodes/a1?release_primary=true", json!({"parked": true}), "crown"),
         ("PUT", "/v1/clusters/own/primaries/seat", json!({"node": "a2"}), "crown"),
         ("PATCH", "/v1/clusters/own", json!({"primaries": {"seat": "a2"}}), "crown"),
-        ("POST", "/v1/apply", apply(json!([{"kind": "Node", "name": "new", "nodegroup": "own/web"}])), "keys"),
+        ("POST", "/v1/apply", apply_body(json!([{"kind": "Node", "name": "new", "nodegroup": "own/web"}])), "keys"),
         (
             "POST",
             "/v1/apply?force=true",
-            apply(json!([{"kind": "NodeGroup", "cluster": "own", "name": "app", "roles": ["web"]}])),
+            apply_body(json!([{"kind": "NodeGroup", "cluster": "own", "name": "app", "roles": ["web"]}])),
             "keys",
         ),
         ("POST", "/v1/join-tokens", json!({"nodegroup": "own/web"}), "keys"),
@@ -105,7 +108,7 @@ fn privileged_writes() -> (Vec<PrivilegedWrite>, Vec<PrivilegedWrite>) {
         ("POST", "/v1/join-tokens", json!({"node": "w1"}), "keys"),
         ("POST", "/v1/join-tokens", json!({"node": "a1"}), "crown"),
     ];
-    let elsewhere = vec![
+    let other_writes = vec![
         ("PATCH", "/v1/clusters/old", json!({"release": "site@1"}), "keys"),
         ("PATCH", "/v1/clusters/old/nodegroups/web", json!({"release": "site@1"}), "keys"),
         ("PATCH", "/v1/nodes/o1", json!({"nodegroup": "own/web"}), "keys"),
@@ -114,7 +117,7 @@ fn privileged_writes() -> (Vec<PrivilegedWrite>, Vec<PrivilegedWrite>) {
         (
             "POST",
             "/v1/apply",
-            apply(json!([
+            apply_body(json!([
                 {"kind": "Cluster", "name": "fresh", "release": "site@1"},
                 {"kind": "NodeGroup", "cluster": "fresh", "name": "web", "roles": ["web"]},
                 {"kind": "Node", "name": "new", "nodegroup": "fresh/web"},
@@ -122,7 +125,7 @@ fn privileged_writes() -> (Vec<PrivilegedWrite>, Vec<PrivilegedWrite>) {
             "keys",
         ),
     ];
-    (own, elsewhere)
+    (own_writes, other_writes)
 }
 
 #[tokio::test]
@@ -130,26 +133,27 @@ async fn x04_privileged_task_requires_admin_in_every_write() {
     let fleet = site().await;
     let mut admin = create_principal(&fleet, "ada", "admin", None).await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
-    let mut bound = create_principal(&fleet, "bo", "operator", Some("own")).await;
-    let (own, elsewhere) = privileged_writes();
+    let mut bound_client = create_principal(&fleet, "bo", "operator", Some("own")).await;
+    let (own_writes, other_writes) = privileged_writes();
     let revision = fleet.last_revision().await;
-    for (is_own, (method, path, body, task)) in own.iter().map(|way| (true, way)).chain(elsewhere.iter().map(|way| (false, way)))
+    for (is_own, (method, path, body, task)) in
+        own_writes.iter().map(|case| (true, case)).chain(other_writes.iter().map(|case| (false, case)))
     {
-        let of_bound = is_own.then_some(&mut bound);
-        for client in [Some(&mut operator), of_bound].into_iter().flatten() {
-            let mut said = Vec::new();
-            for tried in [true, false] {
-                let told = write(client, method, path, body, tried).await;
-                assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "{method} {path}: {}", told.body);
-                said.push(message(&told));
+        let bound_if_own = is_own.then_some(&mut bound_client);
+        for client in [Some(&mut operator), bound_if_own].into_iter().flatten() {
+            let mut messages = Vec::new();
+            for is_dry_run in [true, false] {
+                let answer = write(client, method, path, body, is_dry_run).await;
+                assert_eq!((answer.status, &*answer.kind), (403, "auth.forbidden"), "{method} {path}: {}", answer.body);
+                messages.push(message(&answer));
             }
-            let begins = format!("task {task} is privileged, and an admin alone places it on ");
-            assert!(said[0].starts_with(&begins), "{method} {path}: {}", said[0]);
-            assert!(said[0].ends_with("; nothing was changed"), "{method} {path}: {}", said[0]);
-            assert_eq!(said[0], said[1], "{method} {path}: it is said alike where it is tried out");
+            let prefix = format!("task {task} is privileged, and only an admin places it on ");
+            assert!(messages[0].starts_with(&prefix), "{method} {path}: {}", messages[0]);
+            assert!(messages[0].ends_with("; nothing was changed"), "{method} {path}: {}", messages[0]);
+            assert_eq!(messages[0], messages[1], "{method} {path}: a dry run returns the same message");
         }
-        let told = write(&mut admin, method, path, body, true).await;
-        assert!(told.status < 300, "{method} {path} as an admin: {}", told.body);
+        let answer = write(&mut admin, method, path, body, true).await;
+        assert!(answer.status < 300, "{method} {path} as an admin: {}", answer.body);
     }
     assert_eq!(fleet.last_revision().await, revision, "nothing was written");
 }
@@ -159,14 +163,14 @@ async fn x04_privileged_error_names_node_and_object() {
     let fleet = site().await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
     let body = json!({"objects": [{"kind": "Node", "name": "new", "nodegroup": "own/web"}]});
-    let told = write(&mut operator, "POST", "/v1/apply", &body, false).await;
-    let says = "task keys is privileged, and an admin alone places it on node new; nothing was changed";
-    assert_eq!(message(&told), says);
-    assert_eq!((&told.body["object"], &told.body["written"]), (&json!("node/new"), &json!("node/new")));
+    let answer = write(&mut operator, "POST", "/v1/apply", &body, false).await;
+    let expected_message = "task keys is privileged, and only an admin places it on node new; nothing was changed";
+    assert_eq!(message(&answer), expected_message);
+    assert_eq!((&answer.body["object"], &answer.body["written"]), (&json!("node/new"), &json!("node/new")));
     let body = json!({"roles": ["app", "web"]});
-    let told = write(&mut operator, "PATCH", "/v1/clusters/own/nodegroups/app", &body, false).await;
-    assert!(message(&told).ends_with(" and 1 more; nothing was changed"), "{}", told.body);
-    assert_eq!(told.body["written"], json!("nodegroup/own/app"), "{}", told.body);
+    let answer = write(&mut operator, "PATCH", "/v1/clusters/own/nodegroups/app", &body, false).await;
+    assert!(message(&answer).ends_with(" and 1 more; nothing was changed"), "{}", answer.body);
+    assert_eq!(answer.body["written"], json!("nodegroup/own/app"), "{}", answer.body);
 }
 
 #[tokio::test]
@@ -185,16 +189,16 @@ async fn x04_operator_write_succeeds_when_privileged_task_already_runs() {
         ("POST", "/v1/join-tokens", json!({"node": "a2"})),
         ("DELETE", "/v1/nodes/w1/tags/nginx", Value::Null),
     ] {
-        let told = write(&mut operator, method, path, &body, false).await;
-        assert!(told.status < 300, "{method} {path}: {}", told.body);
+        let answer = write(&mut operator, method, path, &body, false).await;
+        assert!(answer.status < 300, "{method} {path}: {}", answer.body);
     }
-    // After it was removed, only an admin can bring the task back.
-    let told = write(&mut operator, "PUT", "/v1/nodes/w1/tags/nginx", &Value::Null, false).await;
-    assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "{}", told.body);
+    // After the operator removed the task, only an admin can bring the task back.
+    let answer = write(&mut operator, "PUT", "/v1/nodes/w1/tags/nginx", &Value::Null, false).await;
+    assert_eq!((answer.status, &*answer.kind), (403, "auth.forbidden"), "{}", answer.body);
 }
 
-/// Cluster `own` has a privileged task on a1 with a condition that nothing meets. Regression: an operator set a label,
-/// and the task began to run.
+/// In cluster `own`, node a1 has a privileged task whose condition is not met. Regression: an operator set a label that
+/// met the condition, and the task began to run.
 #[tokio::test]
 async fn x04_write_meeting_privileged_condition_requires_admin() {
     let fleet = Fleet::start().await;
@@ -212,12 +216,12 @@ async fn x04_write_meeting_privileged_condition_requires_admin() {
         .await;
     let mut admin = create_principal(&fleet, "ada", "admin", None).await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
-    let mut bound = create_principal(&fleet, "bo", "operator", Some("own")).await;
-    let says = "task keys is privileged, and an admin alone lets it run on node a1, where this write meets its condition; nothing was changed";
+    let mut bound_client = create_principal(&fleet, "bo", "operator", Some("own")).await;
+    let expected_message = "task keys is privileged, and only an admin lets it run on node a1, where this write meets its condition; nothing was changed";
     let revision = fleet.last_revision().await;
-    let node = |more: Value| {
+    let node = |fields: Value| {
         let mut node = json!({"kind": "Node", "name": "a1", "nodegroup": "own/app"});
-        node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        node.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         json!({ "objects": [node] })
     };
     let label = json!({"labels": {"go": "yes"}});
@@ -230,31 +234,32 @@ async fn x04_write_meeting_privileged_condition_requires_admin() {
         ("POST", "/v1/nodes/a1/roles", json!({"roles": ["web"]})),
         ("POST", "/v1/apply?force=true", node(label.clone())),
     ] {
-        for client in [&mut operator, &mut bound] {
-            for tried in [true, false] {
-                let told = write(client, method, path, &body, tried).await;
-                assert_eq!((told.status, &*message(&told)), (403, says), "{method} {path}: {}", told.body);
+        for client in [&mut operator, &mut bound_client] {
+            for is_dry_run in [true, false] {
+                let answer = write(client, method, path, &body, is_dry_run).await;
+                assert_eq!((answer.status, &*message(&answer)), (403, expected_message), "{method} {path}: {}", answer.body);
             }
         }
-        let told = write(&mut admin, method, path, &body, true).await;
-        assert!(told.status < 300, "{method} {path} as an admin: {}", told.body);
+        let answer = write(&mut admin, method, path, &body, true).await;
+        assert!(answer.status < 300, "{method} {path} as an admin: {}", answer.body);
     }
     assert_eq!(fleet.last_revision().await, revision, "nothing was written");
 
     // An operator may stop a task that an admin started, but only an admin can start it again.
-    let told = write(&mut admin, "PATCH", "/v1/nodes/a1", &label, false).await;
-    assert_eq!(told.status, 200, "{}", told.body);
+    let answer = write(&mut admin, "PATCH", "/v1/nodes/a1", &label, false).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
     for (body, status) in [(json!({"labels": {"go": null}}), 200), (label, 403)] {
-        let told = write(&mut operator, "PATCH", "/v1/nodes/a1", &body, false).await;
-        assert_eq!(told.status, status, "{body}: {}", told.body);
+        let answer = write(&mut operator, "PATCH", "/v1/nodes/a1", &body, false).await;
+        assert_eq!(answer.status, status, "{body}: {}", answer.body);
     }
 
     // A joining host would get the task, whatever the condition is. The error says what to do instead.
-    let told = write(&mut operator, "POST", "/v1/join-tokens", &json!({"nodegroup": "own/app"}), false).await;
-    let says = "task keys is privileged, and an admin alone places it on hosts that join node group own/app; nothing was changed";
-    assert_eq!((told.status, &*message(&told)), (403, says), "{}", told.body);
-    let detail = told.body["error"]["detail"].as_str().unwrap_or_default();
-    assert!(detail.contains("an admin must create this token"), "{}", told.body);
+    let answer = write(&mut operator, "POST", "/v1/join-tokens", &json!({"nodegroup": "own/app"}), false).await;
+    let expected_message =
+        "task keys is privileged, and only an admin places it on hosts that join node group own/app; nothing was changed";
+    assert_eq!((answer.status, &*message(&answer)), (403, expected_message), "{}", answer.body);
+    let detail = answer.body["error"]["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("an admin must create this token"), "{}", answer.body);
 }
 
 #[tokio::test]
@@ -262,29 +267,32 @@ async fn x04_join_uses_current_rights_of_token_maker() {
     let fleet = site().await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
     let body = json!({"nodegroup": "own/app", "uses": 3});
-    let made = write(&mut operator, "POST", "/v1/join-tokens", &body, false).await;
-    let token = made.body["token"].as_str().unwrap().to_owned();
-    fleet.enrol(&token, "h1", &new_request().csr).await.unwrap();
+    let creation = write(&mut operator, "POST", "/v1/join-tokens", &body, false).await;
+    let token = creation.body["token"].as_str().unwrap().to_owned();
+    fleet.enrol(&token, "h1", &new_key_and_request().csr).await.unwrap();
     // An admin now makes the group's nodes run the task.
     let change = async |path: &str, body: Value| {
-        let (status, told) = fleet.request(Method::PATCH, path, &body).await;
-        assert!(status < 300, "{told}");
+        let (status, answer) = fleet.request(Method::PATCH, path, &body).await;
+        assert!(status < 300, "{answer}");
     };
     let roles = json!([{"kind": "NodeGroup", "cluster": "own", "name": "app", "roles": ["app", "web"]}]);
     fleet.apply(roles).await;
-    let refused = || ErrorResponse {
+    let expected_error = || ErrorResponse {
         status: 403,
         kind: "auth.forbidden".into(),
-        message: "task keys is privileged, and an admin alone places it on node h2; nothing was changed".into(),
+        message: "task keys is privileged, and only an admin places it on node h2; nothing was changed".into(),
     };
     let revision = fleet.last_revision().await;
-    assert_eq!(fleet.enrol(&token, "h2", &new_request().csr).await.unwrap_err(), refused());
+    assert_eq!(fleet.enrol(&token, "h2", &new_key_and_request().csr).await.unwrap_err(), expected_error());
     assert_eq!(fleet.last_revision().await, revision, "nothing was written, and the token is not used up");
     change("/v1/principals/otto", json!({"role": "admin"})).await;
-    fleet.enrol(&token, "h2", &new_request().csr).await.unwrap();
+    fleet.enrol(&token, "h2", &new_key_and_request().csr).await.unwrap();
     change("/v1/principals/otto", json!({"role": "operator"})).await;
-    let message = refused().message.replace("h2", "h3");
-    assert_eq!(fleet.enrol(&token, "h3", &new_request().csr).await.unwrap_err(), ErrorResponse { message, ..refused() });
+    let message = expected_error().message.replace("h2", "h3");
+    assert_eq!(
+        fleet.enrol(&token, "h3", &new_key_and_request().csr).await.unwrap_err(),
+        ErrorResponse { message, ..expected_error() }
+    );
     // A token of the first admin is accepted.
     fleet.join_group("own/app", "h4").await;
 }
@@ -296,36 +304,36 @@ async fn x04_takeover_of_privileged_node_requires_admin_token() {
     let fleet = site().await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
     let mut token = async |body: Value| {
-        let made = write(&mut operator, "POST", "/v1/join-tokens", &body, false).await;
-        made.body["token"].as_str().unwrap_or_default().to_owned()
+        let answer = write(&mut operator, "POST", "/v1/join-tokens", &body, false).await;
+        answer.body["token"].as_str().unwrap_or_default().to_owned()
     };
-    let of_group = token(json!({"nodegroup": "own/app"})).await;
-    let of_node = token(json!({"node": "a2"})).await;
+    let group_token = token(json!({"nodegroup": "own/app"})).await;
+    let node_token = token(json!({"node": "a2"})).await;
     // The task comes from the node's own tags, not from its group.
     let assigned = json!({"assigned": ["nginx", "seat"]});
     fleet.apply(json!([{"kind": "Node", "name": "a2", "nodegroup": "own/app", "tags": assigned}])).await;
-    assert_eq!(token(json!({"node": "a2"})).await, "", "no other one is made");
-    let refused = ErrorResponse {
+    assert_eq!(token(json!({"node": "a2"})).await, "", "no further token is created");
+    let expected_error = ErrorResponse {
         status: 403,
         kind: "auth.forbidden".into(),
-        message: "task keys is privileged, and an admin alone places it on a host that joins as node a2; nothing was changed"
+        message: "task keys is privileged, and only an admin places it on a host that joins as node a2; nothing was changed"
             .into(),
     };
     let revision = fleet.last_revision().await;
-    for token in [&of_group, &of_node] {
-        assert_eq!(fleet.enrol(token, "a2", &new_request().csr).await.unwrap_err(), refused);
+    for token in [&group_token, &node_token] {
+        assert_eq!(fleet.enrol(token, "a2", &new_key_and_request().csr).await.unwrap_err(), expected_error);
     }
     assert_eq!(fleet.last_revision().await, revision, "nothing was written, and no token is used up");
     // An admin removes the task from the node.
     fleet.apply(json!([{"kind": "Node", "name": "a2", "nodegroup": "own/app", "tags": {"assigned": ["seat"]}}])).await;
-    fleet.enrol(&of_node, "a2", &new_request().csr).await.unwrap();
-    // Also after a host has joined, a second token is refused.
+    fleet.enrol(&node_token, "a2", &new_key_and_request().csr).await.unwrap();
+    // An admin brings the task back. A second token is refused, also after a host has joined as the node.
     fleet.apply(json!([{"kind": "Node", "name": "a2", "nodegroup": "own/app", "tags": assigned}])).await;
     assert_eq!(token(json!({"node": "a2"})).await, "");
 }
 
-/// Regression: the field was accepted on a group task without effect. An operator gave a node the role, and the tasks
-/// in it ran.
+/// Regression: `privileged` was accepted on a group task without effect. An operator gave a node the role of the group
+/// task, and the tasks in the group ran.
 #[tokio::test]
 async fn x04_privileged_group_placement_requires_admin() {
     let fleet = Fleet::start().await;
@@ -343,59 +351,64 @@ async fn x04_privileged_group_placement_requires_admin() {
     let mut admin = create_principal(&fleet, "ada", "admin", None).await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
     let body = json!({"roles": ["web"]});
-    let told = write(&mut operator, "PUT", "/v1/nodes/a1/roles", &body, false).await;
-    let says = "task keys is privileged, and an admin alone places it on node a1; nothing was changed";
-    assert_eq!((told.status, &*message(&told)), (403, says), "{}", told.body);
-    let told = write(&mut admin, "PUT", "/v1/nodes/a1/roles", &body, false).await;
-    assert!(told.status < 300, "{}", told.body);
+    let answer = write(&mut operator, "PUT", "/v1/nodes/a1/roles", &body, false).await;
+    let expected_message = "task keys is privileged, and only an admin places it on node a1; nothing was changed";
+    assert_eq!((answer.status, &*message(&answer)), (403, expected_message), "{}", answer.body);
+    let answer = write(&mut admin, "PUT", "/v1/nodes/a1/roles", &body, false).await;
+    assert!(answer.status < 300, "{}", answer.body);
 }
 
-/// Regression: an operator named a primary that did not exist yet. A host that joined with an admin's token under that
-/// name got the privileged task.
+/// Regression: an operator named a node that did not exist yet as primary. A host that joined with an admin's token
+/// under that name got the privileged task.
 #[tokio::test]
 async fn x04_future_primary_requires_admin_when_privileged_task_follows() {
     let fleet = site().await;
     let mut admin = create_principal(&fleet, "ada", "admin", None).await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
-    let mut bound = create_principal(&fleet, "bo", "operator", Some("own")).await;
-    let named = |name: &str| json!({"primaries": {"seat": name}});
-    let says = |name: &str| {
+    let mut bound_client = create_principal(&fleet, "bo", "operator", Some("own")).await;
+    let primaries_patch = |name: &str| json!({"primaries": {"seat": name}});
+    let expected_message = |name: &str| {
         format!(
             "task crown is privileged and depends on the primary of tag seat of cluster own, and only an admin may give the tag to node '{name}' in \
              its field primaries: there is no node of that name in the cluster; nothing was changed"
         )
     };
-    let own = "/v1/clusters/own";
-    for tried in [true, false] {
-        let told = write(&mut operator, "PATCH", own, &named("zz9"), tried).await;
-        assert_eq!((told.status, message(&told)), (403, says("zz9")), "{}", told.body);
+    let own_path = "/v1/clusters/own";
+    for is_dry_run in [true, false] {
+        let answer = write(&mut operator, "PATCH", own_path, &primaries_patch("zz9"), is_dry_run).await;
+        assert_eq!((answer.status, message(&answer)), (403, expected_message("zz9")), "{}", answer.body);
         for name in ["zz9", "o1"] {
-            let told = write(&mut bound, "PATCH", own, &named(name), tried).await;
-            assert_eq!((told.status, message(&told)), (403, says(name)), "{}", told.body);
+            let answer = write(&mut bound_client, "PATCH", own_path, &primaries_patch(name), is_dry_run).await;
+            assert_eq!((answer.status, message(&answer)), (403, expected_message(name)), "{}", answer.body);
         }
-        // A caller that can see the node in the other cluster gets that as the reason.
-        let told = write(&mut operator, "PATCH", own, &named("o1"), tried).await;
-        assert_eq!((told.status, &*told.kind), (400, "field.invalid"), "{}", told.body);
+        // A principal that can see the other cluster gets the reason that the node is not in this cluster.
+        let answer = write(&mut operator, "PATCH", own_path, &primaries_patch("o1"), is_dry_run).await;
+        assert_eq!((answer.status, &*answer.kind), (400, "field.invalid"), "{}", answer.body);
     }
-    // The new release makes the tag one of a privileged task.
-    let told = write(&mut operator, "PATCH", "/v1/clusters/old", &named("zz9"), false).await;
-    assert_eq!(told.status, 200, "no task is privileged there: {}", told.body);
+    // Later, a new release brings a privileged task that depends on the tag of the named primary.
+    let answer = write(&mut operator, "PATCH", "/v1/clusters/old", &primaries_patch("zz9"), false).await;
+    assert_eq!(answer.status, 200, "no task is privileged there: {}", answer.body);
     fleet.apply(json!([{"kind": "NodeGroup", "cluster": "old", "name": "web", "roles": []}])).await;
-    let told = write(&mut operator, "PATCH", "/v1/clusters/old", &json!({"release": "site@1"}), false).await;
-    assert_eq!((told.status, message(&told)), (403, says("zz9").replace("cluster own", "cluster old")), "{}", told.body);
+    let answer = write(&mut operator, "PATCH", "/v1/clusters/old", &json!({"release": "site@1"}), false).await;
+    assert_eq!(
+        (answer.status, message(&answer)),
+        (403, expected_message("zz9").replace("cluster own", "cluster old")),
+        "{}",
+        answer.body
+    );
     // An entry that an admin wrote does not block other writes, and anyone may remove it.
-    let told = write(&mut admin, "PATCH", own, &named("zz9"), false).await;
-    assert_eq!(told.status, 200, "{}", told.body);
+    let answer = write(&mut admin, "PATCH", own_path, &primaries_patch("zz9"), false).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
     for body in [json!({"description": "x"}), json!({"primaries": null})] {
-        let told = write(&mut operator, "PATCH", own, &body, false).await;
-        assert_eq!(told.status, 200, "{body}: {}", told.body);
+        let answer = write(&mut operator, "PATCH", own_path, &body, false).await;
+        assert_eq!(answer.status, 200, "{body}: {}", answer.body);
     }
-    let told = write(&mut operator, "PATCH", own, &named("zz9"), false).await;
-    assert_eq!(told.status, 403, "{}", told.body);
+    let answer = write(&mut operator, "PATCH", own_path, &primaries_patch("zz9"), false).await;
+    assert_eq!(answer.status, 403, "{}", answer.body);
 }
 
-/// Regression: a cluster without groups was skipped when its template got a release. The group that was created later
-/// then caused no check.
+/// Regression: when a template got a release, its clusters without groups were not checked. The creation of a group
+/// later was not checked either.
 #[tokio::test]
 async fn x04_future_primary_is_checked_when_template_is_written() {
     let fleet = site().await;
@@ -406,22 +419,23 @@ async fn x04_future_primary_is_checked_when_template_is_written() {
             {"kind": "Cluster", "name": "bare", "cluster_template": "bare"},
         ]))
         .await;
-    let named = json!({"primaries": {"seat": "zz9"}});
-    let told = write(&mut operator, "PATCH", "/v1/clusters/bare", &named, false).await;
-    assert_eq!(told.status, 200, "no task is privileged there: {}", told.body);
-    let told = write(&mut operator, "PATCH", "/v1/clustertemplates/bare", &json!({"release": "site@1"}), false).await;
-    let says = "task crown is privileged and depends on the primary of tag seat of cluster bare, and only an admin may give the tag to node 'zz9' in \
+    let primaries_patch = json!({"primaries": {"seat": "zz9"}});
+    let answer = write(&mut operator, "PATCH", "/v1/clusters/bare", &primaries_patch, false).await;
+    assert_eq!(answer.status, 200, "no task is privileged there: {}", answer.body);
+    let answer = write(&mut operator, "PATCH", "/v1/clustertemplates/bare", &json!({"release": "site@1"}), false).await;
+    let expected_message = "task crown is privileged and depends on the primary of tag seat of cluster bare, and only an admin may give the tag to node 'zz9' in \
                 its field primaries: there is no node of that name in the cluster; nothing was changed";
-    assert_eq!((told.status, &*message(&told)), (403, says), "{}", told.body);
+    assert_eq!((answer.status, &*message(&answer)), (403, expected_message), "{}", answer.body);
 }
 
-/// Regression: the response distinguished names of nodes in other clusters from names that do not exist.
+/// Regression: the response to a bound principal differed between a node in another cluster and a name that does not
+/// exist.
 #[tokio::test]
 async fn x04_primary_of_other_cluster_is_not_found_when_bound() {
     let fleet = Fleet::start().await;
     let keys = json!({"id": "keys", "type": "file", "tags": ["app"], "privileged": true,
         "condition": "nodes(tag='primary-crown').size() > 5", "parameters": {"path": "/etc/keys", "content": "x"}});
-    let held = json!({"assigned": ["lead", "crown"]});
+    let tags = json!({"assigned": ["lead", "crown"]});
     fleet
         .apply(json!([
             {"kind": "Release", "name": "site", "version": "1", "tasks": [keys], "roles": {"app": {"tags": ["app"]}},
@@ -430,31 +444,36 @@ async fn x04_primary_of_other_cluster_is_not_found_when_bound() {
             {"kind": "Cluster", "name": "other", "release": "site@1"},
             {"kind": "NodeGroup", "cluster": "own", "name": "app", "roles": ["app"]},
             {"kind": "NodeGroup", "cluster": "other", "name": "app", "roles": ["app"]},
-            {"kind": "Node", "name": "a1", "nodegroup": "own/app", "tags": held},
-            {"kind": "Node", "name": "o1", "nodegroup": "other/app", "tags": held},
+            {"kind": "Node", "name": "a1", "nodegroup": "own/app", "tags": tags},
+            {"kind": "Node", "name": "o1", "nodegroup": "other/app", "tags": tags},
         ]))
         .await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
-    let mut bound = create_principal(&fleet, "bo", "operator", Some("own")).await;
-    let own = "/v1/clusters/own";
-    let lead = |name: &str| json!({"primaries": {"lead": name}});
-    let crown = write(&mut bound, "PATCH", own, &json!({"primaries": {"crown": "zz9"}}), false).await;
-    assert_eq!((crown.status, &*crown.kind), (403, "auth.forbidden"), "a condition reads it: {}", crown.body);
-    let told = write(&mut operator, "PATCH", own, &lead("o1"), false).await;
-    assert!(told.status == 400 && message(&told).contains("node 'o1' is not in the cluster"), "{}", told.body);
-    let mut said = Vec::new();
+    let mut bound_client = create_principal(&fleet, "bo", "operator", Some("own")).await;
+    let own_path = "/v1/clusters/own";
+    let name_lead = |name: &str| json!({"primaries": {"lead": name}});
+    let crown = write(&mut bound_client, "PATCH", own_path, &json!({"primaries": {"crown": "zz9"}}), false).await;
+    assert_eq!(
+        (crown.status, &*crown.kind),
+        (403, "auth.forbidden"),
+        "a privileged task's condition reads the primary: {}",
+        crown.body
+    );
+    let answer = write(&mut operator, "PATCH", own_path, &name_lead("o1"), false).await;
+    assert!(answer.status == 400 && message(&answer).contains("node 'o1' is not in the cluster"), "{}", answer.body);
+    let mut severities_and_texts = Vec::new();
     for name in ["o1", "zz"] {
-        for tried in [true, false] {
-            let told = write(&mut bound, "PATCH", own, &lead(name), tried).await;
-            assert_eq!(told.status, 200, "{}", told.body);
+        for is_dry_run in [true, false] {
+            let answer = write(&mut bound_client, "PATCH", own_path, &name_lead(name), is_dry_run).await;
+            assert_eq!(answer.status, 200, "{}", answer.body);
         }
-        let checked = send(&mut bound, "GET", "/v1/clusters/own/validate", &[], "").await;
-        let found = checked.body["findings"].as_array().unwrap().iter();
-        let found: Vec<&Value> = found.filter(|one| one["code"] == "primary.unknown").collect();
-        assert_eq!(found.len(), 1, "{name}");
-        let told = found[0]["message"].as_str().unwrap();
-        assert!(told.contains(&format!("there is no node {name} in the cluster")), "{told}");
-        said.push((found[0]["severity"].clone(), told.replace(name, "NAME")));
+        let validation = send(&mut bound_client, "GET", "/v1/clusters/own/validate", &[], "").await;
+        let findings = validation.body["findings"].as_array().unwrap().iter();
+        let findings: Vec<&Value> = findings.filter(|finding| finding["code"] == "primary.unknown").collect();
+        assert_eq!(findings.len(), 1, "{name}");
+        let text = findings[0]["message"].as_str().unwrap();
+        assert!(text.contains(&format!("there is no node {name} in the cluster")), "{text}");
+        severities_and_texts.push((findings[0]["severity"].clone(), text.replace(name, "NAME")));
     }
-    assert_eq!(said[0], said[1]);
+    assert_eq!(severities_and_texts[0], severities_and_texts[1]);
 }

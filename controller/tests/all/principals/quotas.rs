@@ -13,17 +13,19 @@ use crate::principals::clients::{create_principal, two_clusters};
 
 /// The length of the text that each write changes, in bytes.
 const TEXT_BYTES: usize = 50_000;
-/// How much may be written at once, in bytes.
+/// The number of bytes that a principal may write at once.
 const BURST_BYTES: usize = 2 << 20;
 
-/// The size of a file body. It exceeds the burst, so that nothing is left of it.
+/// The size of a file body in bytes. It exceeds the burst, so one body uses the burst up.
 const FILE_BYTES: usize = BURST_BYTES + 1000;
 
-/// Returns the body of a write that changes a text of a node.
+/// Returns the body of a write that changes a text of a node. The text ends with this number, so that it differs each
+/// time.
 fn change_body(number: usize) -> Value {
     json!([{"op": "add", "path": "/extra/text", "value": format!("{number:0>TEXT_BYTES$}")}])
 }
 
+/// Changes the text of the node at this path.
 async fn patch(client: &mut Client, path: &str, number: usize) -> Response<Bytes> {
     let request = Request::patch(path).header("content-type", "application/json");
     client.send(request.body(change_body(number).to_string().into()).unwrap()).await.unwrap()
@@ -40,22 +42,25 @@ async fn x03_f04_writer_is_throttled_without_delaying_others() {
         create_principal(&fleet, "otto", "operator", Some("own")).await,
         create_principal(&fleet, "ada", "operator", Some("own")).await,
     ];
-    let mut taken = 0;
-    let refused = loop {
-        let answer = patch(&mut otto, NODE, taken).await;
+    let mut write_count = 0;
+    let refusal = loop {
+        let answer = patch(&mut otto, NODE, write_count).await;
         if !answer.status().is_success() {
             break answer;
         }
-        taken += 1;
-        assert!(taken < 100, "it goes on without end");
+        write_count += 1;
+        assert!(write_count < 100, "no write is throttled");
     };
-    // Each write stores the object and its image.
-    let stored = taken * 2 * TEXT_BYTES;
-    assert!((BURST_BYTES - 4 * TEXT_BYTES..BURST_BYTES + 2 * TEXT_BYTES).contains(&stored), "{taken} writes, {stored} bytes");
-    let body: Value = serde_json::from_slice(refused.body()).unwrap();
-    assert_eq!((refused.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
+    // Each write stores the text twice, in the object and in its history.
+    let stored_bytes = write_count * 2 * TEXT_BYTES;
+    assert!(
+        (BURST_BYTES - 4 * TEXT_BYTES..BURST_BYTES + 2 * TEXT_BYTES).contains(&stored_bytes),
+        "{write_count} writes, {stored_bytes} bytes"
+    );
+    let body: Value = serde_json::from_slice(refusal.body()).unwrap();
+    assert_eq!((refusal.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
     assert!(body["error"]["message"].as_str().unwrap().contains("'otto'"), "{body}");
-    let seconds: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    let seconds: u64 = refusal.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..200_000).contains(&seconds), "{seconds}");
     let revision = fleet.last_revision().await;
     for number in 0..3 {
@@ -63,12 +68,12 @@ async fn x03_f04_writer_is_throttled_without_delaying_others() {
     }
     assert_eq!(fleet.last_revision().await, revision, "nothing is written");
 
-    let tried = patch(&mut otto, &format!("{NODE}?dry_run=true"), 0).await;
-    assert_eq!(tried.status().as_u16(), 200, "what is only tried out stores nothing");
+    let dry_run_answer = patch(&mut otto, &format!("{NODE}?dry_run=true"), 0).await;
+    assert_eq!(dry_run_answer.status().as_u16(), 200, "a dry run stores nothing");
     assert_eq!(otto.send(Request::get(NODE).body(Bytes::new()).unwrap()).await.unwrap().status().as_u16(), 200);
-    assert_eq!(patch(&mut ada, NODE, 1_000).await.status().as_u16(), 200, "another principal waits for nobody");
-    let (status, told) = fleet.request(Method::PATCH, NODE, &change_body(1_001)).await;
-    assert_eq!(status, 200, "an admin of the fleet neither: {told}");
+    assert_eq!(patch(&mut ada, NODE, 1_000).await.status().as_u16(), 200, "another principal is not throttled");
+    let (status, admin_answer) = fleet.request(Method::PATCH, NODE, &change_body(1_001)).await;
+    assert_eq!(status, 200, "an admin of the fleet is not throttled: {admin_answer}");
     let file = std::fs::metadata(fleet.directory.path().join("data/store.redb")).unwrap();
     assert!(file.len() < 64 << 20, "{} bytes on disk", file.len());
 }
@@ -76,24 +81,30 @@ async fn x03_f04_writer_is_throttled_without_delaying_others() {
 #[tokio::test]
 async fn x03_metrics_show_store_size() {
     let fleet = Fleet::start().await;
-    let store = fleet.parts().registry.store();
+    let store = fleet.components().registry.store();
     wait_until(|| store.stats().prefix_bytes("history/").is_some()).await;
     let metric = |name: &str| {
-        let text = fleet.parts().metrics.text_for_cluster(None);
+        let text = fleet.components().metrics.text_for_cluster(None);
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-        value.unwrap_or_else(|| panic!("{name} is no metric:\n{text}"))
+        value.unwrap_or_else(|| panic!("the metric {name} is missing:\n{text}"))
     };
-    let taken = |of: &str| metric(&format!("stemma_store_bytes{{of=\"{of}\"}}"));
-    let before = ["objects", "history", "audit", "requests"].map(taken);
+    let stored_bytes = |part: &str| metric(&format!("stemma_store_bytes{{of=\"{part}\"}}"));
+    let bytes_before = ["objects", "history", "audit", "requests"].map(stored_bytes);
     let node = json!({"name": "n", "extra": {"text": "x".repeat(TEXT_BYTES)}});
-    let (status, told) = fleet.request(Method::POST, "/v1/nodes", &node).await;
-    assert_eq!(status, 201, "{told}");
-    let after = ["objects", "history", "audit", "requests"].map(taken);
-    let long = TEXT_BYTES as u64;
-    assert!(after[0] >= before[0] + long && after[1] >= before[1] + long, "{before:?} {after:?}");
-    assert!(after[2] > before[2] && after[2] < before[2] + long, "{before:?} {after:?}");
-    assert_eq!(after[3], before[3], "the request had no key");
-    assert!(metric("stemma_store_file_bytes") > after.iter().sum::<u64>());
+    let (status, answer) = fleet.request(Method::POST, "/v1/nodes", &node).await;
+    assert_eq!(status, 201, "{answer}");
+    let bytes_after = ["objects", "history", "audit", "requests"].map(stored_bytes);
+    let text_bytes = TEXT_BYTES as u64;
+    assert!(
+        bytes_after[0] >= bytes_before[0] + text_bytes && bytes_after[1] >= bytes_before[1] + text_bytes,
+        "{bytes_before:?} {bytes_after:?}"
+    );
+    assert!(
+        bytes_after[2] > bytes_before[2] && bytes_after[2] < bytes_before[2] + text_bytes,
+        "{bytes_before:?} {bytes_after:?}"
+    );
+    assert_eq!(bytes_after[3], bytes_before[3], "the request had no key");
+    assert!(metric("stemma_store_file_bytes") > bytes_after.iter().sum::<u64>());
 }
 
 /// Regression: file bodies did not count as writes, so a principal could store them without a limit on the rate.
@@ -109,12 +120,12 @@ async fn x03_file_bodies_count_against_principal() {
         otto.send(request.body(Bytes::from(body)).unwrap()).await.unwrap()
     };
     assert_eq!(put("a").await.status().as_u16(), 204);
-    assert_eq!(put("a").await.status().as_u16(), 204, "what is here already stores nothing");
-    let refused = put("b").await;
-    let body: Value = serde_json::from_slice(refused.body()).unwrap();
-    assert_eq!((refused.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
-    assert!(refused.headers().contains_key("retry-after"));
-    let metrics = fleet.parts().metrics.text_for_cluster(None);
+    assert_eq!(put("a").await.status().as_u16(), 204, "a body that is stored already does not count");
+    let refusal = put("b").await;
+    let body: Value = serde_json::from_slice(refusal.body()).unwrap();
+    assert_eq!((refusal.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
+    assert!(refusal.headers().contains_key("retry-after"));
+    let metrics = fleet.components().metrics.text_for_cluster(None);
     for name in ["stemma_blobs_bytes", "stemma_blobs_unnamed_bytes"] {
         assert!(metrics.lines().any(|line| line == format!("{name} {FILE_BYTES}")), "{name}:\n{metrics}");
     }
@@ -126,34 +137,38 @@ async fn x03_cluster_principals_share_fourfold_quota() {
     let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
     let fleet = Fleet::start_with(|options| options.write_rate = rate).await;
     two_clusters(&fleet).await;
-    let mut taken = 0;
-    let mut refused = String::new();
+    let mut write_count = 0;
+    let mut refusal_message = String::new();
     for number in 0..6 {
-        let mut one = create_principal(&fleet, &format!("p{number}"), "operator", Some("own")).await;
-        refused = loop {
-            let answer = patch(&mut one, "/v1/nodes/own-node", taken).await;
+        let mut client = create_principal(&fleet, &format!("p{number}"), "operator", Some("own")).await;
+        refusal_message = loop {
+            let answer = patch(&mut client, "/v1/nodes/own-node", write_count).await;
             if !answer.status().is_success() {
                 assert_eq!(answer.status().as_u16(), 503);
                 let body: Value = serde_json::from_slice(answer.body()).unwrap();
                 break body["error"]["message"].as_str().unwrap().to_owned();
             }
-            taken += 1;
-            assert!(taken < 1000, "it goes on without end");
+            write_count += 1;
+            assert!(write_count < 1000, "no write is throttled");
         };
     }
-    // Each write stores the object and its image.
-    let stored = taken * 2 * TEXT_BYTES;
+    // Each write stores the text twice, in the object and in its history.
+    let stored_bytes = write_count * 2 * TEXT_BYTES;
     assert!(
-        (4 * BURST_BYTES - 16 * TEXT_BYTES..4 * BURST_BYTES + 8 * TEXT_BYTES).contains(&stored),
-        "{taken} writes, {stored} bytes"
+        (4 * BURST_BYTES - 16 * TEXT_BYTES..4 * BURST_BYTES + 8 * TEXT_BYTES).contains(&stored_bytes),
+        "{write_count} writes, {stored_bytes} bytes"
     );
-    assert!(refused.contains("together with the other principals of its cluster"), "{refused}");
-    let mut other = create_principal(&fleet, "other", "operator", None).await;
-    assert_eq!(patch(&mut other, "/v1/nodes/own-node", 2_000).await.status().as_u16(), 200, "who is bound to none");
+    assert!(refusal_message.contains("together with the other principals of its cluster"), "{refusal_message}");
+    let mut other_client = create_principal(&fleet, "other", "operator", None).await;
+    assert_eq!(
+        patch(&mut other_client, "/v1/nodes/own-node", 2_000).await.status().as_u16(),
+        200,
+        "a principal without a cluster is not throttled"
+    );
 }
 
-/// One small write to a group changes the effective value on each of its nodes. If each node adds its own entry to that
-/// value, it is stored once per node.
+/// One small write to a group changes an effective value on each of its nodes. If each node adds its own entry to the
+/// value, the controller stores the value once per node.
 #[tokio::test]
 async fn x03_f04_released_bytes_count_against_bound_principals() {
     let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
@@ -167,37 +182,41 @@ async fn x03_f04_released_bytes_count_against_bound_principals() {
         "tags": {"web": {}}, "tasks": [task]});
     let node =
         |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "own/web", "labels": {"x/own": format!("{n}")}});
-    let others = json!([release, {"kind": "Cluster", "name": "own", "release": "site@1"},
+    let site_objects = json!([release, {"kind": "Cluster", "name": "own", "release": "site@1"},
         {"kind": "NodeGroup", "cluster": "own", "name": "web", "roles": ["web"]}]);
-    let objects = others.as_array().unwrap().iter().cloned().chain((0..200).map(node)).collect::<Vec<_>>();
+    let objects = site_objects.as_array().unwrap().iter().cloned().chain((0..200).map(node)).collect::<Vec<_>>();
     fleet.apply(Value::Array(objects)).await;
     let [mut otto, mut ada, mut fred] = [
         create_principal(&fleet, "otto", "operator", Some("own")).await,
         create_principal(&fleet, "ada", "operator", Some("own")).await,
         create_principal(&fleet, "fred", "operator", None).await,
     ];
-    // Each node has its own map of some 2 KiB, which is stored again with each change. 200 of them are a tenth of what
-    // all principals of the cluster may store at once. Their own writes are a hundredth of it.
-    let mut refused = None;
+    // Each node has its own map of about 2 KiB, which is stored again with each change. The 200 maps are a tenth of
+    // what all principals of the cluster may store at once. The writes themselves are a hundredth of that.
+    let mut refusal = None;
     for change in 0..20 {
         let labels: serde_json::Map<_, _> = (0..13).map(|n| (format!("x/{n}"), format!("{change:0>140}").into())).collect();
-        let text = json!({"labels": labels});
+        let labels_patch = json!({"labels": labels});
         let request = Request::patch("/v1/clusters/own/nodegroups/web").header("content-type", "application/merge-patch+json");
-        let answer = otto.send(request.body(text.to_string().into()).unwrap()).await.unwrap();
+        let answer = otto.send(request.body(labels_patch.to_string().into()).unwrap()).await.unwrap();
         assert!(answer.status().is_success(), "{answer:?}");
         let revision = fleet.last_revision().await;
-        wait_until(|| fleet.parts().desired.resolved_revision().0 >= revision).await;
-        let small = json!([{"op": "add", "path": "/extra/text", "value": change.to_string()}]).to_string();
+        wait_until(|| fleet.components().desired.resolved_revision().0 >= revision).await;
+        let small_patch = json!([{"op": "add", "path": "/extra/text", "value": change.to_string()}]).to_string();
         let request = Request::patch("/v1/nodes/n0").header("content-type", "application/json");
-        let told = ada.send(request.body(small.into()).unwrap()).await.unwrap();
-        if told.status().as_u16() == 503 {
-            refused = Some(told);
+        let ada_answer = ada.send(request.body(small_patch.into()).unwrap()).await.unwrap();
+        if ada_answer.status().as_u16() == 503 {
+            refusal = Some(ada_answer);
             break;
         }
     }
-    let refused = refused.expect("the changes of twenty writes take twice as much as they may");
-    let body: Value = serde_json::from_slice(refused.body()).unwrap();
+    let refusal = refusal.expect("twenty writes store twice the limit of the cluster");
+    let body: Value = serde_json::from_slice(refusal.body()).unwrap();
     let message = body["error"]["message"].as_str().unwrap();
     assert!(message.contains("together with the other principals of its cluster"), "{body}");
-    assert_eq!(patch(&mut fred, "/v1/nodes/n0", 1).await.status().as_u16(), 200, "who is bound to none");
+    assert_eq!(
+        patch(&mut fred, "/v1/nodes/n0", 1).await.status().as_u16(),
+        200,
+        "a principal without a cluster is not throttled"
+    );
 }

@@ -1,4 +1,4 @@
-//! Describes why a condition could not be evaluated, in terms that its author knows.
+//! Describes why a condition could not be evaluated, in terms that the author of the condition knows.
 //!
 //! The interpreter's own messages show its internal types: `Unsupported binary operator 'div': Float(1.5), Int(4)`.
 
@@ -15,7 +15,7 @@ const MAP: &str = "a map";
 const UNSIGNED: &str = "an unsigned number";
 const INTEGER: &str = "a whole number";
 
-/// The interpreter's type names, and the terms of docs/templates.md for them.
+/// The type names of the CEL interpreter, each with the term that docs/templates.md uses for the type.
 const TYPE_NAMES: &[(&str, &str)] = &[
     ("bool", BOOLEAN),
     ("bytes", "bytes"),
@@ -28,7 +28,7 @@ const TYPE_NAMES: &[(&str, &str)] = &[
     ("uint", UNSIGNED),
 ];
 
-/// The interpreter's operator names, and the signs for them in a condition.
+/// The operator names of the CEL interpreter, each with the sign that a condition contains.
 const OPERATOR_SIGNS: &[(&str, &str)] = &[
     ("add", "+"),
     ("div", "/"),
@@ -47,19 +47,19 @@ const OPERATOR_SIGNS: &[(&str, &str)] = &[
     (operators::NEGATE, "-"),
 ];
 
-/// The functions that convert a value, and the type that they return.
+/// The functions of CEL that convert a value, each with the type of its result.
 const CONVERSIONS: &[(&str, &str)] =
     &[("bool", "boolean"), ("double", "number"), ("int", "whole number"), ("string", "text"), ("uint", "unsigned number")];
 
-/// The interpreter's name for access to a field.
+/// The CEL interpreter's name for the operator that reads a field of a value.
 const FIELD_OPERATOR: &str = "_._";
 
 const KEY_ADVICE: &str = "a key is text, a number or a boolean";
 const INDEX_ADVICE: &str = "name an item by a whole number, the first as `x[0]`";
 const SAME_TYPE_ADVICE: &str = "convert both to one type, with `int(…)`, `double(…)` or `string(…)`";
-const GENERAL_ADVICE: &str = "its values do not go together; see docs/templates.md for what a condition can contain";
+const GENERAL_ADVICE: &str = "its values cannot be combined; see docs/templates.md for what a condition can contain";
 
-/// Returns the message of an error, in one line. The caller writes it after `failed: `.
+/// Returns the message for an error of the CEL interpreter, in one line. The message follows the text `failed: `.
 pub(super) fn error_message(error: &ExecutionError) -> String {
     match error {
         ExecutionError::UnsupportedBinaryOperator(operator, left, right) => {
@@ -97,7 +97,8 @@ pub(super) fn error_message(error: &ExecutionError) -> String {
     }
 }
 
-/// Returns the message for an operator or a function that does not accept values of these types.
+/// Returns the message for an operator or function that does not accept values of these types. `function` is the
+/// interpreter's name of the operator or function.
 fn unsupported_operands(function: &str, types: &[&str]) -> String {
     let sign = operator_sign(function);
     match (function, types) {
@@ -107,10 +108,10 @@ fn unsupported_operands(function: &str, types: &[&str]) -> String {
             format!("{key} cannot be a map key; {KEY_ADVICE}")
         }
         (operators::INDEX, [value, _]) => format!("{value} has no items"),
-        (operators::IN, [_, other]) => format!("`in` needs a list or a map, and not {other}"),
+        (operators::IN, [_, other_type]) => format!("`in` needs a list or a map, and not {other_type}"),
         (operators::LOGICAL_AND | operators::LOGICAL_OR | operators::LOGICAL_NOT, operands) => {
-            let other = operands.iter().find(|kind| **kind != BOOLEAN).unwrap_or(&"another value");
-            format!("`{sign}` takes booleans, and not {other}; compare the value with something")
+            let other_type = operands.iter().find(|kind| **kind != BOOLEAN).unwrap_or(&"another value");
+            format!("`{sign}` takes booleans, and not {other_type}; compare the value with something")
         }
         (operators::GREATER | operators::GREATER_EQUALS | operators::LESS | operators::LESS_EQUALS, [DOUBLE, DOUBLE]) => {
             format!("`{sign}` compares numbers, and one of the two is not a number (NaN)")
@@ -124,35 +125,37 @@ fn unsupported_operands(function: &str, types: &[&str]) -> String {
     }
 }
 
-/// Returns what to do about two values that an operator does not accept together.
+/// Returns the advice for two types that an operator does not accept together. It is empty if the two are the same
+/// type, because a conversion would not help.
 fn operand_advice(left: &str, right: &str) -> String {
     if left == right { String::new() } else { format!("; {SAME_TYPE_ADVICE}") }
 }
 
-/// Returns the message for a value that does not have the expected type.
-fn unexpected_type(got: &str, want: &str) -> String {
-    match want {
-        "bool" => format!("{got} is used where a boolean is needed; compare it with something"),
-        "iterable" => format!("a loop runs over a list or a map, and not over {got}"),
+/// Returns the message for a value that does not have the expected type. `expected_type` is the interpreter's name of that type.
+fn unexpected_type(found_type: &str, expected_type: &str) -> String {
+    match expected_type {
+        "bool" => format!("{found_type} is used where a boolean is needed; compare it with something"),
+        "iterable" => format!("a loop runs over a list or a map, and not over {found_type}"),
         // Stemma adds only one function to the interpreter's own: `matches`, which takes one text.
         "Arc<String>" => "`matches` takes text, and is given another value; write `string(…)` around it".to_owned(),
         _ => GENERAL_ADVICE.to_owned(),
     }
 }
 
-/// Returns the message for a function that cannot convert its value.
+/// Returns the message for an error in a function. Only the functions that convert a value can fail.
 fn failed_conversion(function: &str) -> String {
     match CONVERSIONS.iter().find(|(name, _)| *name == function) {
-        Some((_, result)) => format!("`{function}(…)` makes no {result} of its value; check first what the value is"),
+        Some((_, result_type)) => format!("`{function}(…)` makes no {result_type} of its value; check first what the value is"),
         None => GENERAL_ADVICE.to_owned(),
     }
 }
 
+/// Returns the term for a type name of the interpreter.
 fn name_of_type(name: &str) -> &'static str {
-    TYPE_NAMES.iter().find(|(known, _)| *known == name).map_or("another value", |(_, kind)| *kind)
+    TYPE_NAMES.iter().find(|(type_name, _)| *type_name == name).map_or("another value", |(_, term)| *term)
 }
 
-/// Returns the name of a value's type for an author. Unlike [`value::type_name`], it tells the number types apart.
+/// Returns the term for the type of a value. Unlike [`value::type_name`], it distinguishes the types of numbers.
 fn value_type(value: &Value) -> &'static str {
     match value {
         Value::Int(_) => INTEGER,
@@ -162,10 +165,12 @@ fn value_type(value: &Value) -> &'static str {
     }
 }
 
+/// Returns the sign for an operator name of the interpreter. A function's name is returned unchanged.
 fn operator_sign(function: &str) -> &str {
-    OPERATOR_SIGNS.iter().find(|(known, _)| *known == function).map_or(function, |(_, sign)| *sign)
+    OPERATOR_SIGNS.iter().find(|(name, _)| *name == function).map_or(function, |(_, sign)| *sign)
 }
 
+/// Returns a number as text. For another value, returns the name of its type.
 fn format_number(value: &Value) -> String {
     match value {
         Value::Int(number) => number.to_string(),

@@ -1,11 +1,12 @@
 //! Conditions in CEL, parsed once and evaluated over inputs.
 //!
-//! In the syntax tree, a variable replaces each read. So the interpreter sees single values, and never `labels` as a
-//! whole: `labels.tier` becomes `@0`, and `has(labels.tier)` a boolean. The variable of an absent input is not bound.
-//! CEL evaluates it to an error, which `&&` and `||` treat as any other error.
+//! In the syntax tree, a variable replaces each expression that reads an input: `labels.tier` becomes the variable
+//! `@0`, and `has(labels.tier)` a boolean variable. So the interpreter gets single values, and never all labels. The
+//! variable of an absent input is not bound. CEL evaluates an unbound variable to an error, which `&&` and `||` treat
+//! as any other error.
 //!
-//! The interpreter has no limits, so they are checked before it runs: on the text, and on the product of the loops and
-//! the sizes of what they iterate over.
+//! The CEL interpreter has no limits. So the limits are checked before it runs: the length of the text, and the number
+//! of steps, which depends on the nesting of loops and on the sizes of the lists that they iterate over.
 
 mod bounds;
 mod failure;
@@ -31,50 +32,51 @@ use regexes::Regexes;
 
 pub use bounds::MAX_CONDITION_BYTES;
 
-/// Maximum number of characters kept of the parser's own error.
+/// Maximum length of the parser's own error in an error message, in characters. A longer one is cut.
 const MAX_REASON_CHARS: usize = 200;
 
-/// Number of bytes of looked-up nodes that counts as one step. It is larger than [`STEP_BYTES`], because a part of a
-/// condition reads only one field of each node.
+/// Number of bytes of the result of a look-up (such as `nodes(…)`) that counts as one step. It is larger than
+/// [`STEP_BYTES`], because a part of a condition reads only one field of each node in the result.
 const LOOKUP_COST_BYTES: usize = 4_096;
 
-/// Stack size of the parser's thread, in bytes. Only the part that the parser reaches uses memory.
+/// Stack size of the parser's thread, in bytes. The system provides memory only for the part that the parser uses.
 const PARSER_STACK_BYTES: usize = 32 * 1024 * 1024;
 
+/// The standard functions of CEL, created once for all conditions.
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
-/// What a variable of the rewritten syntax tree holds.
+/// The content of a variable in the rewritten syntax tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VariableUse {
-    /// The value. The variable is not bound if it is absent.
+    /// The value of the input. If the input is absent, the variable is not bound.
     Value,
-    /// A boolean: whether the value exists.
+    /// A boolean, which is true if the input exists.
     Presence,
 }
 
 /// The properties of a condition that determine the number of its steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ConditionCost {
-    /// Nodes of the syntax tree.
+    /// Number of nodes of the syntax tree.
     syntax_nodes: usize,
     /// Maximum nesting depth of loops.
     loop_depth: u32,
     /// Length of the longest list or map that the condition's text contains.
     max_list_length: usize,
-    /// Number of additions. Each builds one list or text from two.
+    /// Number of additions (`+`). Each addition builds one list or text from two others.
     additions: usize,
-    /// True if a loop returns a list, which is built again in each iteration.
+    /// True if a loop (`filter`, `map`) returns a list. The interpreter copies that list in each iteration.
     has_filter: bool,
 }
 
-/// The bytes of the inputs that a condition reads.
+/// The sizes of the inputs that a condition reads, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct InputBytes {
     /// Bytes of the node's own inputs.
     own_inputs: usize,
-    /// The part of `own_inputs` that the bodies of loops read, without the lists that loops iterate over.
+    /// Bytes of the part of `own_inputs` that the bodies of loops read, without the lists over which the loops iterate.
     read_in_loops: usize,
-    /// Bytes of looked-up nodes.
+    /// Bytes of the nodes that look-ups (such as `nodes(…)`) return.
     lookups: usize,
 }
 
@@ -82,45 +84,47 @@ struct InputBytes {
 struct CelCondition {
     text: Box<str>,
     references: Vec<Reference>,
-    /// What the variables `@0`, `@1`, … stand for.
+    /// The reference that each variable `@0`, `@1`, … replaces, and whether the variable contains its value or
+    /// presence.
     variables: Vec<(Reference, VariableUse)>,
     expression: IdedExpr,
     regexes: Regexes,
     cost: ConditionCost,
-    /// The variables that are used within a loop, other than as the list that it iterates over.
+    /// The numbers of the variables that the body of a loop uses. A list over which a loop only iterates is excluded.
     loop_variables: BTreeSet<usize>,
+    /// The places that read a name that no label or other key can have.
     impossible_names: Vec<AuthorError>,
 }
 
-/// Parses a condition and finds what it reads.
+/// Parses a condition, and finds the inputs that it reads. Fails if the condition is invalid or exceeds a limit.
 pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
     let source = SourceText(text);
-    let cel_text = bounds::check(source)?;
+    let cel_text = bounds::to_cel_text(source)?;
     let program = parse(&cel_text).map_err(|errors| parse_error(source, &errors))?;
-    let result = walk::walk(source, &program)?;
+    let rewritten = walk::walk(source, &program)?;
     Ok(Arc::new(CelCondition {
         text: text.into(),
-        references: result.references,
-        variables: result.variables,
-        expression: result.expression,
-        regexes: result.regexes,
-        cost: result.cost,
-        loop_variables: result.loop_variables,
-        impossible_names: result.impossible_names,
+        references: rewritten.references,
+        variables: rewritten.variables,
+        expression: rewritten.expression,
+        regexes: rewritten.regexes,
+        cost: rewritten.cost,
+        loop_variables: rewritten.loop_variables,
+        impossible_names: rewritten.impossible_names,
     }))
 }
 
-/// Parses on a thread with a larger stack. The parser recurses through about ten functions per bracket, and deeper when
-/// it recovers from an error. So a text within the limits may still be too deep for the default 2 MiB of a thread.
+/// Parses a condition on a thread with a larger stack. The parser recurses through about ten functions per bracket, and
+/// deeper when it recovers from an error. So a text within the limits may need more than the 2 MiB of a usual thread.
 fn parse(text: &str) -> Result<Program, cel::ParseErrors> {
     std::thread::scope(|scope| {
-        let parsing = std::thread::Builder::new().stack_size(PARSER_STACK_BYTES).spawn_scoped(scope, || Program::compile(text));
-        let parsed = parsing.expect("a thread can be had: it is short, and one at a time for each reader").join();
-        parsed.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let thread = std::thread::Builder::new().stack_size(PARSER_STACK_BYTES).spawn_scoped(scope, || Program::compile(text));
+        let result = thread.expect("the system can start another thread").join();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-/// Returns the first error of the parser, at its position.
+/// Returns the first error of the parser as an error for the author, with its line and column.
 fn parse_error(source: SourceText<'_>, errors: &cel::ParseErrors) -> AuthorError {
     let first = errors.errors.first();
     let (line, column) = first.map_or((1, 1), |error| error.pos);
@@ -148,12 +152,12 @@ fn describe_parse_error(message: &str) -> (String, &'static str) {
             _ => (format!("`{token}` means nothing here"), ADVICE),
         };
     }
-    if let Some((missing, _)) = error.strip_prefix("missing '").and_then(|rest| rest.split_once("' at ")) {
+    if let Some((missing, _)) = error.strip_prefix("missing '").and_then(|message_end| message_end.split_once("' at ")) {
         return (format!("`{missing}` is missing"), "write it where it belongs");
     }
-    let input = error.split_once("input '").map(|(_, rest)| match rest.split_once("' expecting") {
+    let input = error.split_once("input '").map(|(_, message_end)| match message_end.split_once("' expecting") {
         Some((input, _)) => input,
-        None => rest.strip_suffix('\'').unwrap_or(rest),
+        None => message_end.strip_suffix('\'').unwrap_or(message_end),
     });
     let is_incomplete = input.map_or(error.starts_with("Incomplete "), |input| input.ends_with("<EOF>"));
     match input {
@@ -180,28 +184,31 @@ impl Condition for CelCondition {
         &self.impossible_names
     }
 
+    /// Returns the number of steps that an evaluation over these inputs may take. Fails if the number is over the
+    /// limit, or if an input is missing.
     fn cost(&self, inputs: &Inputs, limit: usize) -> Result<usize, ConditionError> {
-        let (mut longest, mut bytes) = (0, InputBytes::default());
+        let (mut longest_list, mut bytes) = (0, InputBytes::default());
         for (number, input) in self.find_inputs(inputs)?.iter().enumerate() {
-            let size = self.input_size(number, input, limit)?;
-            longest = longest.max(size.max_length);
-            let sum = if self.is_lookup(number) { &mut bytes.lookups } else { &mut bytes.own_inputs };
-            *sum += size.bytes;
+            let input_size = self.input_size(number, input, limit)?;
+            longest_list = longest_list.max(input_size.max_length);
+            let byte_count = if self.is_lookup(number) { &mut bytes.lookups } else { &mut bytes.own_inputs };
+            *byte_count += input_size.bytes;
             if self.loop_variables.contains(&number) && !self.is_lookup(number) {
-                bytes.read_in_loops += size.bytes;
+                bytes.read_in_loops += input_size.bytes;
             }
         }
-        self.cost.count_steps(longest, bytes, limit)
+        self.cost.count_steps(longest_list, bytes, limit)
     }
 
+    /// Evaluates the condition over these inputs. Fails if the result is not a boolean, or if an input is missing.
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError> {
-        let found = self.find_inputs(inputs)?;
-        self.execute(found.iter().enumerate().map(|(number, input)| self.bind_value(number, input)).collect())
+        let variable_inputs = self.find_inputs(inputs)?;
+        self.execute(variable_inputs.iter().enumerate().map(|(number, input)| self.bind_value(number, input)).collect())
     }
 }
 
 impl CelCondition {
-    /// Finds the input of each variable.
+    /// Returns the input of each variable, in the order of the variables. Fails if `inputs` lacks one of them.
     fn find_inputs<'i>(&self, inputs: &'i Inputs) -> Result<Vec<Cow<'i, Input>>, ConditionError> {
         let find = |(reference, _): &(Reference, VariableUse)| {
             inputs.find(reference).ok_or_else(|| ConditionError::NotAnInput { reference: reference.clone() })
@@ -209,8 +216,9 @@ impl CelCondition {
         self.variables.iter().map(find).collect()
     }
 
-    /// Returns the size of a variable's value. Fails without a scan if the value is a list with more than `limit`
-    /// items.
+    /// Returns the size of the value of a variable, by the variable's number. Fails if the value is a list with more
+    /// than
+    /// `limit` items, without reading these items.
     fn input_size(&self, number: usize, input: &Input, limit: usize) -> Result<value::ValueSize, ConditionError> {
         let is_too_long = || input.value().as_deref().and_then(Json::as_array).is_some_and(|items| items.len() > limit);
         Ok(match (self.variables[number].1, input) {
@@ -221,7 +229,7 @@ impl CelCondition {
         })
     }
 
-    /// Returns the value of a variable, or `None` if it is absent.
+    /// Returns the CEL value of a variable, by the variable's number, or `None` if the input is absent.
     fn bind_value(&self, number: usize, input: &Input) -> Option<Value> {
         match (self.variables[number].1, input) {
             (VariableUse::Presence, input) => Some(Value::Bool(*input != Input::Absent)),
@@ -230,12 +238,13 @@ impl CelCondition {
         }
     }
 
-    /// Returns whether a variable holds looked-up nodes. A step reads only one field of each.
+    /// Returns whether a variable contains the result of a look-up: one or several other nodes.
     fn is_lookup(&self, number: usize) -> bool {
         matches!(self.variables[number].0.read(), Read::Nodes { .. } | Read::Primary { .. })
     }
 
-    /// Evaluates the condition with the values of its variables. An absent value is not bound.
+    /// Evaluates the condition with the values of its variables, in the order of the variables. A variable without a
+    /// value is not bound, so CEL reports an error if it reads that variable.
     fn execute(&self, values: Vec<Option<Value>>) -> Result<bool, ConditionError> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         self.regexes.register_in(&mut context);
@@ -245,13 +254,14 @@ impl CelCondition {
             }
         }
         match Value::resolve(&self.expression, &context) {
-            Ok(Value::Bool(holds)) => Ok(holds),
-            Ok(other) => Err(ConditionError::NotBoolean { found: value::type_name(&other) }),
+            Ok(Value::Bool(result)) => Ok(result),
+            Ok(value) => Err(ConditionError::NotBoolean { found: value::type_name(&value) }),
             Err(error) => Err(self.execution_error(&error)),
         }
     }
 
-    /// Converts an error of the interpreter. If a variable is not bound, its input is absent.
+    /// Converts an error of the interpreter. An unbound variable such as `@0` becomes the error that its input is
+    /// absent.
     fn execution_error(&self, error: &ExecutionError) -> ConditionError {
         if let ExecutionError::UndeclaredReference(name) = error
             && let Some((reference, _)) = name.strip_prefix('@').and_then(|n| self.variables.get(n.parse::<usize>().ok()?))
@@ -263,27 +273,32 @@ impl CelCondition {
 }
 
 impl ConditionCost {
-    /// Returns the number of steps, before the condition runs. Fails if there is a loop and the number exceeds `limit`.
-    /// Each loop is counted as a loop over the longest list. In each iteration, each syntax node may read all that loop
-    /// bodies read, and one field of a looked-up node. The list of a loop is counted separately: its iterations read
-    /// one item each, so together they read the list once. A loop within other loops reads its list once in each of
-    /// their iterations. Without a loop, the longest list is counted once.
+    /// Returns an upper bound of the number of steps, before the condition runs. `longest` is the length of the longest
+    /// list among the inputs. Fails if there is a loop and the number exceeds `limit`.
+    ///
+    /// - Each loop counts as a loop over the longest list. So the iterations of nested loops multiply.
+    /// - In each iteration, each syntax node may read all inputs that loop bodies read, and one field of each looked-up
+    ///   node (`body_reads`).
+    /// - The iterations of a loop together read the list of the loop once. A loop within other loops does so in each of
+    ///   their iterations (`list_reads`).
+    /// - Without a loop, the longest list counts once.
     fn count_steps(self, longest: usize, bytes: InputBytes, limit: usize) -> Result<usize, ConditionError> {
-        let (longest, own) = (longest * (1 + self.additions), bytes.own_inputs * (1 + self.additions));
-        let looked_up = bytes.lookups / LOOKUP_COST_BYTES;
+        let (longest, size) = (longest * (1 + self.additions), bytes.own_inputs * (1 + self.additions));
+        let lookup_steps = bytes.lookups / LOOKUP_COST_BYTES;
         if self.loop_depth == 0 {
-            return Ok(longest + self.syntax_nodes * (own / STEP_BYTES + looked_up));
+            return Ok(longest + self.syntax_nodes * (size / STEP_BYTES + lookup_steps));
         }
         let longest = self.max_list_length.max(longest).max(1);
-        let repeated = if self.has_filter { own } else { bytes.read_in_loops };
-        let body_reads = longest.saturating_pow(self.loop_depth).saturating_mul(1 + repeated / STEP_BYTES + looked_up);
-        let list_reads = longest.saturating_pow(self.loop_depth - 1).saturating_mul(self.loop_depth as usize * own) / STEP_BYTES;
+        let loop_bytes = if self.has_filter { size } else { bytes.read_in_loops };
+        let body_reads = longest.saturating_pow(self.loop_depth).saturating_mul(1 + loop_bytes / STEP_BYTES + lookup_steps);
+        let list_reads = longest.saturating_pow(self.loop_depth - 1).saturating_mul(self.loop_depth as usize * size) / STEP_BYTES;
         let steps = body_reads.saturating_add(list_reads).saturating_mul(self.syntax_nodes);
         if steps > limit { Err(ConditionError::TooLong { limit }) } else { Ok(steps) }
     }
 }
 
-/// Returns the name of a variable. No condition can contain it.
+/// Returns the name of the variable with this number. No condition can contain the name, because CEL does not allow
+/// `@`.
 fn variable_name(number: usize) -> String {
     format!("@{number}")
 }

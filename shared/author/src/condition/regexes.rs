@@ -13,15 +13,16 @@ const MAX_PATTERN_BYTES: usize = 512;
 /// Maximum size of a compiled pattern, in bytes. `(a{1000}){1000}` would take gigabytes.
 const MAX_COMPILED_BYTES: usize = 256 * 1024;
 
-/// The function that replaces `matches` in the rewritten syntax tree. No condition can contain its name.
+/// Name of the function that replaces CEL's `matches` in the syntax tree of a condition. An author cannot write this
+/// name, because it contains `@`.
 pub(super) const MATCHES_FUNCTION: &str = "@matches";
 
-/// The regexes of a condition, by number.
+/// The compiled regexes of a condition. The number of a regex is its index.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Regexes(Arc<Vec<Regex>>);
 
 impl Regexes {
-    /// Compiles a pattern and returns its number.
+    /// Compiles a pattern, and returns the number of its regex. Fails if the pattern is invalid or too large.
     pub(super) fn add(&mut self, pattern: &str) -> Result<usize, String> {
         if pattern.len() > MAX_PATTERN_BYTES {
             return Err(format!("a pattern has at most {MAX_PATTERN_BYTES} bytes"));
@@ -32,7 +33,7 @@ impl Regexes {
             .nest_limit(32)
             .build()
             .map_err(|error| match error {
-                regex::Error::CompiledTooBig(_) => "the pattern is too large once its repetitions are counted".to_owned(),
+                regex::Error::CompiledTooBig(_) => "the pattern is too large when its repetitions are expanded".to_owned(),
                 other => other.to_string().lines().last().unwrap_or("it is not a regex").to_owned(),
             })?;
         let regexes = Arc::make_mut(&mut self.0);
@@ -40,7 +41,8 @@ impl Regexes {
         Ok(regexes.len() - 1)
     }
 
-    /// Registers a function that calls the regexes by number.
+    /// Defines the function [`MATCHES_FUNCTION`] in the context. Its arguments are a text and the number of a regex. It
+    /// returns whether the regex matches the text.
     pub(super) fn register_in(&self, context: &mut Context<'_, '_>) {
         if self.0.is_empty() {
             return;

@@ -1,10 +1,12 @@
-//! Tables of conditions: what they read, their result for some inputs, and which are refused.
+//! Tests with tables of conditions: the references that each reads, its result for given inputs, and the error of each
+//! refused condition.
 
 use serde_json::json;
 use stemma_core::condition::{Condition, MAX_CONDITION_STEPS};
 
 use super::*;
 
+/// Returns inputs with these values. The references in `absent` are known to be absent.
 fn inputs(pairs: &[(&str, serde_json::Value)], absent: &[&str]) -> Inputs {
     let mut inputs = Inputs::new();
     for (text, value) in pairs {
@@ -16,11 +18,12 @@ fn inputs(pairs: &[(&str, serde_json::Value)], absent: &[&str]) -> Inputs {
     inputs
 }
 
-/// Evaluates a condition, if its number of steps is within the limit.
+/// Evaluates a condition. Fails if its number of steps for these inputs exceeds the limit.
 fn check_and_evaluate(condition: &dyn Condition, inputs: &Inputs) -> Result<bool, ConditionError> {
     condition.cost(inputs, MAX_CONDITION_STEPS).and_then(|_| condition.evaluate(inputs))
 }
 
+/// Parses a condition, which must be accepted.
 fn condition(text: &str) -> Arc<dyn Condition> {
     read(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -53,12 +56,12 @@ fn condition_lists_references() {
         ("labels.a in ['x', labels.b]", &["labels.a", "labels.b"]),
         ("labels.a.matches('^x[0-9]+$') ? labels.b == '1' : false", &["labels.a", "labels.b"]),
     ] {
-        let found: Vec<_> = condition(text).references().iter().map(ToString::to_string).collect();
-        assert_eq!(found, expected, "{text}");
+        let references: Vec<_> = condition(text).references().iter().map(ToString::to_string).collect();
+        assert_eq!(references, expected, "{text}");
     }
 }
 
-/// The inputs of one node's condition, three of them absent.
+/// Returns the inputs of a node's conditions. The node lacks three of them.
 fn node_inputs() -> Inputs {
     let nodes = json!([
         {"name": "web-1", "labels": {"zone": "a"}},
@@ -125,7 +128,7 @@ fn condition_evaluates_to_boolean_of_inputs() {
 #[test]
 fn evaluate_explains_failure_when_value_is_missing() {
     let inputs = node_inputs();
-    for (text, says) in [
+    for (text, expected) in [
         ("labels.gone == 'x'", "reads `labels.gone`, which is absent; check it with `has(…)` first"),
         ("labels.gone == 'x' || labels.tier == 'silver'", "reads `labels.gone`, which is absent; check it with `has(…)` first"),
         ("primary('db').name == 'x'", "reads `primary('db').name`, which is absent; check it with `has(…)` first"),
@@ -137,16 +140,17 @@ fn evaluate_explains_failure_when_value_is_missing() {
         ("labels.other == 'x'", "`labels.other` is not among the inputs"),
     ] {
         let error = check_and_evaluate(&*condition(text), &inputs).expect_err(text).to_string();
-        assert!(error.contains(says), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
 }
 
-/// The interpreter's own messages show its types: `Unsupported binary operator 'div': Float(1.5), Int(4)`.
+/// The interpreter's own messages show its types, as in `Unsupported binary operator 'div': Float(1.5), Int(4)`. So the
+/// errors have their own text.
 #[test]
 fn y03_evaluate_explains_type_error_in_plain_words() {
     const SAME_TYPE: &str = "; convert both to one type, with `int(…)`, `double(…)` or `string(…)`";
     let inputs = node_inputs();
-    for (text, says, advice) in [
+    for (text, problem, advice) in [
         ("params.f / 4 == 1.0", "`/` does not take a number with a point and a whole number", SAME_TYPE),
         ("params.n * 1.5 > 1.0", "`*` does not take a whole number and a number with a point", SAME_TYPE),
         ("params.n + labels.tier == 'x'", "`+` does not take a whole number and text", SAME_TYPE),
@@ -183,38 +187,38 @@ fn y03_evaluate_explains_type_error_in_plain_words() {
         ("labels.tier.contains(params.n)", "`contains` does not take text and a whole number", SAME_TYPE),
         ("params.n.matches('4')", "`matches` takes text, and is given another value", "; write `string(…)` around it"),
     ] {
-        let said = check_and_evaluate(&*condition(text), &inputs).expect_err(text).to_string();
-        assert_eq!(said, format!("failed: {says}{advice}"), "{text}");
+        let message = check_and_evaluate(&*condition(text), &inputs).expect_err(text).to_string();
+        assert_eq!(message, format!("failed: {problem}{advice}"), "{text}");
     }
 }
 
-/// Asserts the position and the text of the error of each condition.
-fn assert_refused(rows: &[(&str, (u32, u32), &str)]) {
-    let mut wrong = Vec::new();
-    for (text, position, says) in rows {
+/// Asserts that each condition is refused at this line and column, with an error that contains this text.
+fn assert_refused(cases: &[(&str, (u32, u32), &str)]) {
+    let mut failures = Vec::new();
+    for (text, position, expected) in cases {
         match read(text) {
-            Ok(condition) => wrong.push(format!("{text}: {:?}", condition.references())),
-            Err(error) if !error.to_string().contains(says) => wrong.push(format!("{text}: {error}")),
+            Ok(condition) => failures.push(format!("{text}: {:?}", condition.references())),
+            Err(error) if !error.to_string().contains(expected) => failures.push(format!("{text}: {error}")),
             Err(error) if (error.line, error.column) != *position => {
-                wrong.push(format!("{text} not {position:?}: {error}"));
+                failures.push(format!("{text} not {position:?}: {error}"));
             }
             Err(_) => {}
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
 fn condition_rejects_unsupported_syntax_with_position() {
     assert_refused(&[
-        ("labels == params", (1, 1), "it is read whole"),
+        ("labels == params", (1, 1), "it is read as a whole"),
         ("true &&\n  labels[params.k] == 'x'", (2, 3), "the key is computed"),
         ("labels['a' + 'b'] == 'x'", (1, 1), "the key is computed"),
         ("labels.a.b == 'x'", (1, 1), "write `labels['a.b']`"),
-        ("labels.exists(l, l == 'x')", (1, 1), "it is read whole"),
-        ("size(labels) > 2", (1, 6), "it is read whole"),
+        ("labels.exists(l, l == 'x')", (1, 1), "it is read as a whole"),
+        ("size(labels) > 2", (1, 6), "it is read as a whole"),
         ("labels.k in traits", (1, 1), "the name is computed"),
-        ("traits.exists(t, t == 'x')", (1, 1), "ask for one"),
+        ("traits.exists(t, t == 'x')", (1, 1), "check for one"),
         ("has(traits.X)", (1, 1), "traits have no fields"),
         ("facts.uptime > 3", (1, 1), "`facts.uptime` is not a stable fact"),
         ("has(facts.uptime)", (1, 1), "`facts.uptime` is not a stable fact"),
@@ -222,7 +226,7 @@ fn condition_rejects_unsupported_syntax_with_position() {
         ("uptime > 3", (1, 1), "there is no variable `uptime` here"),
         ("nodes(tag=labels.t).size() > 0", (1, 11), "the name is computed"),
         ("nodes('a').size() > 0", (1, 1), "it takes named arguments"),
-        ("nodes(tag='a', role='b').size() > 0", (1, 1), "do not go together"),
+        ("nodes(tag='a', role='b').size() > 0", (1, 1), "cannot be combined"),
         ("nodes(tag='/(/').size() > 0", (1, 11), "is not a regex"),
         ("nodes(tag='a').name == 'x'", (1, 1), "a list of nodes has no fields"),
         ("nodes(tag='a') == []", (1, 1), "a list of nodes is not a value"),
@@ -242,7 +246,7 @@ fn condition_rejects_unsupported_syntax_with_position() {
     ]);
 }
 
-/// The parser's own message lists its tokens.
+/// The parser's own message lists its tokens, so the errors have their own text.
 #[test]
 fn y09_condition_explains_syntax_error_in_plain_words() {
     assert_refused(&[
@@ -259,7 +263,7 @@ fn y09_condition_explains_syntax_error_in_plain_words() {
     ]);
 }
 
-/// Conditions that would be deep, large or slow if they were parsed or run.
+/// The conditions would be deep, large or slow if they were parsed or run. Their errors are short all the same.
 #[test]
 fn s52_condition_rejects_cel_bombs() {
     for text in [
@@ -290,57 +294,64 @@ fn s52_condition_rejects_cel_bombs() {
 fn s52_evaluate_refuses_to_start_when_inputs_are_large() {
     let list: Vec<_> = (0..5_000).map(|n| json!({"name": format!("web-{n}")})).collect();
     let inputs = inputs(&[("nodes(tag='a'){name}", json!(list)), ("params.big", json!("a".repeat(100_000)))], &[]);
-    let once = condition("nodes(tag='a').exists(n, n.name == 'web-4999')");
-    assert_eq!(check_and_evaluate(&*once, &inputs), Ok(true));
-    let twice = condition("nodes(tag='a').all(a, nodes(tag='a').all(b, a.name != b.name))");
-    assert_eq!(check_and_evaluate(&*twice, &inputs), Err(ConditionError::TooLong { limit: MAX_CONDITION_STEPS }));
+    let single_loop = condition("nodes(tag='a').exists(n, n.name == 'web-4999')");
+    assert_eq!(check_and_evaluate(&*single_loop, &inputs), Ok(true));
+    let nested_loop = condition("nodes(tag='a').all(a, nodes(tag='a').all(b, a.name != b.name))");
+    assert_eq!(check_and_evaluate(&*nested_loop, &inputs), Err(ConditionError::TooLong { limit: MAX_CONDITION_STEPS }));
     let scan = condition("params.big.matches('(a|a)*b')");
     assert_eq!(check_and_evaluate(&*scan, &inputs), Ok(false));
 }
 
 #[test]
 fn w10_05_condition_counts_one_step_per_256_bytes() {
-    let weigh = |text: &str, bytes: usize| {
+    let count_steps = |text: &str, bytes: usize| {
         let inputs = inputs(&[("params.big", json!("a".repeat(bytes))), ("params.l", json!([1, 2, 3]))], &[]);
         condition(text).cost(&inputs, MAX_CONDITION_STEPS).expect(text)
     };
-    // The operator, the root, its key, and the other operand.
+    // Four parts of the condition are counted: the operator, the root, its key, and the other operand.
     for (text, bytes, steps) in [
         ("params.big != ''", 255, 0),
         ("params.big != ''", 256, 4),
         ("params.big != ''", 2_560, 40),
         ("has(params.big)", 25_600, 0),
     ] {
-        assert_eq!(weigh(text, bytes), steps, "{text} over {bytes} bytes");
+        assert_eq!(count_steps(text, bytes), steps, "{text} over {bytes} bytes");
     }
     let (small, large) = ("params.l.exists(x, x == 3)", "params.l.exists(x, params.big != '')");
-    assert!(weigh(large, 25_600) > 100 * weigh(small, 25_600), "what a loop looks at counts in each turn");
+    assert!(
+        count_steps(large, 25_600) > 100 * count_steps(small, 25_600),
+        "a loop counts the value that it reads in each iteration"
+    );
 }
 
 #[test]
 fn w10_05_nested_loop_counts_items_and_no_whole_lists() {
     let items = |count: usize| json!((0..count).map(|n| format!("item-{n:03}")).collect::<Vec<_>>());
-    let weigh = |text: &str, count: usize| {
+    let count_steps = |text: &str, count: usize| {
         let inputs =
             inputs(&[("params.a", items(count)), ("params.b", items(count)), ("params.big", json!("x".repeat(8_000)))], &[]);
         condition(text).cost(&inputs, MAX_CONDITION_STEPS)
     };
-    // 500 items on either side, of eight bytes each: 250,000 iterations of nine parts.
-    let both = "params.a.exists(x, params.b.exists(y, x == y))";
-    assert!(weigh(both, 500).is_ok_and(|steps| (250_000..MAX_CONDITION_STEPS).contains(&steps)), "{:?}", weigh(both, 500));
-    assert_eq!(weigh(both, 2_000), Err(ConditionError::TooLong { limit: MAX_CONDITION_STEPS }));
-    // A value that each iteration reads as a whole counts in each. This includes a list: as a value, as the list that
-    // `in` searches, and as the result of a filter.
+    // Both lists have 500 items of eight bytes each, so there are 250,000 iterations. Each iteration has nine parts.
+    let nested = "params.a.exists(x, params.b.exists(y, x == y))";
+    assert!(
+        count_steps(nested, 500).is_ok_and(|steps| (250_000..MAX_CONDITION_STEPS).contains(&steps)),
+        "{:?}",
+        count_steps(nested, 500)
+    );
+    assert_eq!(count_steps(nested, 2_000), Err(ConditionError::TooLong { limit: MAX_CONDITION_STEPS }));
+    // A value that an iteration reads as a whole is counted in each iteration. A list is such a value if it is
+    // compared, if `in` searches it, or if it is the result of a filter.
     for text in [
         "params.a.exists(x, params.b.exists(y, x == y && params.big != x))",
         "params.a.exists(x, params.b.exists(y, x in params.a))",
         "params.a.exists(x, params.b.filter(y, y == x) == params.b)",
     ] {
-        assert_eq!(weigh(text, 500), Err(ConditionError::TooLong { limit: MAX_CONDITION_STEPS }), "{text}");
+        assert_eq!(count_steps(text, 500), Err(ConditionError::TooLong { limit: MAX_CONDITION_STEPS }), "{text}");
     }
-    // A sum is as long as its parts together.
-    let (one, sum) = ("params.a.exists(x, x == '')", "(params.a + params.a + params.a).exists(x, x == '')");
-    assert!(weigh(sum, 500).unwrap() >= 3 * weigh(one, 500).unwrap());
+    // The sum of lists is as long as the lists together.
+    let (plain, sum) = ("params.a.exists(x, x == '')", "(params.a + params.a + params.a).exists(x, x == '')");
+    assert!(count_steps(sum, 500).unwrap() >= 3 * count_steps(plain, 500).unwrap());
 }
 
 #[test]

@@ -7,12 +7,12 @@ use cel::Value;
 use cel::objects::{Key, Map};
 use serde_json::Value as Json;
 
-/// The total size of one or several values.
+/// The total size of one or several JSON values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ValueSize {
     /// Number of members of the largest list or map.
     pub(super) max_length: usize,
-    /// Bytes of all texts, and eight for each other value.
+    /// Bytes of all texts and keys, plus 8 for each number, boolean and null.
     pub(super) bytes: usize,
     /// Number of values, including nested ones.
     value_count: usize,
@@ -22,7 +22,7 @@ pub(super) struct ValueSize {
 const VALUE_OVERHEAD_BYTES: usize = 96;
 
 impl ValueSize {
-    /// Returns the size of one value.
+    /// Returns the size of a value, with all values in it.
     pub(super) fn from_json(value: &Json) -> Self {
         let mut size = Self::default();
         size.add(value);
@@ -34,7 +34,7 @@ impl ValueSize {
         self.bytes + self.value_count * VALUE_OVERHEAD_BYTES
     }
 
-    /// Adds a value, with all values in it.
+    /// Adds the size of a value, with all values in it.
     fn add(&mut self, value: &Json) {
         self.value_count += 1;
         match value {
@@ -57,8 +57,8 @@ impl ValueSize {
     }
 }
 
-/// Converts a JSON value. A whole number becomes an integer, unsigned only if it is too large for a signed one. Any
-/// other number becomes a double.
+/// Converts a JSON value. A whole number becomes a signed integer, or an unsigned integer if it is too large for `i64`.
+/// Any other number becomes a double.
 pub(super) fn to_cel(value: &Json) -> Value {
     match value {
         Json::Null => Value::Null,
@@ -78,7 +78,7 @@ pub(super) fn to_cel(value: &Json) -> Value {
     }
 }
 
-/// Returns the name of a value's type, for an error.
+/// Returns the name of a value's type, as an error message writes it.
 pub(super) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::List(_) => "a list",

@@ -12,30 +12,34 @@ use stemma_core::input::SharedValue;
 
 use super::value::{self, ValueSize};
 
-/// Approximate limit of the cache, in bytes. A single larger value stays until the next one arrives.
+/// Approximate maximum size of the cache, in bytes. A single value that is larger is stored too, until the next value
+/// is inserted.
 const MAX_CACHE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Approximate memory of an entry without its value, in bytes.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
 
+/// The cache of the process, which all conditions share.
 static VALUE_CACHE: Mutex<ValueCache> = Mutex::new(ValueCache { by_address: BTreeMap::new(), bytes: 0 });
 
 /// The cache, keyed by the address of the shared value.
 struct ValueCache {
+    /// The entries, by the address of the shared value.
     by_address: BTreeMap<usize, CachedValue>,
+    /// Approximate memory of all entries, in bytes.
     bytes: usize,
 }
 
 /// A shared value in the cache.
 struct CachedValue {
-    /// Keeps the address reserved: nothing else is allocated there while a weak reference exists.
+    /// A weak reference to the shared value. While it exists, no other value can have the same address.
     source: Weak<SharedValue>,
     size: ValueSize,
-    /// The CEL form, set when it is first needed.
+    /// The CEL form. `None` until a condition needs it.
     value: Option<Value>,
 }
 
-/// Returns the size of a shared value.
+/// Returns the size of a shared value. The first call for a value measures it.
 pub(super) fn cached_size(shared: &Arc<SharedValue>) -> ValueSize {
     if let Some(size) = read_cached(shared, |entry| entry.size) {
         return size;
@@ -45,7 +49,7 @@ pub(super) fn cached_size(shared: &Arc<SharedValue>) -> ValueSize {
     size
 }
 
-/// Returns a shared value in its CEL form.
+/// Returns a shared value in its CEL form. The first call for a value converts it.
 pub(super) fn cached_value(shared: &Arc<SharedValue>) -> Value {
     if let Some(value) = read_cached(shared, |entry| entry.value.clone()).flatten() {
         return value;
@@ -55,21 +59,23 @@ pub(super) fn cached_value(shared: &Arc<SharedValue>) -> Value {
     value
 }
 
+/// Returns the result of `read` for the entry of a shared value, or `None` if the cache has no entry for the value.
 fn read_cached<T>(shared: &Arc<SharedValue>, read: impl FnOnce(&CachedValue) -> T) -> Option<T> {
     let cache = VALUE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     cache.by_address.get(&Arc::as_ptr(shared).addr()).map(read)
 }
 
+/// Adds or replaces the entry of a shared value.
 fn insert_cached(shared: &Arc<SharedValue>, entry: CachedValue) {
     VALUE_CACHE.lock().unwrap_or_else(PoisonError::into_inner).insert(Arc::as_ptr(shared).addr(), entry);
 }
 
 impl ValueCache {
-    /// Adds an entry. If the cache is full, the entries of values that no longer exist are removed, and if that is not
-    /// enough, all others.
+    /// Adds or replaces an entry. If the cache is full, removes the entries of values that no longer exist. If the
+    /// cache is still full after that, removes all entries.
     fn insert(&mut self, address: usize, entry: CachedValue) {
         let bytes = entry.bytes();
-        self.bytes -= self.by_address.remove(&address).map_or(0, |old| old.bytes());
+        self.bytes -= self.by_address.remove(&address).map_or(0, |old_entry| old_entry.bytes());
         if self.bytes + bytes > MAX_CACHE_BYTES {
             self.by_address.retain(|_, entry| entry.source.strong_count() > 0);
             self.bytes = self.by_address.values().map(CachedValue::bytes).sum();
@@ -84,6 +90,7 @@ impl ValueCache {
 }
 
 impl CachedValue {
+    /// Returns the approximate memory of the entry, in bytes. A value that is not converted yet counts as 0.
     fn bytes(&self) -> usize {
         ENTRY_OVERHEAD_BYTES + self.value.as_ref().map_or(0, |_| self.size.memory_bytes())
     }
@@ -103,19 +110,19 @@ mod tests {
     #[test]
     fn value_cache_evicts_unreferenced_first_when_full() {
         let mut cache = ValueCache { by_address: BTreeMap::new(), bytes: 0 };
-        let text = || Arc::new(SharedValue::new(json!("x".repeat(1024 * 1024))));
-        let kept: Vec<_> = (0..40).map(|_| text()).collect();
-        for (address, shared) in kept.iter().enumerate() {
+        let new_value = || Arc::new(SharedValue::new(json!("x".repeat(1024 * 1024))));
+        let referenced_values: Vec<_> = (0..40).map(|_| new_value()).collect();
+        for (address, shared) in referenced_values.iter().enumerate() {
             cache.insert(address, new_entry(shared));
         }
         for address in 0..1_000 {
-            cache.insert(1_000 + address, new_entry(&text()));
+            cache.insert(1_000 + address, new_entry(&new_value()));
             assert!(cache.bytes <= MAX_CACHE_BYTES, "{}", cache.bytes);
             assert_eq!(cache.bytes, cache.by_address.values().map(CachedValue::bytes).sum::<usize>());
         }
-        assert!((0..40).all(|place| cache.by_address.contains_key(&place)), "what somebody has stays");
-        let many: Vec<_> = (0..100).map(|_| text()).collect();
-        for (address, shared) in many.iter().enumerate() {
+        assert!((0..40).all(|key| cache.by_address.contains_key(&key)), "what somebody has stays");
+        let more_values: Vec<_> = (0..100).map(|_| new_value()).collect();
+        for (address, shared) in more_values.iter().enumerate() {
             cache.insert(5_000 + address, new_entry(shared));
             assert!(cache.bytes <= MAX_CACHE_BYTES, "{}", cache.bytes);
         }

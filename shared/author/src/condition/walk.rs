@@ -1,4 +1,5 @@
-//! Walks CEL's syntax tree once: finds what is read, and builds the tree without roots.
+//! Visits CEL's syntax tree once. Finds what a condition reads, and builds a tree in which a variable replaces each
+//! read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,49 +19,55 @@ use crate::source::SourceText;
 /// Maximum nesting depth of loops, and their maximum number.
 const MAX_LOOP_DEPTH_AND_COUNT: (u32, usize) = (2, 8);
 
-/// The result of the walk.
+/// The reads of a condition, and its syntax tree with a variable for each read.
 pub(super) struct WalkResult {
     pub(super) references: Vec<Reference>,
     pub(super) variables: Vec<(Reference, VariableUse)>,
     pub(super) expression: IdedExpr,
     pub(super) regexes: Regexes,
     pub(super) cost: ConditionCost,
-    /// The variables that are used within a loop, other than as the list that it iterates over.
+    /// Numbers of the variables that the bodies of loops read. A label or parameter that is only the list of a loop is
+    /// not one of them.
     pub(super) loop_variables: BTreeSet<usize>,
-    /// Reads by names that no object can have, with their positions.
+    /// The errors for reads by names that no object can have, with their positions.
     pub(super) impossible_names: Vec<AuthorError>,
 }
 
-/// A part of the tree: what it may stand for, and the expression that replaces it. A path is not replaced yet; only the
-/// id of its expression is used.
+/// A visited expression: the kind of value that it may have, and the expression that replaces it. A path such as
+/// `params.a` is replaced when its value is used. Until then, only the id of `expr` matters.
 pub(super) struct WalkedExpr {
     pub(super) shape: Shape,
     pub(super) expr: IdedExpr,
 }
 
-/// What a variable stands for, before all fields of look-ups are known.
+/// The content of a variable, while the walk still collects the fields that are read from look-ups. A look-up is given
+/// by its number.
 #[derive(Clone, PartialEq)]
 enum VariableSlot {
     Reference(Reference, VariableUse),
     Lookup(usize, VariableUse),
 }
 
-/// The state of the walk, with everything found so far.
+/// The state of the walk through a condition, with the reads that are found so far.
 pub(super) struct ConditionWalker<'a> {
     pub(super) source: SourceText<'a>,
     program: &'a Program,
     pub(super) reads: ReadCollector,
+    /// The contents of the variables `@0`, `@1`, and so on.
     slots: Vec<VariableSlot>,
     loop_variables: BTreeSet<usize>,
+    /// The variables of the enclosing loops, the innermost loop last.
     scopes: Vec<BTreeMap<String, Shape>>,
     pub(super) regexes: Regexes,
     cost: ConditionCost,
     impossible_names: Vec<AuthorError>,
-    depth: u32,
+    /// Number of loops around the current expression.
+    loop_depth: u32,
+    /// Number of loops that were visited so far.
     loop_count: usize,
 }
 
-/// Walks a condition.
+/// Finds what a condition reads. Returns the reads, and the syntax tree with a variable for each read.
 pub(super) fn walk(source: SourceText<'_>, program: &Program) -> AuthorResult<WalkResult> {
     let mut walker = ConditionWalker {
         source,
@@ -72,7 +79,7 @@ pub(super) fn walk(source: SourceText<'_>, program: &Program) -> AuthorResult<Wa
         regexes: Regexes::default(),
         cost: ConditionCost::default(),
         impossible_names: Vec::new(),
-        depth: 0,
+        loop_depth: 0,
         loop_count: 0,
     };
     let expression = walker.walk_as_data(program.expression())?;
@@ -80,83 +87,88 @@ pub(super) fn walk(source: SourceText<'_>, program: &Program) -> AuthorResult<Wa
 }
 
 impl ConditionWalker<'_> {
-    /// Returns the result. Only now all fields of the look-ups are known.
+    /// Returns the result of the walk. The references of look-ups are created only here, because they contain all
+    /// fields that the condition reads from a look-up.
     fn finish(self, expression: IdedExpr) -> AuthorResult<WalkResult> {
         let Self { source, reads, slots, regexes, cost, loop_variables, impossible_names, .. } = self;
-        let too_many = |error: stemma_core::input::ReferenceError| source.error_at(0..0, error.to_string(), "split the task");
+        let to_error = |error: stemma_core::input::ReferenceError| source.error_at(0..0, error.to_string(), "split the task");
         let variables = slots
             .into_iter()
             .map(|slot| match slot {
-                VariableSlot::Reference(reference, used) => Ok((reference, used)),
-                VariableSlot::Lookup(number, used) => reads.reference(number).map(|reference| (reference, used)),
+                VariableSlot::Reference(reference, variable_use) => Ok((reference, variable_use)),
+                VariableSlot::Lookup(number, variable_use) => reads.reference(number).map(|reference| (reference, variable_use)),
             })
             .collect::<Result<_, _>>()
-            .map_err(too_many)?;
-        let references = reads.finish().map_err(too_many)?;
+            .map_err(to_error)?;
+        let references = reads.finish().map_err(to_error)?;
         Ok(WalkResult { references, variables, expression, regexes, cost, loop_variables, impossible_names })
     }
 
-    /// Returns the range of bytes of a part of the tree. For a call or field, CEL gives only the position of its sign.
+    /// Returns the range of bytes of an expression in the condition's text. For a call or field, CEL gives only the
+    /// position of its sign (an operator, bracket or dot). So the range is extended to the first and the last operand.
     pub(super) fn byte_range(&self, expr: &IdedExpr) -> Range<usize> {
-        let mut first = expr;
-        while let Some(next) = leftmost_part(first) {
-            first = next;
+        let mut leftmost = expr;
+        while let Some(operand) = leftmost_operand(leftmost) {
+            leftmost = operand;
         }
-        let sign = self.sign_range(first);
-        let before = &self.source.0[..sign.start];
-        let called = matches!(&first.expr, Expr::Call(_) | Expr::Select(_));
-        let name = if called { before.len() - before.trim_end_matches(is_word_char).len() } else { 0 };
-        sign.start - name..self.end_offset(expr).max(sign.end)
+        let sign = self.sign_range(leftmost);
+        let text_before = &self.source.0[..sign.start];
+        let may_have_name = matches!(&leftmost.expr, Expr::Call(_) | Expr::Select(_));
+        let name_bytes = if may_have_name { text_before.len() - text_before.trim_end_matches(is_word_char).len() } else { 0 };
+        sign.start - name_bytes..self.end_offset(expr).max(sign.end)
     }
 
-    /// Returns the end of a part, as far as its last part shows it.
+    /// Returns the byte offset of the end of an expression. CEL does not give the end of a call, so it is that of the
+    /// last argument, and of a closing bracket directly after it.
     fn end_offset(&self, expr: &IdedExpr) -> usize {
         let sign = self.sign_range(expr);
         match &expr.expr {
             Expr::Select(select) if !select.test => sign.start + 1 + select.field.len(),
             Expr::Call(call) => {
-                let end = call.args.last().map_or(sign.end, |last| self.end_offset(last)).max(sign.end);
-                let closed = self.source.0.get(end..).is_some_and(|rest| rest.starts_with([')', ']']));
-                end + usize::from(closed && !is_operator(&call.func_name))
+                let end = call.args.last().map_or(sign.end, |last_arg| self.end_offset(last_arg)).max(sign.end);
+                let has_closing_bracket = self.source.0.get(end..).is_some_and(|rest| rest.starts_with([')', ']']));
+                end + usize::from(has_closing_bracket && !is_operator(&call.func_name))
             }
             _ => sign.end,
         }
     }
 
-    /// Returns the range of bytes that CEL gives for a part. It covers only the part's sign.
+    /// Returns the range of bytes that CEL gives for an expression. For a call or field, it covers only the sign (an
+    /// operator, bracket or dot). CEL counts in characters.
     fn sign_range(&self, expr: &IdedExpr) -> Range<usize> {
         let (start, stop) = self.program.source_info().offset_for(expr.id).unwrap_or_default();
-        let byte = |at: usize| self.source.0.char_indices().nth(at).map_or(self.source.0.len(), |(byte, _)| byte);
-        let start = byte(start as usize);
-        start..byte(stop as usize + 1).max(start)
+        let offset = |index: usize| self.source.0.char_indices().nth(index).map_or(self.source.0.len(), |(offset, _)| offset);
+        let start = offset(start as usize);
+        start..offset(stop as usize + 1).max(start)
     }
 
-    pub(super) fn refuse(&self, expr: &IdedExpr, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
+    /// Returns the error for an expression, with its position. `why` is the reason and `remedy` the advice.
+    pub(super) fn error_at(&self, expr: &IdedExpr, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
         self.source.error_at(self.byte_range(expr), why, remedy)
     }
 
-    /// Records a read by a name that no object can have.
+    /// Records that the condition reads by a name that no object can have. `None` has no effect.
     pub(super) fn note_impossible_name(&mut self, name: Option<ImpossibleName>, expr: &IdedExpr) {
         if let Some((why, remedy)) = name {
-            self.impossible_names.push(self.refuse(expr, why, remedy));
+            self.impossible_names.push(self.error_at(expr, why, remedy));
         }
     }
 
-    /// Walks a part that is used as data.
+    /// Visits an expression whose value is used. Returns the expression that replaces it.
     pub(super) fn walk_as_data(&mut self, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
-        let part = self.walk_part(expr)?;
-        self.consume_part(part, expr)
+        let part = self.walk_expr(expr)?;
+        self.consume_expr(part, expr)
     }
 
-    /// Walks a part and returns what it may stand for.
-    pub(super) fn walk_part(&mut self, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
+    /// Visits an expression, and returns it with the kind of value that it may have.
+    pub(super) fn walk_expr(&mut self, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         self.cost.syntax_nodes += 1;
         match &expr.expr {
             Expr::Ident(name) => self.walk_name(name, expr),
             Expr::Literal(_) => Ok(plain_expr(expr.clone())),
             Expr::Select(select) if select.test => self.walk_presence(select, expr),
             Expr::Select(select) => {
-                let operand = self.walk_part(&select.operand)?;
+                let operand = self.walk_expr(&select.operand)?;
                 self.add_key(operand, &select.field, expr)
             }
             Expr::Call(call) => self.walk_call(call, expr),
@@ -164,22 +176,23 @@ impl ConditionWalker<'_> {
             Expr::Map(map) => {
                 self.check_literal(expr)?;
                 self.cost.max_list_length = self.cost.max_list_length.max(map.entries.len());
-                let mut changed = map.clone();
-                for entry in &mut changed.entries {
+                let mut new_map = map.clone();
+                for entry in &mut new_map.entries {
                     if let EntryExpr::MapEntry(entry) = &mut entry.expr {
                         entry.key = self.walk_as_data(&entry.key)?;
                         entry.value = self.walk_as_data(&entry.value)?;
                     }
                 }
-                Ok(plain_expr(IdedExpr { id: expr.id, expr: Expr::Map(changed) }))
+                Ok(plain_expr(IdedExpr { id: expr.id, expr: Expr::Map(new_map) }))
             }
             Expr::Comprehension(comprehension) => self.walk_comprehension(comprehension, expr),
             Expr::Struct(_) | Expr::Unspecified => {
-                Err(self.refuse(expr, "there are no messages here", "compare texts, numbers, lists and maps"))
+                Err(self.error_at(expr, "there are no messages here", "compare texts, numbers, lists and maps"))
             }
         }
     }
 
+    /// Visits a list literal and its elements. Records the length of the list for the cost of the condition.
     fn walk_list(&mut self, list: &ListExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         self.check_literal(expr)?;
         self.cost.max_list_length = self.cost.max_list_length.max(list.elements.len());
@@ -187,116 +200,118 @@ impl ConditionWalker<'_> {
         Ok(plain_expr(IdedExpr { id: expr.id, expr: Expr::List(ListExpr::new(elements)) }))
     }
 
-    /// Fails if a list or map within a loop contains anything but constants. One that contains the loop's variable
-    /// would grow with each loop.
+    /// Fails within a loop for a map literal, and for a list literal that contains anything but constants. A list that
+    /// contains the loop's variable would grow with each nested loop.
     fn check_literal(&self, expr: &IdedExpr) -> AuthorResult<()> {
-        if self.depth == 0 || is_constant(expr) {
+        if self.loop_depth == 0 || is_constant(expr) {
             return Ok(());
         }
-        Err(self.refuse(expr, "within a loop a list or map has constants only", "compare the parts one by one"))
+        let why = "within a loop a list may contain only constants, and a map is not available";
+        Err(self.error_at(expr, why, "compare the parts one by one"))
     }
 
-    /// Walks a name: a variable of a loop, or a root.
+    /// Visits a name, which is the variable of a loop or a root such as `labels`. Fails for any other name.
     fn walk_name(&mut self, name: &str, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         if let Some(shape) = self.scopes.iter().rev().find_map(|scope| scope.get(name)) {
             return Ok(WalkedExpr { shape: shape.clone(), expr: expr.clone() });
         }
         match TemplateRoot::from_name(name) {
             Some(root) => Ok(WalkedExpr { shape: Shape::Root(root), expr: expr.clone() }),
-            None => Err(self.refuse(
-                expr,
-                format!("there is no variable `{name}` here"),
-                "conditions see labels, params, traits, tags, facts, node and cluster",
-            )),
+            None => {
+                let remedy = "conditions see labels, params, traits, tags, facts, node and cluster";
+                Err(self.error_at(expr, format!("there is no variable `{name}` here"), remedy))
+            }
         }
     }
 
-    /// Walks `has(…)`, which checks whether a value exists and never fails.
+    /// Visits `has(x.key)`, which checks whether a value exists. A label, parameter or other input becomes a boolean
+    /// variable. For any other value, CEL does the check.
     fn walk_presence(&mut self, select: &SelectExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
-        let operand = self.walk_part(&select.operand)?;
-        let before = operand.expr.clone();
-        let tested = |operand: IdedExpr| IdedExpr {
+        let operand = self.walk_expr(&select.operand)?;
+        let operand_expr = operand.expr.clone();
+        let presence_test = |operand: IdedExpr| IdedExpr {
             id: expr.id,
             expr: Expr::Select(SelectExpr { operand: Box::new(operand), field: select.field.clone(), test: true }),
         };
         match self.add_key(operand, &select.field, expr)? {
             WalkedExpr { shape: Shape::Label(key), .. } => self.presence_variable(Read::Label(key), expr),
             WalkedExpr { shape: Shape::Path(root, keys), .. } => {
-                let read = reads::read_path(root, keys).map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
+                let read = reads::read_path(root, keys).map_err(|(why, remedy)| self.error_at(expr, why, remedy))?;
                 self.presence_variable(read, expr)
             }
             WalkedExpr { shape: Shape::Node(lookups, keys), .. } => {
                 self.note_impossible_name(impossible_field(&keys), expr);
                 self.reads
                     .add_field(&lookups, keys, OnAbsent::Tolerated, OnAbsent::Tolerated)
-                    .map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
-                let primary = lookups.numbers().find(|&number| self.reads.is_primary_lookup(number));
-                Ok(plain_expr(match primary {
-                    Some(number) => self.and_presence(number, tested(before), expr),
-                    None => tested(before),
+                    .map_err(|(why, remedy)| self.error_at(expr, why, remedy))?;
+                let primary_number = lookups.numbers().find(|&number| self.reads.is_primary_lookup(number));
+                Ok(plain_expr(match primary_number {
+                    Some(number) => self.require_primary(number, presence_test(operand_expr), expr),
+                    None => presence_test(operand_expr),
                 }))
             }
-            _ => Ok(plain_expr(tested(before))),
+            _ => Ok(plain_expr(presence_test(operand_expr))),
         }
     }
 
-    /// Adds the check that a primary exists. A field of a primary exists if there is a primary and it has the field.
-    fn and_presence(&mut self, number: usize, tested: IdedExpr, expr: &IdedExpr) -> IdedExpr {
-        let args = vec![self.add_slot(VariableSlot::Lookup(number, VariableUse::Presence), expr), tested];
+    /// Returns the expression `primary exists && field_test`. A field of a primary exists if there is a primary and the
+    /// primary has the field. `number` is that of the look-up.
+    fn require_primary(&mut self, number: usize, field_test: IdedExpr, expr: &IdedExpr) -> IdedExpr {
+        let args = vec![self.add_slot(VariableSlot::Lookup(number, VariableUse::Presence), expr), field_test];
         let call = CallExpr { func_name: operators::LOGICAL_AND.to_owned(), target: None, args };
         IdedExpr { id: expr.id, expr: Expr::Call(call) }
     }
 
-    /// Returns a variable that is true if a value exists.
+    /// Registers a read, and returns a variable that is true if the value exists.
     pub(super) fn presence_variable(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let reference = self.require_reference(read, expr)?;
         Ok(plain_expr(self.add_slot(VariableSlot::Reference(reference, VariableUse::Presence), expr)))
     }
 
-    /// Returns a variable that holds the value of a read.
+    /// Registers a read, and returns the variable that has its value.
     pub(super) fn value_variable(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
         let reference = self.require_reference(read, expr)?;
         Ok(self.add_slot(VariableSlot::Reference(reference, VariableUse::Value), expr))
     }
 
-    /// Returns a variable for the nodes of a look-up.
+    /// Returns the variable that has the nodes of a look-up. `number` is that of the look-up.
     pub(super) fn lookup_variable(&mut self, number: usize, expr: &IdedExpr) -> IdedExpr {
         self.add_slot(VariableSlot::Lookup(number, VariableUse::Value), expr)
     }
 
-    /// Registers a read, and returns its reference.
+    /// Registers a read, and returns the reference to its input. Fails if the name in the read is invalid.
     fn require_reference(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<Reference> {
-        let reference = reads::named_reference(read).map_err(|error| self.refuse(expr, error, "write a valid name"))?;
+        let reference = reads::checked_reference(read).map_err(|error| self.error_at(expr, error, "write a valid name"))?;
         self.note_impossible_name(impossible_name(reference.read()), expr);
         self.reads.add(reference.clone(), OnAbsent::Tolerated);
         Ok(reference)
     }
 
-    /// Returns the variable of a slot. The slot is added if it is new.
+    /// Returns the variable with this content. Adds a variable if none has the content yet.
     fn add_slot(&mut self, slot: VariableSlot, expr: &IdedExpr) -> IdedExpr {
-        let number = self.slots.iter().position(|known| *known == slot).unwrap_or_else(|| {
+        let number = self.slots.iter().position(|existing| *existing == slot).unwrap_or_else(|| {
             self.slots.push(slot);
             self.slots.len() - 1
         });
-        if self.depth > 0 {
+        if self.loop_depth > 0 {
             self.loop_variables.insert(number);
         }
         IdedExpr { id: expr.id, expr: Expr::Ident(variable_name(number)) }
     }
 
-    /// Walks `all`, `exists`, `exists_one` or `filter`. `map` is refused: it builds new lists, which could grow without
-    /// bound.
+    /// Visits `all`, `exists`, `exists_one` or `filter`, each of which CEL expands to a loop. `map` is refused, because
+    /// it builds new lists, which could grow without limit.
     fn walk_comprehension(&mut self, comprehension: &ComprehensionExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         self.loop_count += 1;
-        if self.depth >= MAX_LOOP_DEPTH_AND_COUNT.0 || self.loop_count > MAX_LOOP_DEPTH_AND_COUNT.1 {
+        if self.loop_depth >= MAX_LOOP_DEPTH_AND_COUNT.0 || self.loop_count > MAX_LOOP_DEPTH_AND_COUNT.1 {
             let why = format!(
                 "there are more than {} loops, or they are nested deeper than {}",
                 MAX_LOOP_DEPTH_AND_COUNT.1, MAX_LOOP_DEPTH_AND_COUNT.0
             );
-            return Err(self.refuse(expr, why, "decide by a label or tag"));
+            return Err(self.error_at(expr, why, "decide by a label or tag"));
         }
-        let range = self.walk_part(&comprehension.iter_range)?;
-        let (range_shape, item) = match &range.shape {
+        let range = self.walk_expr(&comprehension.iter_range)?;
+        let (range_shape, item_shape) = match &range.shape {
             Shape::Nodes(lookups) => (range.shape.clone(), Shape::Node(lookups.clone(), Vec::new())),
             _ => (Shape::Plain, Shape::Plain),
         };
@@ -304,70 +319,72 @@ impl ConditionWalker<'_> {
             Shape::Nodes(_) => range.expr,
             _ => self.walk_loop_range(range, &comprehension.iter_range)?,
         };
-        let filters = matches!(comprehension.accu_init.expr, Expr::List(_));
-        self.cost.has_filter |= filters;
-        if comprehension.iter_var2.is_some() || filters && is_mapping(comprehension) {
-            return Err(self.refuse(expr, "`map` is not available", "use `exists`, `all` or `filter`"));
+        let is_filter = matches!(comprehension.accu_init.expr, Expr::List(_));
+        self.cost.has_filter |= is_filter;
+        if comprehension.iter_var2.is_some() || is_filter && is_map_macro(comprehension) {
+            return Err(self.error_at(expr, "`map` is not available", "use `exists`, `all` or `filter`"));
         }
-        self.depth += 1;
-        self.cost.loop_depth = self.cost.loop_depth.max(self.depth);
+        self.loop_depth += 1;
+        self.cost.loop_depth = self.cost.loop_depth.max(self.loop_depth);
         self.scopes
-            .push(BTreeMap::from([(comprehension.accu_var.clone(), Shape::Plain), (comprehension.iter_var.clone(), item)]));
-        let changed = ComprehensionExpr {
+            .push(BTreeMap::from([(comprehension.accu_var.clone(), Shape::Plain), (comprehension.iter_var.clone(), item_shape)]));
+        let new_comprehension = ComprehensionExpr {
             iter_range,
             loop_step: self.walk_loop_step(&comprehension.loop_step, comprehension)?,
             ..comprehension.clone()
         };
         self.scopes.pop();
-        self.depth -= 1;
-        let expr = IdedExpr { id: expr.id, expr: Expr::Comprehension(Box::new(changed)) };
-        Ok(WalkedExpr { shape: if filters { range_shape } else { Shape::Plain }, expr })
+        self.loop_depth -= 1;
+        let expr = IdedExpr { id: expr.id, expr: Expr::Comprehension(Box::new(new_comprehension)) };
+        Ok(WalkedExpr { shape: if is_filter { range_shape } else { Shape::Plain }, expr })
     }
 
-    /// Walks the list that a loop iterates over. A list of the node's own inputs is read item by item, never as a
-    /// whole.
+    /// Visits the list that a loop iterates over. If it is a label or parameter, it is visited with loop depth 0: an
+    /// outer loop reads it item by item, so it does not count as a read of the outer loop's body.
     fn walk_loop_range(&mut self, range: WalkedExpr, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
-        let is_read = matches!(range.shape, Shape::Path(..) | Shape::Label(_));
-        let depth = if is_read { std::mem::take(&mut self.depth) } else { self.depth };
-        let consumed = self.consume_part(range, expr);
-        self.depth = depth;
-        consumed
+        let is_own_input = matches!(range.shape, Shape::Path(..) | Shape::Label(_));
+        let outer_depth = if is_own_input { std::mem::take(&mut self.loop_depth) } else { self.loop_depth };
+        let iter_range = self.consume_expr(range, expr);
+        self.loop_depth = outer_depth;
+        iter_range
     }
 
-    /// Walks the step of a macro's loop. Its condition comes from the author, the rest from the macro.
+    /// Visits the expression that a loop evaluates in each iteration. Only the author's condition in it is visited,
+    /// because CEL generates the rest.
     fn walk_loop_step(&mut self, step: &IdedExpr, comprehension: &ComprehensionExpr) -> AuthorResult<IdedExpr> {
         let Expr::Call(call) = &step.expr else { return self.walk_as_data(step) };
-        let mut changed = call.clone();
-        for arg in &mut changed.args {
+        let mut new_call = call.clone();
+        for arg in &mut new_call.args {
             let is_generated = matches!(&arg.expr, Expr::Ident(name) if *name == comprehension.accu_var)
-                || matches!(&arg.expr, Expr::Call(add) if add.func_name == operators::ADD && is_accumulator(&add.args[0], comprehension));
+                || matches!(&arg.expr, Expr::Call(addition) if addition.func_name == operators::ADD && is_accumulator(&addition.args[0], comprehension));
             if !is_generated {
                 *arg = self.walk_as_data(arg)?;
             }
         }
-        Ok(IdedExpr { id: step.id, expr: Expr::Call(changed) })
+        Ok(IdedExpr { id: step.id, expr: Expr::Call(new_call) })
     }
 
-    /// Fails if `+` is used within a loop, where a value could grow. Counts it elsewhere.
-    pub(super) fn check_growth(&mut self, call: &CallExpr, expr: &IdedExpr) -> AuthorResult<()> {
+    /// Checks the call of an operator. Fails for `+` within a loop, where a value could grow in each iteration.
+    /// Elsewhere, counts each `+` for the cost of the condition.
+    pub(super) fn check_addition(&mut self, call: &CallExpr, expr: &IdedExpr) -> AuthorResult<()> {
         if call.func_name != operators::ADD {
             return Ok(());
         }
-        if self.depth > 0 {
-            return Err(self.refuse(expr, "within a loop `+` is not available", "compare the parts one by one"));
+        if self.loop_depth > 0 {
+            return Err(self.error_at(expr, "within a loop `+` is not available", "compare the parts one by one"));
         }
         self.cost.additions += 1;
         Ok(())
     }
 }
 
-/// Returns a part that is plain data.
+/// Returns an expression as plain data: its reads are already replaced by variables.
 pub(super) fn plain_expr(expr: IdedExpr) -> WalkedExpr {
     WalkedExpr { shape: Shape::Plain, expr }
 }
 
-/// Returns the text of a literal, or `None` for any other expression.
-pub(super) fn as_literal(expr: &IdedExpr) -> Option<&str> {
+/// Returns the text of a text literal, or `None` for any other expression.
+pub(super) fn as_text_literal(expr: &IdedExpr) -> Option<&str> {
     match &expr.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         _ => None,
@@ -383,8 +400,8 @@ fn is_constant(expr: &IdedExpr) -> bool {
     }
 }
 
-/// Returns the operand that is first in the text, before the sign of the expression.
-fn leftmost_part(expr: &IdedExpr) -> Option<&IdedExpr> {
+/// Returns the operand that the text has before the sign of an expression (an operator, bracket or dot), if any.
+fn leftmost_operand(expr: &IdedExpr) -> Option<&IdedExpr> {
     match &expr.expr {
         Expr::Select(select) if !select.test => Some(&select.operand),
         Expr::Call(CallExpr { target: Some(target), .. }) => Some(target),
@@ -394,7 +411,8 @@ fn leftmost_part(expr: &IdedExpr) -> Option<&IdedExpr> {
     }
 }
 
-/// Returns whether a function is an operator between two values.
+/// Returns whether a function is an operator between two values. CEL names such a function `@in` or, for example,
+/// `_+_`.
 fn is_operator(function: &str) -> bool {
     function == operators::IN || function.starts_with('_') && function.ends_with('_')
 }
@@ -403,15 +421,17 @@ fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
+/// Returns whether an expression is the variable in which a loop collects its result.
 fn is_accumulator(expr: &IdedExpr, comprehension: &ComprehensionExpr) -> bool {
     matches!(&expr.expr, Expr::Ident(name) if *name == comprehension.accu_var)
 }
 
-/// Returns whether a loop that returns a list adds anything but its own items, as `map` does.
-fn is_mapping(comprehension: &ComprehensionExpr) -> bool {
+/// Returns whether a loop that builds a list is `map`. Such a loop adds other values than the items of the list that it
+/// iterates over, unlike `filter`.
+fn is_map_macro(comprehension: &ComprehensionExpr) -> bool {
     let Expr::Call(step) = &comprehension.loop_step.expr else { return true };
-    let Some(Expr::Call(add)) = step.args.get(1).map(|arg| &arg.expr) else { return true };
-    let Some(Expr::List(list)) = add.args.get(1).map(|arg| &arg.expr) else { return true };
+    let Some(Expr::Call(addition)) = step.args.get(1).map(|arg| &arg.expr) else { return true };
+    let Some(Expr::List(list)) = addition.args.get(1).map(|arg| &arg.expr) else { return true };
     step.func_name != operators::CONDITIONAL
-        || !matches!(list.elements.as_slice(), [one] if matches!(&one.expr, Expr::Ident(name) if *name == comprehension.iter_var))
+        || !matches!(list.elements.as_slice(), [item] if matches!(&item.expr, Expr::Ident(name) if *name == comprehension.iter_var))
 }

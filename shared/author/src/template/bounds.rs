@@ -11,16 +11,16 @@ use stemma_core::input::template::{MAX_ELIF_BRANCHES, MAX_TEMPLATE_BYTES, MAX_TO
 use super::syntax_config;
 use crate::source::SourceText;
 
-/// Statements of minijinja or Jinja that templates cannot use.
+/// Statements of minijinja or Jinja that templates cannot use, each with the reason and the advice.
 const UNSUPPORTED_STATEMENTS: &[(&str, &str, &str)] = &[
     ("include", "nothing is included from outside", "write the text here, or in a task of its own"),
     ("import", "nothing is imported from outside", "define the macro here"),
     ("from", "nothing is imported from outside", "define the macro here"),
     ("extends", "templates do not extend each other", "write the text here"),
-    ("block", "templates do not extend each other", "take `block` away"),
+    ("block", "templates do not extend each other", "remove `block`"),
     ("call", "call blocks are not available", "call the macro with arguments"),
-    ("autoescape", "escaping is decided by the kind of the text", "take `autoescape` away"),
-    ("do", "an expression without a result has no use", "take it away"),
+    ("autoescape", "escaping is decided by the kind of the text", "remove `autoescape`"),
+    ("do", "`do` discards the result of its expression", "take it away"),
 ];
 
 /// Fails if the template is too large, has a tag with too many tokens, or contains an unsupported statement.
@@ -45,7 +45,9 @@ pub(super) fn check(source: SourceText<'_>) -> Result<(), AuthorError> {
 /// Counts the tokens of each tag, and checks the keywords of statements.
 struct TagScanner<'a> {
     source: SourceText<'a>,
+    /// Number of tokens in the current tag.
     token_count: usize,
+    /// Number of `elif` branches in the whole template.
     elif_count: usize,
     /// True if the next token is a statement's keyword.
     expects_keyword: bool,
@@ -59,7 +61,7 @@ impl TagScanner<'_> {
             _ => self.token_count += 1,
         }
         if self.token_count > MAX_TOKENS_PER_TAG {
-            return Err(self.refuse(
+            return Err(self.error_at(
                 span,
                 format!("there are more than {MAX_TOKENS_PER_TAG} words and signs in one tag"),
                 "split it with `set`, or give the list as a parameter",
@@ -75,16 +77,17 @@ impl TagScanner<'_> {
     /// Fails if a keyword names an unsupported statement, or if there are too many `elif` branches.
     fn scan_keyword(&mut self, keyword: &str, span: Span) -> Result<(), AuthorError> {
         if let Some((_, why, remedy)) = UNSUPPORTED_STATEMENTS.iter().find(|(name, ..)| *name == keyword) {
-            return Err(self.refuse(span, *why, *remedy));
+            return Err(self.error_at(span, *why, *remedy));
         }
         self.elif_count += usize::from(keyword == "elif");
-        if self.elif_count > MAX_ELIF_BRANCHES {
-            return Err(self.refuse(span, format!("there are more than {MAX_ELIF_BRANCHES} `elif`"), "use a map as a parameter"));
+        if self.elif_count <= MAX_ELIF_BRANCHES {
+            return Ok(());
         }
-        Ok(())
+        Err(self.error_at(span, format!("there are more than {MAX_ELIF_BRANCHES} `elif`"), "use a map as a parameter"))
     }
 
-    fn refuse(&self, span: Span, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
+    /// Returns the error for a span. `why` is the reason and `remedy` the advice.
+    fn error_at(&self, span: Span, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
         self.source.error_at(span.start_offset as usize..span.end_offset as usize, why, remedy)
     }
 }

@@ -6,20 +6,22 @@ use stemma_core::condition::AuthorError;
 use stemma_core::input::{NamePatterns, NodeQuery, Read};
 
 use super::TemplateWalker;
-use super::expression::{as_literal, full_span};
+use super::expression::{as_text_literal, full_span};
 use crate::reads::{Lookup, OnAbsent, check_pattern};
 use crate::shape::{Lookups, Shape};
 
+/// The advice for an invalid call of `nodes`.
 const NODES_USAGE: &str =
     "write `nodes(tag='x')`, `nodes(role='x')`, or `nodes(tag='x', or_role='y')`; a list or '/pattern/' is a union";
 
 impl<'a> TemplateWalker<'a> {
-    /// Walks a call: a look-up, `range`, `dict`, or a macro of the template.
+    /// Visits a call of a look-up, `range`, `dict` or a macro of the template. Registers its reads, and returns the
+    /// kind of value that the call returns. Fails for any other call.
     pub(super) fn walk_call(&mut self, call: &Call<'a>, span: Span) -> Result<Shape, AuthorError> {
         if let Expr::GetAttr(method) = &call.expr {
             return match (self.walk_expr(&method.expr)?, method.name) {
                 (Shape::Loop, "cycle" | "changed") => self.walk_plain_arguments(&call.args, span),
-                _ => Err(self.refuse(span, "values have no methods", "use a filter: `x|upper`, `m|items`")),
+                _ => Err(self.error_at(span, "values have no methods", "use a filter: `x|upper`, `m|items`")),
             };
         }
         match self.walk_expr(&call.expr)? {
@@ -43,21 +45,25 @@ impl<'a> TemplateWalker<'a> {
                 let name = self.single_literal(call, span, "write `secret('NAME')`")?;
                 self.add_read(Read::Secret(name), span).map(|()| Shape::Plain)
             }
+            // The only other function is `labels_with_prefix`.
             Shape::Function(_) => {
                 let prefix = self.single_literal(call, span, "write `labels_with_prefix('x/')`")?;
                 self.add_read(Read::LabelsWithPrefix(prefix), span).map(|()| Shape::Plain)
             }
-            Shape::Loop => Err(self.refuse(span, "recursive loops are not available", "write the inner loop out")),
-            _ => Err(self.refuse(span, "it is not a function", "there are look-ups, `range`, `dict` and your own macros")),
+            // `loop(…)` starts the loop again for an inner list.
+            Shape::Loop => Err(self.error_at(span, "recursive loops are not available", "write the inner loop out")),
+            _ => Err(self.error_at(span, "it is not a function", "there are look-ups, `range`, `dict` and your own macros")),
         }
     }
 
+    /// Registers a look-up and returns its number.
     fn add_lookup(&mut self, lookup: Lookup, span: Span) -> Result<usize, AuthorError> {
         self.note_impossible_name(lookup.impossible_name(), span);
-        self.reads.add_lookup(lookup).map_err(|error| self.refuse(span, error, "write a valid name"))
+        self.reads.add_lookup(lookup).map_err(|error| self.error_at(span, error, "write a valid name"))
     }
 
-    /// Walks arguments that are used as data. The call accepts absent values.
+    /// Visits the arguments of a call, which uses their values. An absent value is allowed as an argument. The result
+    /// of the call is plain data.
     fn walk_plain_arguments(&mut self, args: &[CallArg<'a>], span: Span) -> Result<Shape, AuthorError> {
         for arg in args {
             match arg {
@@ -70,7 +76,7 @@ impl<'a> TemplateWalker<'a> {
         Ok(Shape::Plain)
     }
 
-    /// Fails if an argument of a macro is too heavy.
+    /// Fails if the value of a macro's argument could grow too large ([`super::growth`]).
     fn check_arguments(&self, args: &[CallArg<'a>]) -> Result<(), AuthorError> {
         args.iter().try_for_each(|arg| match arg {
             CallArg::Pos(value) | CallArg::Kwarg(_, value) | CallArg::PosSplat(value) | CallArg::KwargSplat(value) => {
@@ -79,31 +85,33 @@ impl<'a> TemplateWalker<'a> {
         })
     }
 
+    /// Returns the error for a list or map that is unpacked into arguments, as in `f(*list)`.
     pub(super) fn splat_error(&self, span: Span) -> AuthorError {
-        self.refuse(span, "arguments cannot be unpacked from a list or map", "write them one by one")
+        self.error_at(span, "arguments cannot be unpacked from a list or map", "write them one by one")
     }
 
-    /// Returns the only argument of a call, which must be a literal text.
+    /// Returns the only argument of a call, which must be a literal text. `remedy` is the advice of the error.
     fn single_literal(&self, call: &Call<'a>, span: Span, remedy: &str) -> Result<Box<str>, AuthorError> {
         match call.args.as_slice() {
-            [CallArg::Pos(argument)] => as_literal(argument).map(Into::into),
+            [CallArg::Pos(argument)] => as_text_literal(argument).map(Into::into),
             _ => None,
         }
-        .ok_or_else(|| self.refuse(span, "it takes one literal text, so that what is read is known", remedy))
+        .ok_or_else(|| self.error_at(span, "it takes one literal text, so that what is read is known", remedy))
     }
 
-    /// Parses the named arguments of `nodes`.
+    /// Parses the named arguments of `nodes`. Fails if an argument has no name or an unknown name, or if the arguments
+    /// cannot be combined.
     fn parse_query(&self, args: &[CallArg<'a>], span: Span) -> Result<NodeQuery, AuthorError> {
         let (mut tags, mut roles, mut or_roles) = (None, None, None);
         for arg in args {
             let CallArg::Kwarg(name, value) = arg else {
-                return Err(self.refuse(span, "it takes named arguments", NODES_USAGE));
+                return Err(self.error_at(span, "it takes named arguments", NODES_USAGE));
             };
             let slot = match *name {
                 "tag" => &mut tags,
                 "role" => &mut roles,
                 "or_role" => &mut or_roles,
-                other => return Err(self.refuse(span, format!("it takes no `{other}`"), NODES_USAGE)),
+                other => return Err(self.error_at(span, format!("it takes no `{other}`"), NODES_USAGE)),
             };
             *slot = Some(self.parse_names(value)?);
         }
@@ -111,30 +119,31 @@ impl<'a> TemplateWalker<'a> {
             (Some(tags), None, None) => Ok(NodeQuery::Tag(tags)),
             (None, Some(roles), None) => Ok(NodeQuery::Role(roles)),
             (Some(tags), None, Some(roles)) => Ok(NodeQuery::TagOrRole { tags, roles }),
-            _ => Err(self.refuse(span, "these arguments do not go together", NODES_USAGE)),
+            _ => Err(self.error_at(span, "these arguments cannot be combined", NODES_USAGE)),
         }
     }
 
-    /// Parses the names or patterns of an argument of `nodes`. They must be literals, so that what is read is known.
+    /// Parses the names or patterns of one argument of `nodes`. They must be literals, because the reads of a template
+    /// must be known before it is rendered.
     fn parse_names(&self, value: &Expr<'a>) -> Result<NamePatterns, AuthorError> {
         let names: Option<Vec<Box<str>>> = match value {
             Expr::List(list) => literal_texts(&list.items),
             Expr::Tuple(tuple) => literal_texts(&tuple.items),
-            single => as_literal(single).map(|name| vec![name.into()]),
+            single => as_text_literal(single).map(|name| vec![name.into()]),
         };
         let Some(names) = names else {
-            return Err(self.refuse(full_span(value), "the name is computed, so what is read is not known", NODES_USAGE));
+            return Err(self.error_at(full_span(value), "the name is computed, so what is read is not known", NODES_USAGE));
         };
         for name in &names {
-            check_pattern(name).map_err(|why| self.refuse(full_span(value), why, "write a valid regex between the slashes"))?;
+            check_pattern(name).map_err(|why| self.error_at(full_span(value), why, "write a valid regex between the slashes"))?;
         }
         NamePatterns::new(names).ok_or_else(|| {
-            self.refuse(full_span(value), "a look-up takes 1 to 64 names", "name the tags or roles, or use a pattern")
+            self.error_at(full_span(value), "a look-up takes 1 to 64 names", "name the tags or roles, or use a pattern")
         })
     }
 }
 
-/// Returns the texts of literals, or `None` if one is anything else.
+/// Returns the texts of the items, or `None` if an item is not a literal text.
 fn literal_texts(items: &[Expr<'_>]) -> Option<Vec<Box<str>>> {
-    items.iter().map(|item| as_literal(item).map(Into::into)).collect()
+    items.iter().map(|item| as_text_literal(item).map(Into::into)).collect()
 }

@@ -1,4 +1,5 @@
-//! Expressions: which root, path or look-up each stands for, and which of it is used as data.
+//! Expressions: the root, path or look-up that each may have as its value, and which reads result when the value is
+//! used.
 
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{BinOp, BinOpKind, Compare, CompareOpKind, Expr, GetItem, Spanned, Var};
@@ -14,17 +15,18 @@ use super::scope::VariableBinding;
 use crate::reads::{self, AuthorResult, OnAbsent};
 use crate::shape::{Lookups, Shape, TemplateRoot};
 
-/// The roots, in the order of error messages.
+/// The names of the roots, in the order in which error messages list them.
 const ROOT_NAMES: &[&str] = &["labels", "params", "traits", "tags", "facts", "node", "cluster"];
 /// The fields of minijinja's `loop` that templates can use.
 const LOOP_FIELDS: &[&str] = &["depth", "depth0", "first", "index", "index0", "last", "length", "revindex", "revindex0"];
 
-/// Returns the span of a whole expression. minijinja's span of `a.b|c` begins at the last dot or bar.
+/// Returns the span of a whole expression. The span that minijinja gives for `a.b|c` begins at the last dot or bar. So
+/// the result begins at the leftmost operand.
 pub(super) fn full_span(expr: &Expr<'_>) -> Span {
     let end = expr.span();
-    let mut first = expr;
+    let mut leftmost = expr;
     loop {
-        first = match first {
+        leftmost = match leftmost {
             Expr::GetAttr(get) => &get.expr,
             Expr::GetItem(get) => &get.expr,
             Expr::Slice(slice) => &slice.expr,
@@ -40,12 +42,12 @@ pub(super) fn full_span(expr: &Expr<'_>) -> Span {
             _ => break,
         };
     }
-    let start = first.span();
+    let start = leftmost.span();
     Span { start_line: start.start_line, start_col: start.start_col, start_offset: start.start_offset, ..end }
 }
 
-/// Returns the text of a literal, or `None` for any other expression.
-pub(super) fn as_literal<'e>(expr: &'e Expr<'_>) -> Option<&'e str> {
+/// Returns the text of a text literal, or `None` for any other expression.
+pub(super) fn as_text_literal<'e>(expr: &'e Expr<'_>) -> Option<&'e str> {
     match expr {
         Expr::Const(constant) => constant.value.as_str(),
         _ => None,
@@ -53,13 +55,14 @@ pub(super) fn as_literal<'e>(expr: &'e Expr<'_>) -> Option<&'e str> {
 }
 
 impl<'a> TemplateWalker<'a> {
-    /// Walks an expression that is used as data, and registers its reads.
+    /// Visits an expression whose value is used, and registers its reads.
     pub(super) fn walk_as_data(&mut self, expr: &Expr<'a>) -> AuthorResult<()> {
         let shape = self.walk_expr(expr)?;
         self.consume_shape(shape, full_span(expr))
     }
 
-    /// Walks an expression that is used as a condition. For a look-up this reads no fields.
+    /// Visits an expression of which a template uses only the truth. A look-up as a condition checks only whether a
+    /// node is found, so no field is read.
     pub(super) fn walk_as_condition(&mut self, expr: &Expr<'a>) -> AuthorResult<()> {
         match self.walk_expr(expr)? {
             Shape::Nodes(_) => Ok(()),
@@ -73,14 +76,15 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns what the expression may stand for. Registers the reads on the way.
+    /// Visits an expression and registers its reads. Returns the kind of value that the expression may have. A path or
+    /// node that is returned is registered when its value is used.
     pub(super) fn walk_expr(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         match expr {
             Expr::Var(variable) => self.walk_variable(variable),
             Expr::Const(_) => Ok(Shape::Plain),
             Expr::GetAttr(get) => {
                 let shape = self.walk_container(&get.expr)?;
-                self.step_into(shape, get.name, full_span(expr))
+                self.shape_of_key(shape, get.name, full_span(expr))
             }
             Expr::GetItem(get) => self.walk_item(get, full_span(expr)),
             Expr::Slice(slice) => {
@@ -100,11 +104,11 @@ impl<'a> TemplateWalker<'a> {
             Expr::Compare(compare) => self.with_on_absent(OnAbsent::Tolerated, |walker| walker.walk_compare(compare)),
             Expr::IfExpr(choice) => {
                 self.walk_as_condition(&choice.test_expr)?;
-                let yes = self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_settled(&choice.true_expr))?;
-                let no = choice.false_expr.as_ref();
-                let no =
-                    no.map_or(Ok(Shape::Unset), |no| self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_settled(no)))?;
-                self.join_shapes(yes, no, full_span(expr))
+                let true_shape = self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_bound_expr(&choice.true_expr))?;
+                let false_shape = choice.false_expr.as_ref().map_or(Ok(Shape::Unset), |branch| {
+                    self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_bound_expr(branch))
+                })?;
+                self.join_shapes(true_shape, false_shape, full_span(expr))
             }
             Expr::Filter(filter) => {
                 let shape = self.walk_filter(filter)?;
@@ -115,31 +119,32 @@ impl<'a> TemplateWalker<'a> {
             Expr::List(list) => list.items.iter().try_for_each(|item| self.walk_as_data(item)).map(|()| Shape::Plain),
             Expr::Tuple(tuple) => tuple.items.iter().try_for_each(|item| self.walk_as_data(item)).map(|()| Shape::Plain),
             Expr::Map(map) => {
-                map.keys.iter().chain(&map.values).try_for_each(|part| self.walk_as_data(part)).map(|()| Shape::Plain)
+                map.keys.iter().chain(&map.values).try_for_each(|entry| self.walk_as_data(entry)).map(|()| Shape::Plain)
             }
         }
     }
 
-    /// Walks an expression from which a further key is read. `default` and `is defined` forgive the absence of the last
-    /// key only: an undefined variable has no keys.
+    /// Visits an expression from which a further key is read. `default` and `is defined` allow only the last key to be
+    /// absent. So a variable must exist if a key is read from it.
     fn walk_container(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         if !matches!(expr, Expr::Var(_)) {
             return self.walk_expr(expr);
         }
-        let outside = std::mem::replace(&mut self.on_absent, self.if_reached);
+        let outer_effect = std::mem::replace(&mut self.on_absent, self.on_absent_unguarded);
         let shape = self.walk_expr(expr);
-        self.on_absent = outside;
+        self.on_absent = outer_effect;
         shape
     }
 
-    /// Walks an expression whose value is bound for later use, and returns the shape of that value.
-    fn walk_settled(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
+    /// Visits an expression whose value is bound for later use, and returns the shape of that value.
+    fn walk_bound_expr(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         let shape = self.walk_expr(expr)?;
-        self.settle(shape, full_span(expr))
+        self.bound_shape(shape, full_span(expr))
     }
 
-    /// Returns the shape of a value that is bound for later use. Nodes stay nodes; everything else is read now.
-    pub(super) fn settle(&mut self, shape: Shape, span: Span) -> AuthorResult<Shape> {
+    /// Returns the shape of a value that is bound for later use. Nodes stay nodes, because their fields are read later.
+    /// The read of any other value is registered now.
+    pub(super) fn bound_shape(&mut self, shape: Shape, span: Span) -> AuthorResult<Shape> {
         match shape {
             Shape::Nodes(_) | Shape::Unset => Ok(shape),
             Shape::Node(_, ref keys) if keys.is_empty() => Ok(shape),
@@ -147,21 +152,22 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns the shape of a value that is one of two. Fails if one may be nodes and the other something else.
+    /// Returns the shape of a value that comes from one of two branches. Fails if the value is nodes in one branch and
+    /// something else in the other.
     fn join_shapes(&self, left: Shape, right: Shape, span: Span) -> AuthorResult<Shape> {
         match left.join(right) {
             Shape::Ambiguous => {
-                Err(self.refuse(span, "it may be nodes or something else", "read the field on both sides: `n.name`"))
+                Err(self.error_at(span, "it may be nodes or something else", "read the field on both sides: `n.name`"))
             }
             shape => Ok(shape),
         }
     }
 
-    /// Walks the use of a name: a variable of the template, a root or a function.
+    /// Visits a name, which is a variable of the template, a root or a function. Returns the shape of its value.
     fn walk_variable(&mut self, variable: &Spanned<Var<'a>>) -> AuthorResult<Shape> {
         let name = variable.id;
         match self.scopes.find(name) {
-            VariableBinding::Visible(Shape::Ambiguous) => Err(self.refuse(
+            VariableBinding::Visible(Shape::Ambiguous) => Err(self.error_at(
                 variable.span(),
                 "it has several kinds, depending on an `if` before it",
                 "give the variable another name",
@@ -173,7 +179,7 @@ impl<'a> TemplateWalker<'a> {
                 Ok(shape)
             }
             VariableBinding::Outside(_) => {
-                Err(self.refuse(variable.span(), "a macro sees its arguments and the roots only", "give it as an argument"))
+                Err(self.error_at(variable.span(), "a macro sees its arguments and the roots only", "give it as an argument"))
             }
             VariableBinding::Unbound => {
                 if self.scopes.is_in_macro() {
@@ -184,7 +190,7 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns the root or function with this name. Fails if there is none.
+    /// Returns the shape of the root or function with this name. Fails if no root or function has the name.
     fn walk_global(&self, variable: &Spanned<Var<'a>>) -> AuthorResult<Shape> {
         let name = variable.id;
         if let Some(root) = TemplateRoot::from_name(name) {
@@ -193,16 +199,16 @@ impl<'a> TemplateWalker<'a> {
         if let Some(function) = LOOKUPS.iter().chain(FUNCTIONS).find(|function| **function == name) {
             return Ok(Shape::Function(function));
         }
-        let near = closest_match(name, ROOT_NAMES.iter().chain(LOOKUPS).chain(FUNCTIONS).copied());
-        Err(self.refuse(
+        let suggestion = closest_match(name, ROOT_NAMES.iter().chain(LOOKUPS).chain(FUNCTIONS).copied());
+        Err(self.error_at(
             variable.span(),
-            format!("there is no variable `{name}` here{}", did_you_mean(near)),
+            format!("there is no variable `{name}` here{}", did_you_mean(suggestion)),
             format!("templates see {}, and what they set themselves", ROOT_NAMES.join(", ")),
         ))
     }
 
-    /// Adds one key to a shape.
-    pub(super) fn step_into(&mut self, shape: Shape, key: &str, span: Span) -> AuthorResult<Shape> {
+    /// Returns the shape of `value.key`. `shape` is the shape of the value. Fails if such a value has no keys.
+    pub(super) fn shape_of_key(&mut self, shape: Shape, key: &str, span: Span) -> AuthorResult<Shape> {
         match shape {
             Shape::Plain | Shape::Unset => Ok(Shape::Plain),
             Shape::Root(TemplateRoot::Labels) => {
@@ -210,7 +216,7 @@ impl<'a> TemplateWalker<'a> {
                 Ok(Shape::Label(key.into()))
             }
             Shape::Root(root @ (TemplateRoot::Traits | TemplateRoot::Tags)) => {
-                Err(self.refuse(span, format!("{} have no fields", root.as_str()), root.usage()))
+                Err(self.error_at(span, format!("{} have no fields", root.as_str()), root.usage()))
             }
             Shape::Root(root) => Ok(Shape::Path(root, vec![key.into()])),
             Shape::Path(root, mut keys) => {
@@ -221,35 +227,36 @@ impl<'a> TemplateWalker<'a> {
                 keys.push(key.into());
                 Ok(Shape::Node(lookups, keys))
             }
-            Shape::Label(label) => Err(self.refuse(
-                span,
-                "a label is text and has no fields",
-                format!("for the label of that whole name write `labels['{label}.{key}']`"),
-            )),
-            Shape::Nodes(_) => Err(self.refuse(
-                span,
-                "a list of nodes has no fields",
-                "loop over it, or take one: `nodes(…)|map(attribute='name')`, `(nodes(…)|first).name`",
-            )),
+            Shape::Label(label) => {
+                let remedy = format!("for the label of that whole name write `labels['{label}.{key}']`");
+                Err(self.error_at(span, "a label is text and has no fields", remedy))
+            }
+            Shape::Nodes(_) => {
+                let remedy = "loop over it, or select one: `nodes(…)|map(attribute='name')`, `(nodes(…)|first).name`";
+                Err(self.error_at(span, "a list of nodes has no fields", remedy))
+            }
             Shape::Loop if LOOP_FIELDS.contains(&key) => Ok(Shape::Plain),
-            Shape::Loop => Err(self.refuse(span, format!("`loop` has no `{key}`"), format!("it has {}", LOOP_FIELDS.join(", ")))),
+            Shape::Loop => {
+                Err(self.error_at(span, format!("`loop` has no `{key}`"), format!("it has {}", LOOP_FIELDS.join(", "))))
+            }
             Shape::Macro | Shape::Function(_) | Shape::Ambiguous => Err(self.not_data_error(&shape, span)),
         }
     }
 
-    /// Walks `x[key]`. A literal key belongs to the path that is read.
+    /// Visits `x[key]`. A literal key extends the path that is read, as in `labels['a']`. A computed key is allowed
+    /// only for data and for lists of nodes. For a root or a node, a computed key would not show which input is read.
     fn walk_item(&mut self, get: &GetItem<'a>, span: Span) -> AuthorResult<Shape> {
         let shape = self.walk_container(&get.expr)?;
-        if let Some(key) = as_literal(&get.subscript_expr)
+        if let Some(key) = as_text_literal(&get.subscript_expr)
             && !matches!(shape, Shape::Nodes(_))
         {
-            return self.step_into(shape, key, span);
+            return self.shape_of_key(shape, key, span);
         }
         match shape {
-            Shape::Root(root) => Err(self.refuse(span, "the key is computed, so what is read is not known", root.usage())),
+            Shape::Root(root) => Err(self.error_at(span, "the key is computed, so what is read is not known", root.usage())),
             Shape::Node(..) => {
                 let remedy = "name the field: `n.name`, `n.labels.zone`";
-                Err(self.refuse(span, "the key is computed, so what is read is not known", remedy))
+                Err(self.error_at(span, "the key is computed, so what is read is not known", remedy))
             }
             Shape::Nodes(lookups) => {
                 self.walk_as_data(&get.subscript_expr)?;
@@ -263,12 +270,13 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Walks an operator between two expressions.
+    /// Visits an operator between two expressions, and returns the shape of the result. The right side of `and` and
+    /// `or` may not be evaluated.
     fn walk_binary(&mut self, binary: &Spanned<BinOp<'a>>) -> AuthorResult<Shape> {
         match binary.op {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
-                let left = self.walk_settled(&binary.left)?;
-                let right = self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_settled(&binary.right))?;
+                let left = self.walk_bound_expr(&binary.left)?;
+                let right = self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_bound_expr(&binary.right))?;
                 self.join_shapes(left, right, full_span(&binary.left))
             }
             // A comparison with an absent value does not fail.
@@ -284,14 +292,14 @@ impl<'a> TemplateWalker<'a> {
                 self.walk_as_data(&binary.left)?;
                 self.walk_as_data(&binary.right)?;
                 if matches!(op, BinOpKind::Mul) {
-                    self.check_repetition(&binary.left, &binary.right)?;
+                    self.check_multiplication(&binary.left, &binary.right)?;
                 }
                 Ok(Shape::Plain)
             }
         }
     }
 
-    /// Walks a chain of comparisons, such as `a < b < c`.
+    /// Visits a chain of comparisons, such as `a < b < c`. Each operator compares its two neighbours.
     fn walk_compare(&mut self, compare: &Spanned<Compare<'a>>) -> AuthorResult<Shape> {
         let mut left = &compare.expr;
         for op in &compare.ops {
@@ -309,14 +317,15 @@ impl<'a> TemplateWalker<'a> {
         Ok(Shape::Plain)
     }
 
-    /// Walks `'NAME' in traits`, and `in` over data.
+    /// Visits `member in container`. `'NAME' in traits` and `'NAME' in tags` read one trait or tag. Any other container
+    /// must be data.
     fn walk_membership(&mut self, member: &Expr<'a>, container: &Expr<'a>, span: Span) -> AuthorResult<Shape> {
-        let read: fn(Box<str>) -> Read = match self.walk_expr(container)? {
+        let new_read: fn(Box<str>) -> Read = match self.walk_expr(container)? {
             Shape::Root(TemplateRoot::Traits) => Read::Trait,
             Shape::Root(TemplateRoot::Tags) => Read::Tag,
             Shape::Root(root) => {
                 let why = format!("`in` does not check for keys of {}", root.as_str());
-                return Err(self.refuse(span, why, format!("write `{}.x is defined`", root.as_str())));
+                return Err(self.error_at(span, why, format!("write `{}.x is defined`", root.as_str())));
             }
             shape => {
                 self.consume_shape(shape, full_span(container))?;
@@ -324,21 +333,22 @@ impl<'a> TemplateWalker<'a> {
                 return Ok(Shape::Plain);
             }
         };
-        let Some(name) = as_literal(member) else {
-            return Err(self.refuse(full_span(member), "the name is computed, so what is read is not known", "write it out"));
+        let Some(name) = as_text_literal(member) else {
+            return Err(self.error_at(full_span(member), "the name is computed, so what is read is not known", "write it out"));
         };
-        self.add_read(read(name.into()), span)?;
+        self.add_read(new_read(name.into()), span)?;
         Ok(Shape::Plain)
     }
 
-    /// Registers the reads of a shape that is used as data.
+    /// Registers the read of a value that is used. Fails if it is not data, for example a whole root.
     pub(super) fn consume_shape(&mut self, shape: Shape, span: Span) -> AuthorResult<()> {
         match shape {
             Shape::Plain | Shape::Unset | Shape::Label(_) => Ok(()),
             Shape::Path(root, keys) => self.add_path(root, keys, span),
             Shape::Node(lookups, keys) if !keys.is_empty() => {
-                // If the look-up finds no node, this fails, whatever the template allows for an absent field.
-                if self.if_reached == OnAbsent::Fails {
+                // Reading a field fails if the look-up finds no node, even if the template allows the field to be
+                // absent.
+                if self.on_absent_unguarded == OnAbsent::Fails {
                     self.reads.note_pick(&lookups);
                 }
                 self.add_field(&lookups, keys, span)
@@ -347,10 +357,10 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns the error for a shape that is used as data but is none, such as a whole root or a node.
+    /// Returns the error for a value that is used as data and is not data, such as a whole root or a node.
     fn not_data_error(&self, shape: &Shape, span: Span) -> AuthorError {
         let (why, remedy) = match shape {
-            Shape::Root(root) => ("it is read whole, so any change of it would count".to_owned(), root.usage()),
+            Shape::Root(root) => ("it is read as a whole, so every change in it would affect the task".to_owned(), root.usage()),
             Shape::Nodes(_) => {
                 ("a list of nodes is not text".to_owned(), "loop over it, or write `nodes(…)|map(attribute='name')|join(' ')`")
             }
@@ -360,33 +370,35 @@ impl<'a> TemplateWalker<'a> {
             Shape::Function(name) => (format!("`{name}` is a function"), "call it"),
             _ => ("it has several kinds, depending on an `if` before it".to_owned(), "give the variable another name"),
         };
-        self.refuse(span, why, remedy)
+        self.error_at(span, why, remedy)
     }
 
     /// Registers a read. Fails if its name is invalid.
     pub(super) fn add_read(&mut self, read: Read, span: Span) -> AuthorResult<()> {
-        let reference = reads::named_reference(read).map_err(|error| self.refuse(span, error, "write a valid name"))?;
+        let reference = reads::checked_reference(read).map_err(|error| self.error_at(span, error, "write a valid name"))?;
         self.note_impossible_name(impossible_name(reference.read()), span);
         self.reads.add(reference, self.on_absent);
         Ok(())
     }
 
+    /// Registers the read of a path: a root, and the keys below it.
     fn add_path(&mut self, root: TemplateRoot, keys: Vec<Box<str>>, span: Span) -> AuthorResult<()> {
-        let read = reads::read_path(root, keys).map_err(|(why, remedy)| self.refuse(span, why, remedy))?;
+        let read = reads::read_path(root, keys).map_err(|(why, remedy)| self.error_at(span, why, remedy))?;
         self.add_read(read, span)
     }
 
-    /// Registers a read of a field of the nodes of look-ups.
+    /// Registers the read of a field from the nodes of look-ups. If only some of the nodes are read, a node without the
+    /// field may not make rendering fail.
     pub(super) fn add_field(&mut self, lookups: &Lookups, keys: Vec<Box<str>>, span: Span) -> AuthorResult<()> {
         self.note_impossible_name(impossible_field(&keys), span);
-        let least = if lookups.is_each_node() { OnAbsent::Fails } else { OnAbsent::MayFail };
+        let most_severe = if lookups.is_each_node() { OnAbsent::Fails } else { OnAbsent::MayFail };
         self.reads
-            .add_field(lookups, keys, self.on_absent.max(least), self.on_absent_in_node.max(least))
-            .map_err(|(why, remedy)| self.refuse(span, why, remedy))
+            .add_field(lookups, keys, self.on_absent.max(most_severe), self.on_absent_in_node.max(most_severe))
+            .map_err(|(why, remedy)| self.error_at(span, why, remedy))
     }
 }
 
-/// Returns whether a constant is a number, as an index is.
+/// Returns whether an expression is a number literal, such as an index.
 pub(super) fn is_number_literal(expr: &Expr<'_>) -> bool {
     matches!(expr, Expr::Const(constant) if constant.value.kind() == ValueKind::Number)
 }

@@ -10,21 +10,23 @@ use stemma_core::condition::AuthorError;
 use super::TemplateWalker;
 use super::expression::full_span;
 
-/// Maximum number of inputs, each up to 256 KiB, that one value may be concatenated from.
+/// Maximum weight of a value: the number of inputs, each up to 256 KiB, that it may be concatenated from.
 const MAX_WEIGHT: u64 = 64;
 
-/// Maximum weight of a macro's argument. Within the macro, each argument has this weight, so a macro that calls itself
-/// cannot double it.
+/// Maximum weight of a macro's argument. Within the macro, each argument has this weight. So a macro that calls itself
+/// cannot double the weight with each call.
 pub(super) const ARGUMENT_WEIGHT: u64 = 8;
 
-/// Weight of captured text, which rendering limits to 4 MiB.
+/// Weight of a text that is captured: the result of a macro, or of a `set` or `filter` block. Rendering limits captured
+/// text to 4 MiB, the size of 16 inputs.
 pub(super) const CAPTURED_WEIGHT: u64 = 16;
 
 /// Maximum number of repetitions of a literal.
 const MAX_LITERAL_REPEATS: i64 = 1_000;
 
 impl<'a> TemplateWalker<'a> {
-    /// Returns the weight of an expression. The walker must have visited its variables before.
+    /// Returns the weight of an expression: the number of inputs that its value may be concatenated from. The variables
+    /// of the expression must have been visited before.
     pub(super) fn expr_weight(&self, expr: &Expr<'a>) -> u64 {
         let sum = |args: &[CallArg<'a>]| args.iter().map(|arg| self.argument_weight(arg)).sum::<u64>();
         match expr {
@@ -56,6 +58,7 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
+    /// Returns the weight of the value of an argument.
     fn argument_weight(&self, arg: &CallArg<'a>) -> u64 {
         match arg {
             CallArg::Pos(value) | CallArg::Kwarg(_, value) | CallArg::PosSplat(value) | CallArg::KwargSplat(value) => {
@@ -64,27 +67,28 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns the weight of an expression. Fails if it is too heavy to be stored or concatenated.
+    /// Returns the weight of an expression. Fails if it exceeds [`MAX_WEIGHT`].
     pub(super) fn check_weight(&self, expr: &Expr<'a>) -> Result<u64, AuthorError> {
         let weight = self.expr_weight(expr);
         if weight <= MAX_WEIGHT {
             return Ok(weight);
         }
         let why = format!("it may hold more than {MAX_WEIGHT} values one after the other, and grow too large");
-        Err(self.refuse(full_span(expr), why, "write the parts out where they are needed"))
+        Err(self.error_at(full_span(expr), why, "write the parts out where they are needed"))
     }
 
-    /// Fails if an argument of a macro is too heavy.
+    /// Fails if the weight of a macro's argument exceeds [`ARGUMENT_WEIGHT`].
     pub(super) fn check_argument(&self, expr: &Expr<'a>) -> Result<(), AuthorError> {
         if self.expr_weight(expr) <= ARGUMENT_WEIGHT {
             return Ok(());
         }
         let why = format!("a macro's argument may hold at most {ARGUMENT_WEIGHT} values one after the other");
-        Err(self.refuse(full_span(expr), why, "pass the parts as separate arguments"))
+        Err(self.error_at(full_span(expr), why, "pass the parts as separate arguments"))
     }
 
-    /// Fails if a literal text or list is repeated, unless the number is a literal within the limit.
-    pub(super) fn check_repetition(&self, left: &Expr<'a>, right: &Expr<'a>) -> Result<(), AuthorError> {
+    /// Checks `left * right`. Fails if a literal text or list is repeated, unless the number of repetitions is a
+    /// literal and within the limit.
+    pub(super) fn check_multiplication(&self, left: &Expr<'a>, right: &Expr<'a>) -> Result<(), AuthorError> {
         for (repeated, times) in [(left, right), (right, left)] {
             let is_literal = match repeated {
                 Expr::Const(constant) => constant.value.as_str().is_some(),
@@ -92,10 +96,11 @@ impl<'a> TemplateWalker<'a> {
                 _ => false,
             };
             let is_bounded =
-                matches!(times, Expr::Const(number) if number.value.as_i64().is_some_and(|n| n <= MAX_LITERAL_REPEATS));
+                matches!(times, Expr::Const(number) if number.value.as_i64().is_some_and(|count| count <= MAX_LITERAL_REPEATS));
             if is_literal && !is_bounded {
-                let why = format!("it is repeated more than {MAX_LITERAL_REPEATS} times, or how often is not known");
-                return Err(self.refuse(full_span(repeated), why, "write the number out"));
+                let why =
+                    format!("it is repeated more than {MAX_LITERAL_REPEATS} times, or the number of repetitions is not known");
+                return Err(self.error_at(full_span(repeated), why, "write the number out"));
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! Finds what a template reads, in one walk over minijinja's syntax tree.
 //!
-//! The walk follows what each expression may stand for ([`Shape`](crate::shape::Shape)): a root without a key, a path
-//! into a parameter, the nodes of a look-up, or plain data, which needs no further tracking. A read is registered when
-//! its value is used as data, so `params.x.y` is one read and not two.
+//! The walk determines the kind of value that each expression may have ([`Shape`](crate::shape::Shape)): a root without
+//! a key, a path into a parameter, the nodes of a look-up, or plain data, which needs no further tracking. A read is
+//! registered when its value is used as data, so `params.x.y` is one read and not two.
 
 mod bounds;
 mod call;
@@ -26,12 +26,13 @@ use crate::reads::{OnAbsent, ReadCollector};
 use crate::source::SourceText;
 use scope::Scopes;
 
-/// Returns minijinja's own syntax. The newline at the end of a file is kept, as in rendering.
+/// Returns minijinja's default syntax, but the newline at the end of a text is retained. Rendering uses the same
+/// syntax.
 fn syntax_config() -> SyntaxConfig {
     SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the delimiters are minijinja's own")
 }
 
-/// Returns what the template of a file or of a command's item reads.
+/// Returns what the template of a file reads, or the template of one item of a command (its program or an argument).
 pub(crate) fn read_file_template(text: &str) -> Result<TemplateReads, AuthorError> {
     read_template(text, None)
 }
@@ -41,7 +42,7 @@ pub(crate) fn read_script(text: &str) -> Result<TemplateReads, AuthorError> {
     read_template(text, Some(ShellLexer::new()))
 }
 
-/// Returns what a template reads. `shell` is the lexer for a script, and `None` for any other text.
+/// Parses a template and returns what it reads. `shell` is the lexer for a script, and `None` for any other text.
 fn read_template(text: &str, shell: Option<ShellLexer>) -> Result<TemplateReads, AuthorError> {
     let source = SourceText(text);
     bounds::check(source)?;
@@ -58,81 +59,83 @@ fn read_template(text: &str, shell: Option<ShellLexer>) -> Result<TemplateReads,
         impossible_names: Vec::new(),
         on_absent: OnAbsent::Fails,
         on_absent_in_node: OnAbsent::MayFail,
-        if_reached: OnAbsent::Fails,
+        on_absent_unguarded: OnAbsent::Fails,
         loop_depth: 0,
         capture_loop_depth: None,
     };
     let ast::Stmt::Template(template) = &tree else { unreachable!("the parser gives a template") };
-    walker.walk_all(&template.children)?;
+    walker.walk_statements(&template.children)?;
     walker.check_macros()?;
     let end = text.len()..text.len();
-    let too_many =
+    let reference_error =
         |error: ReferenceError| source.error_at(end.clone(), error.to_string(), "split the template over several tasks");
-    let needs = walker.reads.required_references().map_err(too_many)?;
-    let references = walker.reads.finish().map_err(too_many)?;
+    let needs = walker.reads.required_references().map_err(reference_error)?;
+    let references = walker.reads.finish().map_err(reference_error)?;
     Ok(TemplateReads {
         references,
-        needs,
+        required_references: needs,
         unquoted: walker.raw_positions,
         reread_values: walker.rereads,
         impossible_names: walker.impossible_names,
     })
 }
 
-/// The state of the walk, with everything found so far.
+/// The state of the walk through a template, with the reads that are found so far.
 struct TemplateWalker<'a> {
     source: SourceText<'a>,
     reads: ReadCollector,
     scopes: Scopes<'a>,
-    /// Names outside of a macro that its body reads, each with a position.
+    /// Names that a macro reads and does not bind itself, each with the position of its first use.
     macro_captures: BTreeMap<&'a str, Span>,
-    /// Names that are bound anywhere, each with a position.
+    /// Names of variables that are bound outside of macros, each with the position of its first binding.
     bindings: BTreeMap<&'a str, Span>,
     /// In a script, the state of the shell's lexer. `None` in other texts.
     shell: Option<ShellLexer>,
-    /// Positions of `|raw`.
+    /// Positions of `|raw`, as line and column.
     raw_positions: Vec<(u32, u32)>,
-    /// Positions where a value would be interpreted a second time.
+    /// The errors for values that would be interpreted a second time, with their positions.
     rereads: Vec<AuthorError>,
-    /// Reads by names that no object can have, with their positions.
+    /// The errors for reads by names that no object can have, with their positions.
     impossible_names: Vec<AuthorError>,
-    /// The effect on the template if a value that it reads is absent.
+    /// The effect on the template if a value that the current part reads is absent.
     on_absent: OnAbsent,
     /// The effect on the template if one of the nodes that a loop iterates over lacks a field.
     on_absent_in_node: OnAbsent,
-    /// The effect on the template if an absent value is read, without regard to `default` and similar filters. It shows
-    /// whether the template always reaches the part that is walked.
-    if_reached: OnAbsent,
+    /// The effect on the template if a value is absent and neither `default` nor a similar filter allows that. `Fails`
+    /// means that rendering always reaches the current part, and `MayFail` that it may not.
+    on_absent_unguarded: OnAbsent,
     /// Number of enclosing loops.
     loop_depth: usize,
-    /// Number of loops around the innermost block whose text is captured, if there is one.
+    /// Number of loops around the innermost block whose text is captured. `None` outside of such a block.
     capture_loop_depth: Option<usize>,
 }
 
 impl TemplateWalker<'_> {
-    fn refuse(&self, span: Span, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
+    /// Returns the error for a span. `why` is the reason and `remedy` the advice.
+    fn error_at(&self, span: Span, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
         self.source.error_at(span.start_offset as usize..span.end_offset as usize, why, remedy)
     }
 
-    /// Records a read by a name that no object can have.
+    /// Records that the template reads by a name that no object can have. `None` has no effect.
     fn note_impossible_name(&mut self, name: Option<ImpossibleName>, span: Span) {
         if let Some((why, remedy)) = name {
-            self.impossible_names.push(self.refuse(span, why, remedy));
+            self.impossible_names.push(self.error_at(span, why, remedy));
         }
     }
 
-    /// Walks a part of the template in which an absent value has another effect than outside it.
-    fn with_on_absent<T>(&mut self, inner: OnAbsent, walk: impl FnOnce(&mut Self) -> T) -> T {
-        let outside = self.if_reached;
-        if inner == OnAbsent::MayFail {
-            self.if_reached = inner;
+    /// Calls `walk` for an inner part of the template, and returns its result. In that part, an absent value has the
+    /// effect `new`, combined with the effect in the outer part.
+    fn with_on_absent<T>(&mut self, new: OnAbsent, walk: impl FnOnce(&mut Self) -> T) -> T {
+        let old = self.on_absent_unguarded;
+        if new == OnAbsent::MayFail {
+            self.on_absent_unguarded = new;
         }
-        let walked = self.with_on_absent_both(self.on_absent.nested_in(inner), self.on_absent_in_node.nested_in(inner), walk);
-        self.if_reached = outside;
-        walked
+        let result = self.with_on_absent_both(self.on_absent.combined_with(new), self.on_absent_in_node.combined_with(new), walk);
+        self.on_absent_unguarded = old;
+        result
     }
 
-    /// Like [`Self::with_on_absent`] if an effect is given. Without one, the effect outside stays.
+    /// Calls `walk` as [`Self::with_on_absent`] does, if an effect is given. Without an effect, only calls `walk`.
     fn with_on_absent_if<T>(&mut self, inner: Option<OnAbsent>, walk: impl FnOnce(&mut Self) -> T) -> T {
         match inner {
             Some(inner) => self.with_on_absent(inner, walk),
@@ -140,30 +143,31 @@ impl TemplateWalker<'_> {
         }
     }
 
-    /// Walks the body of a loop. The template may not reach it, and if it does, it does so for each item.
+    /// Calls `walk` for the body of a loop, and returns its result. The body may not run at all. If it runs, it runs
+    /// for each item, so an absent field of one node has the effect of the outer part.
     fn walk_loop_body<T>(&mut self, walk: impl FnOnce(&mut Self) -> T) -> T {
-        let outside = std::mem::replace(&mut self.if_reached, OnAbsent::MayFail);
-        let walked = self.with_on_absent_both(self.on_absent.nested_in(OnAbsent::MayFail), self.on_absent, walk);
-        self.if_reached = outside;
-        walked
+        let outer_effect = std::mem::replace(&mut self.on_absent_unguarded, OnAbsent::MayFail);
+        let result = self.with_on_absent_both(self.on_absent.combined_with(OnAbsent::MayFail), self.on_absent, walk);
+        self.on_absent_unguarded = outer_effect;
+        result
     }
 
-    /// Walks a part with these two effects, and restores those outside it.
+    /// Calls `walk` with these two effects, and returns its result. Afterwards, restores the effects of the outer part.
     fn with_on_absent_both<T>(&mut self, if_absent: OnAbsent, if_node_lacks: OnAbsent, walk: impl FnOnce(&mut Self) -> T) -> T {
-        let outside = (self.on_absent, self.on_absent_in_node);
+        let outer_effects = (self.on_absent, self.on_absent_in_node);
         (self.on_absent, self.on_absent_in_node) = (if_absent, if_node_lacks);
-        let walked = walk(self);
-        (self.on_absent, self.on_absent_in_node) = outside;
-        walked
+        let result = walk(self);
+        (self.on_absent, self.on_absent_in_node) = outer_effects;
+        result
     }
 
-    /// Fails if a variable has the name of a root that a macro reads. A macro sees the value that a variable has at the
-    /// call, not at the declaration. So such a name must be a root everywhere.
+    /// Fails if a template binds a variable with the name of a root that a macro reads. A macro sees the value that the
+    /// name has at the call, not at the declaration. So the name must be that of the root everywhere.
     fn check_macros(&self) -> Result<(), AuthorError> {
         let Some((name, span)) = self.macro_captures.iter().find_map(|(name, _)| self.bindings.get_key_value(name)) else {
             return Ok(());
         };
-        Err(self.refuse(*span, format!("a macro reads `{name}`, which is a variable here"), "give the variable another name"))
+        Err(self.error_at(*span, format!("a macro reads `{name}`, which is a variable here"), "give the variable another name"))
     }
 }
 

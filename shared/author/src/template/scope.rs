@@ -1,8 +1,8 @@
 //! The variables of a template, in minijinja's scopes.
 //!
 //! `for`, `with` and macros open a scope. `if` does not, so a variable that is set in one branch may or may not exist
-//! afterwards. A loop's scope is emptied before each iteration. Within a macro, only its own scopes are visible.
-//! What a name outside of them stands for depends on the call of the macro (`TemplateWalker::macro_captures`).
+//! afterwards. A loop's scope is emptied before each iteration. Within a macro, only its own scopes are visible. The
+//! value of a name outside of these scopes depends on the call of the macro (`TemplateWalker::macro_captures`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,30 +10,33 @@ use stemma_core::input::Reference;
 
 use crate::shape::Shape;
 
-/// A variable: what it may stand for, its weight ([`super::growth`]), and the read whose unchanged value it holds, if
-/// any.
+/// A variable of a template.
 #[derive(Clone)]
 pub(super) struct Variable {
+    /// The kind of value that the variable may have.
     pub(super) shape: Shape,
+    /// The number of inputs that the value may be concatenated from ([`super::growth`]).
     pub(super) weight: u64,
+    /// The read whose value the variable has unchanged, if any.
     pub(super) read: Option<Reference>,
 }
 
+/// The variables of one scope, by name.
 type ScopeVariables<'a> = BTreeMap<&'a str, Variable>;
 
 impl Variable {
-    /// Creates a variable for plain data of this weight.
+    /// Creates a variable for plain data with this weight.
     pub(super) fn from_weight(weight: u64) -> Self {
         Self::from_shape(Shape::Plain, weight)
     }
 
-    /// Creates a variable that does not hold the unchanged value of a read.
+    /// Creates a variable with this shape and weight, which does not have the unchanged value of a read.
     pub(super) fn from_shape(shape: Shape, weight: u64) -> Self {
         Self { shape, weight, read: None }
     }
 }
 
-/// The scopes, the innermost last. The first is that of the template.
+/// The stack of scopes, the innermost last. The first scope is that of the template itself.
 pub(super) struct Scopes<'a> {
     stack: Vec<ScopeVariables<'a>>,
     /// Index of the first scope of the macro that is being walked, or 0 outside of macros.
@@ -65,12 +68,14 @@ impl<'a> Scopes<'a> {
         self.stack.pop();
     }
 
-    /// Enters a macro. The result must be passed to [`Scopes::leave_macro`].
+    /// Opens the scope of a macro. Returns the value that [`Scopes::leave_macro`] needs to restore the enclosing
+    /// scopes.
     pub(super) fn enter_macro(&mut self) -> usize {
         self.push();
         std::mem::replace(&mut self.macro_start, self.stack.len() - 1)
     }
 
+    /// Closes the scope of a macro. `start` is the result of [`Scopes::enter_macro`].
     pub(super) fn leave_macro(&mut self, start: usize) {
         self.macro_start = start;
         self.pop();
@@ -80,6 +85,7 @@ impl<'a> Scopes<'a> {
         self.macro_start > 0
     }
 
+    /// Sets a variable in the innermost scope.
     pub(super) fn bind(&mut self, name: &'a str, variable: Variable) {
         self.stack.last_mut().expect("the template's own scope stays").insert(name, variable);
     }
@@ -89,16 +95,17 @@ impl<'a> Scopes<'a> {
         self.variable(name).map(|variable| variable.weight)
     }
 
-    /// Returns the read whose unchanged value a variable holds.
+    /// Returns the read whose value a variable has unchanged, if any.
     pub(super) fn read_reference(&self, name: &str) -> Option<&Reference> {
         self.variable(name).and_then(|variable| variable.read.as_ref())
     }
 
+    /// Returns the innermost variable with a name, also if it is outside of the macro that is being walked.
     fn variable(&self, name: &str) -> Option<&Variable> {
         self.stack.iter().rev().find_map(|scope| scope.get(name))
     }
 
-    /// Finds the innermost variable with a name.
+    /// Finds the innermost variable with a name. A macro cannot see a variable outside of it.
     pub(super) fn find(&self, name: &str) -> VariableBinding {
         for (depth, scope) in self.stack.iter().enumerate().rev() {
             if let Some(variable) = scope.get(name) {
@@ -114,13 +121,13 @@ impl<'a> Scopes<'a> {
         self.stack.last().cloned().unwrap_or_default()
     }
 
-    /// Restores a saved scope and returns the current one.
+    /// Replaces the innermost scope by a saved one, and returns the replaced scope.
     pub(super) fn swap(&mut self, saved: ScopeVariables<'a>) -> ScopeVariables<'a> {
         std::mem::replace(self.stack.last_mut().expect("the template's own scope stays"), saved)
     }
 
-    /// Joins the scopes that two branches left, `other` and the current one, into the current one. `outer` returns what
-    /// a name stands for in a branch that did not set it.
+    /// Replaces the innermost scope by the join of two scopes: itself, and the scope `other` that another branch left.
+    /// `outer` returns the shape that a name has in a branch that did not set it.
     pub(super) fn join(&mut self, mut other: ScopeVariables<'a>, outer: impl Fn(&Self, &str) -> Shape) {
         let mut joined = ScopeVariables::new();
         let mut current = self.swap(ScopeVariables::new());
@@ -129,7 +136,7 @@ impl<'a> Scopes<'a> {
             let left = current.remove(name);
             let right = other.remove(name);
             let weight = left.iter().chain(&right).map(|variable| variable.weight).max().unwrap_or(0);
-            let reads = [&left, &right].map(|variable| variable.as_ref().and_then(|one| one.read.clone()));
+            let reads = [&left, &right].map(|variable| variable.as_ref().and_then(|inner| inner.read.clone()));
             let shape = match (left, right) {
                 (Some(left), Some(right)) => left.shape.join(right.shape),
                 (Some(variable), None) | (None, Some(variable)) => variable.shape.join(outer(self, name)),

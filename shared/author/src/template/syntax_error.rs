@@ -13,12 +13,12 @@ use stemma_core::name::{closest_match, did_you_mean};
 use super::syntax_config;
 use crate::source::SourceText;
 
-/// The statements that open a block, each with its end.
+/// The statements that open a block, each with the statement that ends it.
 const BLOCKS: &[(&str, &str)] =
     &[("filter", "endfilter"), ("for", "endfor"), ("if", "endif"), ("macro", "endmacro"), ("set", "endset"), ("with", "endwith")];
 /// The other statements that can start a tag.
 const OTHER_STATEMENTS: &[&str] = &["elif", "else", "raw", "endraw"];
-/// The parser's names of expected tokens, and how these are written.
+/// The parser's names of tokens, each with the form that an author writes.
 const TOKEN_SIGNS: &[(&str, &str)] = &[
     ("end of variable block", "`}}`"),
     ("end of block", "`%}`"),
@@ -29,9 +29,10 @@ const TOKEN_SIGNS: &[(&str, &str)] = &[
     ("block keyword", "the name of a tag"),
     ("in", "`in`"),
 ];
+/// The advice for an error without a better one.
 const ADVICE: &str = "see docs/templates.md for what a template can contain";
 
-/// Converts an error of minijinja's parser.
+/// Converts an error of minijinja's parser to an error at the position that the author must correct.
 pub(super) fn syntax_error(source: SourceText<'_>, error: &Error) -> AuthorError {
     let range = error.range().unwrap_or_default();
     let message = error.detail().unwrap_or("it cannot be parsed");
@@ -62,7 +63,8 @@ pub(super) fn syntax_error(source: SourceText<'_>, error: &Error) -> AuthorError
     }
 }
 
-/// Describes an error of the parser, with signs instead of its token names.
+/// Returns the parser's message with the form that an author writes, such as `}}`, in place of the parser's token
+/// names.
 fn describe_parse_error(message: &str) -> String {
     let Some(token) = message.strip_prefix("unexpected ") else { return message.to_owned() };
     match token.split_once(", expected ") {
@@ -88,6 +90,7 @@ fn unclosed_error(source: SourceText<'_>, expected: &str, range: Range<usize>) -
 fn unknown_tag_error(source: SourceText<'_>, name: &str, range: Range<usize>) -> AuthorError {
     let mut open = OpenTags::scan_until(source.0, range.start);
     match (opening_tag(name), open.blocks.pop()) {
+        // The tag fits an outer block, so the innermost block lacks its end.
         (Some(begin), Some(inner)) if open.blocks.iter().any(|block| block.name == begin) => {
             let (line, _) = source.position(range.start);
             let why = format!("{} before the {{% {name} %}} of line {line}", inner.unclosed_message());
@@ -95,7 +98,7 @@ fn unknown_tag_error(source: SourceText<'_>, name: &str, range: Range<usize>) ->
         }
         (Some(begin), _) => {
             let why = format!("{{% {name} %}} belongs to no {{% {begin} %}}");
-            source.error_at(range, why, format!("take it away, or write {{% {begin} %}} where the block begins"))
+            source.error_at(range, why, format!("remove it, or write {{% {begin} %}} where the block begins"))
         }
         (None, _) if name == "raw" => {
             source.error_at(range, "{% raw %} accepts nothing but its name", "write it so, and {% endraw %} at its end")
@@ -108,7 +111,8 @@ fn unknown_tag_error(source: SourceText<'_>, name: &str, range: Range<usize>) ->
     }
 }
 
-/// Returns the tag that must precede one of this name.
+/// Returns the tag that opens the block of this tag, such as `if` for `else`. Returns `None` if the tag does not need
+/// one.
 fn opening_tag(name: &str) -> Option<&'static str> {
     match name {
         "elif" | "else" => Some("if"),
@@ -117,41 +121,42 @@ fn opening_tag(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns how a token of this name is written.
+/// Returns the form that an author writes for the parser's name of a token, or the name itself if it is not listed.
 fn token_sign(token: &str) -> &str {
-    TOKEN_SIGNS.iter().find(|(name, _)| *name == token).map_or(token, |(_, written)| *written)
+    TOKEN_SIGNS.iter().find(|(name, _)| *name == token).map_or(token, |(_, sign)| *sign)
 }
 
-/// Returns the last position of a sign.
+/// Returns the range of the last occurrence of a sign, or an empty range if there is none.
 fn last_position(text: &str, sign: &str) -> Range<usize> {
-    text.rfind(sign).map_or(0..0, |at| at..at + sign.len())
+    text.rfind(sign).map_or(0..0, |start| start..start + sign.len())
 }
 
-/// Tags and blocks that are open at an offset.
+/// The tag and the blocks that are open at an offset of a template.
 #[derive(Default)]
 struct OpenTags {
+    /// The tag that contains the offset, if any.
     tag: Option<OpenTag>,
     /// The innermost block is the last.
     blocks: Vec<OpenBlock>,
 }
 
-/// A tag, as far as it was read.
+/// A tag whose end was not read yet.
 struct OpenTag {
-    /// Its opening sign.
+    /// The sign that opens the tag: `{{` or `{%`.
     sign: &'static str,
     /// The range from the sign to the end of its first word.
     range: Range<usize>,
-    /// True if its first word was read.
+    /// True if the first word of the tag was read.
     has_name: bool,
-    /// The statement, if it opens or closes a block.
+    /// The statement of the tag, if it is one that opens or closes a block.
     statement: Option<&'static str>,
     /// Number of open brackets.
     depth: usize,
-    /// True if there is a `=` outside of brackets. `set` then opens no block.
+    /// True if the tag has a `=` outside of brackets. A `set` with a `=` does not open a block.
     has_assignment: bool,
 }
 
-/// A block without its end so far.
+/// A block whose end was not read yet.
 struct OpenBlock {
     name: &'static str,
     end: &'static str,
@@ -160,13 +165,15 @@ struct OpenBlock {
 }
 
 impl OpenBlock {
+    /// Returns the reason of the error for a block without an end.
     fn unclosed_message(&self) -> String {
         format!("{{% {} %}} has no {{% {} %}}", self.name, self.end)
     }
 }
 
 impl OpenTags {
-    /// Returns what is open at an offset, or where the lexer gives up before it.
+    /// Returns the tag and the blocks that are open at an offset. If the lexer fails before the offset, returns those
+    /// that are open where it fails.
     fn scan_until(text: &str, offset: usize) -> Self {
         let mut open = Self::default();
         let tokens = tokenize(text, false, syntax_config()).map_while(Result::ok);
@@ -195,7 +202,7 @@ impl OpenTags {
         }
     }
 
-    /// Closes a tag, which may open or close a block.
+    /// Handles the end of a tag. If its statement opens or closes a block, adds or removes the block.
     fn end_tag(&mut self, tag: &OpenTag, tag_end: usize) {
         let Some(statement) = tag.statement else { return };
         if let Some(&(name, end)) =
@@ -229,7 +236,7 @@ impl OpenTag {
     }
 }
 
-/// Returns the statement of this name, if it opens or closes a block.
+/// Returns the statement that a word names, if it is one that opens or closes a block.
 fn block_statement(word: &str) -> Option<&'static str> {
     BLOCKS.iter().flat_map(|(begin, end)| [*begin, *end]).find(|name| *name == word)
 }

@@ -1,19 +1,22 @@
-//! Tables of templates with what they read, and of templates that are refused, with position and reason.
+//! Tests with tables of templates: the references that each reads, and the position and the error of each refused
+//! template.
 
 use stemma_core::input::Reference;
 
 use super::*;
 
+/// Returns the references that the template of a file reads. The template must be accepted.
 fn read_references(text: &str) -> Vec<String> {
     match read_file_template(text) {
-        Ok(read) => read.references.iter().map(ToString::to_string).collect(),
+        Ok(reads) => reads.references.iter().map(ToString::to_string).collect(),
         Err(error) => panic!("{text}: {error}"),
     }
 }
 
-/// Returns what a template cannot be rendered without: on every path through it, or only on some.
+/// Returns the references without which a template cannot be rendered. If `is_certain`, each is needed on every path
+/// through the template, else on some paths only.
 fn required_references(text: &str, is_certain: bool) -> Vec<String> {
-    let needs = read_file_template(text).unwrap().needs;
+    let needs = read_file_template(text).unwrap().required_references;
     needs.iter().filter(|need| need.is_unconditional == is_certain).map(|need| need.reference.to_string()).collect()
 }
 
@@ -37,17 +40,17 @@ fn needs_marks_reference_conditional_when_read_in_branch_or_loop() {
 
 #[test]
 fn needs_lists_label_of_looked_up_nodes() {
-    let (zone, any) = ("nodes(tag='t'){labels.zone}", "nodes(tag='t')");
-    for (text, certain, perhaps) in [
+    let (zone, lookup) = ("nodes(tag='t'){labels.zone}", "nodes(tag='t')");
+    for (text, certain, conditional) in [
         ("{% for n in nodes(tag='t') %}{{ n.name }} {{ n.labels.zone }}{% endfor %}", vec![zone], vec![]),
         ("{% for n in nodes(tag='t') %}{{ n.labels.zone|upper }}{% endfor %}", vec![zone], vec![]),
         ("{% for n in nodes(tag='t') %}{{ n.labels.zone|default('x') }}{% endfor %}", vec![], vec![]),
         ("{% for n in nodes(tag='t') if n.labels.zone is defined %}{{ n.labels.zone }}{% endfor %}", vec![], vec![]),
         ("{% for n in nodes(tag='t') if n.name != 'a' %}{{ n.labels.zone }}{% endfor %}", vec![], vec![zone]),
         ("{% for n in nodes(tag='t') %}{% if n.name != 'a' %}{{ n.labels.zone }}{% endif %}{% endfor %}", vec![], vec![zone]),
-        ("{{ (nodes(tag='t')|first).labels.zone }}", vec![any], vec![zone]),
-        ("{{ nodes(tag='t')[0].name|default('x') }}", vec![any], vec![]),
-        ("{% set n = nodes(tag='t')[1:]|last %}{{ n.name }}", vec![any], vec![]),
+        ("{{ (nodes(tag='t')|first).labels.zone }}", vec![lookup], vec![zone]),
+        ("{{ nodes(tag='t')[0].name|default('x') }}", vec![lookup], vec![]),
+        ("{% set n = nodes(tag='t')[1:]|last %}{{ n.name }}", vec![lookup], vec![]),
         ("{% if nodes(tag='t') %}{{ nodes(tag='t')[0].name }}{% endif %}", vec![], vec![]),
         ("{{ nodes(tag='t')[0].name if nodes(tag='t') else 'x' }}", vec![], vec![]),
         ("{{ (nodes(tag='t') if 'x' in tags else nodes(tag='u'))[0].name }}", vec![], vec![]),
@@ -74,7 +77,7 @@ fn needs_lists_label_of_looked_up_nodes() {
     ] {
         assert_eq!(
             (required_references(text, true), required_references(text, false)),
-            (to_strings(certain), to_strings(perhaps)),
+            (to_strings(certain), to_strings(conditional)),
             "{text}"
         );
     }
@@ -118,7 +121,7 @@ fn needs_lists_reference_when_read_on_every_path_unguarded() {
     }
 }
 
-/// Templates and what they read.
+/// Accepted templates, each with the references that it reads.
 const ACCEPTED: &[(&str, &[&str])] = &[
     ("plain text", &[]),
     ("{{ labels.ntp }}", &["labels.ntp"]),
@@ -201,10 +204,10 @@ fn template_lists_references() {
     }
 }
 
-/// Templates, with the line, the column and the text of the error.
+/// Refused templates, each with the line and the column of the error, and a part of its text.
 const REFUSED: &[(&str, (u32, u32), &str)] = &[
-    ("{{ labels }}", (1, 4), "`labels`: it is read whole, so any change of it would count; name one"),
-    ("{{ labels|tojson }}", (1, 4), "it is read whole"),
+    ("{{ labels }}", (1, 4), "`labels`: it is read as a whole, so every change in it would affect the task; name one"),
+    ("{{ labels|tojson }}", (1, 4), "it is read as a whole"),
     ("a\n  {{ labels[params.k] }}", (2, 6), "`labels[params.k]`: the key is computed, so what is read is not known"),
     ("{{ labels['a' ~ 'b'] }}", (1, 4), "the key is computed"),
     ("{{ labels[0] }}", (1, 4), "the key is computed"),
@@ -217,22 +220,22 @@ const REFUSED: &[(&str, (u32, u32), &str)] = &[
     ("{{ 'my sql' in tags }}", (1, 4), "is not well formed"),
     ("{{ nodes(role='a b')|length }}", (1, 4), "is not well formed"),
     ("{{ primary('a b').name }}", (1, 4), "is not well formed"),
-    ("{% for l in labels %}{% endfor %}", (1, 13), "read whole"),
-    ("{% set l = labels %}", (1, 12), "read whole"),
-    ("{{ labels|length }}", (1, 4), "read whole"),
+    ("{% for l in labels %}{% endfor %}", (1, 13), "read as a whole"),
+    ("{% set l = labels %}", (1, 12), "read as a whole"),
+    ("{{ labels|length }}", (1, 4), "read as a whole"),
     ("{{ 'a' in labels }}", (1, 4), "write `labels.x is defined`"),
-    ("{{ labels is defined }}", (1, 4), "read whole"),
-    ("{{ labels == params.x }}", (1, 4), "read whole"),
-    ("{{ [labels] }}", (1, 5), "read whole"),
-    ("{{ dict(a=labels) }}", (1, 11), "read whole"),
+    ("{{ labels is defined }}", (1, 4), "read as a whole"),
+    ("{{ labels == params.x }}", (1, 4), "read as a whole"),
+    ("{{ [labels] }}", (1, 5), "read as a whole"),
+    ("{{ dict(a=labels) }}", (1, 11), "read as a whole"),
     ("{{ labels|attr('x') }}", (1, 11), "there is no filter `attr`"),
     ("{{ params[labels.x] }}", (1, 4), "the key is computed"),
-    ("{{ params }}", (1, 4), "read whole"),
-    ("{{ traits }}", (1, 4), "ask for one: `'HW_CPU_X86_AVX2' in traits`"),
+    ("{{ params }}", (1, 4), "read as a whole"),
+    ("{{ traits }}", (1, 4), "check for one: `'HW_CPU_X86_AVX2' in traits`"),
     ("{{ traits.HW }}", (1, 4), "traits have no fields"),
     ("{{ labels.t in traits }}", (1, 4), "the name is computed"),
-    ("{{ traits|join }}", (1, 4), "read whole"),
-    ("{% for t in tags %}{% endfor %}", (1, 13), "read whole"),
+    ("{{ traits|join }}", (1, 4), "read as a whole"),
+    ("{% for t in tags %}{% endfor %}", (1, 13), "read as a whole"),
     ("{{ facts.uptime }}", (1, 4), "`facts.uptime` is not a stable fact; stable are architecture"),
     ("{{ facts.memory.free_bytes }}", (1, 4), "stable are memory.total_bytes"),
     ("{{ facts[labels.x] }}", (1, 4), "the key is computed"),
@@ -243,7 +246,7 @@ const REFUSED: &[(&str, (u32, u32), &str)] = &[
     ("{{ nodes() }}", (1, 4), "write `nodes(tag='x')`"),
     ("{{ nodes('mysql')|length }}", (1, 4), "it takes named arguments"),
     ("{{ nodes(tag=labels.t)|length }}", (1, 14), "the name is computed"),
-    ("{{ nodes(tag='a', role='b')|length }}", (1, 4), "do not go together"),
+    ("{{ nodes(tag='a', role='b')|length }}", (1, 4), "cannot be combined"),
     ("{{ nodes(group='a')|length }}", (1, 4), "it takes no `group`"),
     ("{{ nodes(tag='/(/')|length }}", (1, 14), "is not a regex"),
     ("{{ nodes(tag='a') }}", (1, 4), "a list of nodes is not text"),
@@ -298,20 +301,20 @@ const REFUSED: &[(&str, (u32, u32), &str)] = &[
     ("{{ labels. }}", (1, 12), "`}}`: a name or a number is expected here"),
 ];
 
-/// Asserts the position and the text of the error of each template.
-fn assert_refused(read: fn(&str) -> Result<TemplateReads, AuthorError>, rows: &[(&str, (u32, u32), &str)]) {
-    let mut wrong = Vec::new();
-    for (text, position, says) in rows {
+/// Asserts that `read` refuses each template at this line and column, with an error that contains this text.
+fn assert_refused(read: fn(&str) -> Result<TemplateReads, AuthorError>, cases: &[(&str, (u32, u32), &str)]) {
+    let mut failures = Vec::new();
+    for (text, position, expected) in cases {
         match read(text) {
-            Ok(references) => wrong.push(format!("{text}: reads {references:?}")),
-            Err(error) if !error.to_string().contains(says) => wrong.push(format!("{text}: {error}")),
+            Ok(references) => failures.push(format!("{text}: reads {references:?}")),
+            Err(error) if !error.to_string().contains(expected) => failures.push(format!("{text}: {error}")),
             Err(error) if (error.line, error.column) != *position => {
-                wrong.push(format!("{text} not {position:?}: {error}"));
+                failures.push(format!("{text} not {position:?}: {error}"));
             }
             Err(_) => {}
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
@@ -319,11 +322,11 @@ fn template_rejects_unknowable_read_with_position() {
     assert_refused(read_file_template, REFUSED);
 }
 
-/// An error names the position that must be corrected, not the one where the parser gave up, and does not use the
-/// parser's terms.
+/// An error gives the position that the author must correct, not the position where the parser stopped. The text of the
+/// error does not use the parser's terms.
 #[test]
 fn y09_template_explains_syntax_error_with_position() {
-    let rows = [
+    let cases = [
         ("a\n{% for n in params.xs %}\n{{ n }}\n", (2, 1), "`{% for n in params.xs %}`: {% for %} has no {% endfor %};"),
         ("{% if labels.a %}", (1, 1), "`{% if labels.a %}`: {% if %} has no {% endif %};"),
         ("{%- set x %}a", (1, 1), "{% set %} has no {% endset %};"),
@@ -357,14 +360,14 @@ fn y09_template_explains_syntax_error_with_position() {
         ("{{ params.x|map('uper') }}", (1, 13), "there is no `uper` (did you mean \"upper\"?);"),
         ("{{ lables.a }}", (1, 4), "there is no variable `lables` here (did you mean \"labels\"?);"),
     ];
-    assert_refused(read_file_template, &rows);
+    assert_refused(read_file_template, &cases);
 }
 
 #[test]
 fn s74_script_reports_position_of_raw_filter() {
-    let found = read_script("set -e\nrun {{ labels.a }} {{ labels.b|raw }}\n{{ params.c | raw }}").unwrap();
-    assert_eq!(found.unquoted, [(2, 32), (3, 15)]);
-    let texts: Vec<_> = found.references.iter().map(Reference::as_str).collect();
+    let script = read_script("set -e\nrun {{ labels.a }} {{ labels.b|raw }}\n{{ params.c | raw }}").unwrap();
+    assert_eq!(script.unquoted, [(2, 32), (3, 15)]);
+    let texts: Vec<_> = script.references.iter().map(Reference::as_str).collect();
     assert_eq!(texts, ["labels.a", "labels.b", "params.c"]);
     assert_eq!(read_script("run {{ labels.a }}").unwrap().unquoted, []);
     assert!(read_script("{{ labels.a|raw|upper }}").is_err());
@@ -373,7 +376,7 @@ fn s74_script_reports_position_of_raw_filter() {
 
 #[test]
 fn y03_template_rejects_value_as_pattern_path_or_filter_name() {
-    for (text, says) in [
+    for (text, expected) in [
         ("{{ labels.pct|format('X') }}", "line 1, column 4: `labels.pct`: `format` would take a value as its pattern"),
         ("a\n{{ (labels.a ~ '%s')|format(1) }}", "line 2, column 5: `labels.a"),
         ("{{ ('%s' if labels.x else labels.y)|format(1) }}", "`format` would"),
@@ -400,8 +403,8 @@ fn y03_template_rejects_value_as_pattern_path_or_filter_name() {
         ("{{ params.xs|join(',', labels.f) }}", "the key is computed"),
         ("{{ params.xs|map('groupby', labels.f)|list }}", "the key is computed"),
     ] {
-        let found = read_file_template(text).unwrap().reread_values;
-        assert!(found.first().is_some_and(|one| one.to_string().contains(says)), "{text}: {found:?}");
+        let values = read_file_template(text).unwrap().reread_values;
+        assert!(values.first().is_some_and(|value| value.to_string().contains(expected)), "{text}: {values:?}");
     }
     for text in [
         "{{ '%s.conf'|format(labels.a) }}",
@@ -414,7 +417,7 @@ fn y03_template_rejects_value_as_pattern_path_or_filter_name() {
         assert_eq!(read_file_template(text).unwrap().reread_values, [], "{text}");
     }
     let script = read_script("run {{ labels.a|format('X') }}").unwrap().reread_values;
-    assert_eq!(script.iter().map(|one| (one.line, one.column)).collect::<Vec<_>>(), [(1, 8)]);
+    assert_eq!(script.iter().map(|value| (value.line, value.column)).collect::<Vec<_>>(), [(1, 8)]);
 }
 
 #[test]
@@ -429,7 +432,7 @@ fn script_rejects_value_when_position_is_unquotable() {
     ] {
         assert!(read_script(text).is_ok(), "{text}: {}", read_script(text).unwrap_err());
     }
-    let rows = [
+    let cases = [
         ("# {{ labels.a }}", (1, 6), "a value cannot be quoted in a comment"),
         ("cat <<EOF\n{{ labels.a }}\nEOF", (2, 4), "in a here-document"),
         ("x=`cat {{ labels.a }}`", (1, 11), "inside backquotes"),
@@ -441,30 +444,30 @@ fn script_rejects_value_when_position_is_unquotable() {
         ("{% filter upper %}a{% endfilter %}", (1, 4), "would be quoted a second time"),
         ("{% macro m() %}a{% endmacro %}{{ m() }}", (1, 4), "would be quoted a second time"),
     ];
-    assert_refused(read_script, &rows);
+    assert_refused(read_script, &cases);
 }
 
 #[test]
 fn s52_template_rejects_captured_text_when_unbounded() {
-    let doubled = |times: usize| {
+    let doubling_template = |times: usize| {
         let steps: Vec<_> = (1..times).map(|n| format!("{{% set v{n} = v{0} ~ v{0} %}}", n - 1)).collect();
         format!("{{% set v0 = labels.a %}}{}", steps.join(""))
     };
-    assert_eq!(read_references(&doubled(7)), ["labels.a"]);
-    for (text, says) in [
-        (doubled(8), "it may hold more than 64 values"),
+    assert_eq!(read_references(&doubling_template(7)), ["labels.a"]);
+    for (text, expected) in [
+        (doubling_template(8), "it may hold more than 64 values"),
         ("{% set a = params.x %}{% set b = [a,a,a,a,a,a,a,a,a] %}{% set c = [b,b,b,b,b,b,b,b] %}".into(), "more than 64 values"),
         ("{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m(labels.a) }}".into(), "a macro's argument may hold at most 8"),
         ("{% set x %}a{% endset %}{% set y = x ~ x ~ x ~ x ~ x %}".into(), "it may hold more than 64 values"),
         ("{{ 'x' * 100000 }}".into(), "it is repeated more than 1000 times"),
-        ("{{ params.n * [1] }}".into(), "how often is not known"),
+        ("{{ params.n * [1] }}".into(), "the number of repetitions is not known"),
         (
             format!("{{% set x %}}{{% for n in params.xs %}}{}{{% endfor %}}{{% endset %}}", "x".repeat(3_000)),
             "of text are in a loop",
         ),
     ] {
         let error = read_file_template(&text).expect_err(&text);
-        assert!(error.to_string().contains(says), "{text}: {error}");
+        assert!(error.to_string().contains(expected), "{text}: {error}");
     }
     for text in [
         "{{ '-' * 40 }}{{ facts.memory.total_bytes * 1024 / 3 + 1 }}",
@@ -476,23 +479,23 @@ fn s52_template_rejects_captured_text_when_unbounded() {
     }
 }
 
-/// Templates that would be deep or large if they were parsed, and templates near the limits.
+/// The refused templates would be deep or large if they were parsed. The accepted templates are near the limits.
 #[test]
 fn s52_template_rejects_deep_nesting_early() {
-    let deep = 100_000;
+    let depth = 100_000;
     for text in [
-        format!("{{{{ {}1{} }}}}", "(".repeat(deep), ")".repeat(deep)),
-        format!("{{{{ params{} }}}}", ".a".repeat(deep / 4)),
-        format!("{{{{ params.a{} }}}}", "|upper".repeat(deep / 10)),
-        format!("{{{{ {}1 }}}}", "-".repeat(deep / 2)),
-        format!("{{{{ {}1 }}}}", "not ".repeat(deep / 10)),
-        format!("{{{{ 1{} }}}}", "+1".repeat(deep / 4)),
-        format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(deep / 20)),
-        format!("{{{{ {}{} }}}}", "[".repeat(deep / 4), "]".repeat(deep / 4)),
+        format!("{{{{ {}1{} }}}}", "(".repeat(depth), ")".repeat(depth)),
+        format!("{{{{ params{} }}}}", ".a".repeat(depth / 4)),
+        format!("{{{{ params.a{} }}}}", "|upper".repeat(depth / 10)),
+        format!("{{{{ {}1 }}}}", "-".repeat(depth / 2)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(depth / 10)),
+        format!("{{{{ 1{} }}}}", "+1".repeat(depth / 4)),
+        format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(depth / 20)),
+        format!("{{{{ {}{} }}}}", "[".repeat(depth / 4), "]".repeat(depth / 4)),
         "{% if 1 %}".repeat(5_000),
         format!("{}{}", "{% if 1 %}".repeat(3_000), "{% endif %}".repeat(3_000)),
         format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(4_000)),
-        format!("{{% set x = [{}] %}}", "1,".repeat(deep / 4)),
+        format!("{{% set x = [{}] %}}", "1,".repeat(depth / 4)),
         "x".repeat(70_000),
         "{{ ".repeat(20_000),
     ] {
@@ -503,6 +506,6 @@ fn s52_template_rejects_deep_nesting_early() {
     assert_eq!(read_references(&wide), ["labels.a"]);
     let nested = format!("{}{}", "{% if 1 %}".repeat(60), "{% endif %}".repeat(60));
     assert_eq!(read_references(&nested), [""; 0]);
-    let many: Vec<_> = (0..200).map(|n| format!("{{% if labels.k{n} %}}{{% set v{n} = 1 %}}{{% endif %}}")).collect();
-    assert_eq!(read_references(&many.join("")).len(), 200);
+    let branches: Vec<_> = (0..200).map(|n| format!("{{% if labels.k{n} %}}{{% set v{n} = 1 %}}{{% endif %}}")).collect();
+    assert_eq!(read_references(&branches.join("")).len(), 200);
 }

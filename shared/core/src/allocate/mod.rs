@@ -16,29 +16,30 @@ use crate::requirement::{FieldLookup as _, Requirement, Requirements, TraitPrese
 use crate::role::natural_cmp;
 use crate::traits::Trait;
 
-/// Decides an allocation. If the caller is bound to a cluster, `cluster` is that cluster, and only nodes of its groups
-/// qualify.
+/// Chooses the best node for an allocation. Returns the node with the reason of the choice, or a failure with the
+/// reason why no node qualifies. If the caller is bound to a cluster, `cluster` is that cluster, and only nodes of its
+/// groups qualify.
 pub fn allocate(fleet: &Fleet, spec: &AllocationSpec, cluster: Option<ClusterId>) -> AllocationDecision {
-    let pool = Candidates { fleet, spec, cluster, required_traits: required_traits(spec) };
+    let request = Candidates { fleet, spec, cluster, required_traits: required_traits(spec) };
     let mut rejected = RejectCounts::default();
     let mut best: Option<ScoredNode<'_>> = None;
     let mut candidates = 0;
-    for view in pool.nodes().into_iter().filter_map(|id| fleet.node_view(id)) {
-        match pool.score(view) {
-            Ok(fit) => {
+    for view in request.nodes().into_iter().filter_map(|id| fleet.node_view(id)) {
+        match request.score(view) {
+            Ok(scored) => {
                 candidates += 1;
-                if best.as_ref().is_none_or(|best| fit.cmp(best) == Ordering::Less) {
-                    best = Some(fit);
+                if best.as_ref().is_none_or(|best| scored.cmp(best) == Ordering::Less) {
+                    best = Some(scored);
                 }
             }
             Err(reason) => rejected.add(reason),
         }
     }
     match best {
-        Some(fit) => {
-            let surplus = fit.view.traits().names().filter(|name| !pool.required_traits.contains(name)).cloned().collect();
-            let because = SelectionReason { candidates, surplus_traits: surplus, headroom: fit.spare };
-            AllocationDecision::Chosen { node: fit.view.node().id(), because }
+        Some(scored) => {
+            let surplus = scored.view.traits().names().filter(|name| !request.required_traits.contains(name)).cloned().collect();
+            let selection = SelectionReason { candidates, surplus_traits: surplus, headroom: scored.headroom };
+            AllocationDecision::Chosen { node: scored.view.node().id(), because: selection }
         }
         None => AllocationDecision::Failed { reason: rejected.reason(spec) },
     }
@@ -53,10 +54,10 @@ fn required_traits(spec: &AllocationSpec) -> BTreeSet<&Trait> {
     spec.traits.iter().chain(required).collect()
 }
 
-/// The first reason why a node does not qualify for the request.
+/// The first reason why a node does not qualify for an allocation request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Ineligible {
-    /// The node has another resource class or owner.
+    /// The node has another resource class or owner than the request.
     Class,
     /// The node is parked.
     Parked,
@@ -68,7 +69,7 @@ enum Ineligible {
     Requirements,
 }
 
-/// The request, with the fleet that it is decided in.
+/// An allocation request with the fleet from which its node is chosen.
 struct Candidates<'a> {
     fleet: &'a Fleet,
     spec: &'a AllocationSpec,
@@ -77,89 +78,96 @@ struct Candidates<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// Returns the nodes that the request is limited to: by group, by cluster and by the named candidates.
+    /// Returns the ids of the nodes that the request allows: those of its node group or of the cluster, and among these
+    /// the candidates that it names. If it names only candidates, no other node is read.
     fn nodes(&self) -> Vec<NodeId> {
         let Self { fleet, spec, cluster, .. } = self;
-        let named = &spec.candidate_nodes;
+        let candidates = &spec.candidate_nodes;
         let nodes: Vec<NodeId> = match (spec.nodegroup, cluster) {
             (Some(group), _) => fleet.nodes_in_group(group).collect(),
             (None, Some(cluster)) => fleet.nodes_in_cluster(*cluster).collect(),
-            (None, None) if !named.is_empty() => named.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
+            (None, None) if !candidates.is_empty() => candidates.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
             (None, None) => return fleet.nodes().map(|node| node.id()).collect(),
         };
         let is_in_cluster = |id: &NodeId| cluster.is_none_or(|cluster| fleet.cluster_of_node(*id) == Some(cluster));
-        nodes.into_iter().filter(|id| (named.is_empty() || named.contains(id)) && is_in_cluster(id)).collect()
+        nodes.into_iter().filter(|id| (candidates.is_empty() || candidates.contains(id)) && is_in_cluster(id)).collect()
     }
 
-    /// Checks that a node qualifies, and computes its surplus. Fails with the first reason why it does not.
+    /// Returns the score of a node that qualifies for the request. Fails with the first reason why the node does not
+    /// qualify.
     fn score(&self, view: NodeView<'a>) -> Result<ScoredNode<'a>, Ineligible> {
         let (node, spec) = (view.node(), self.spec);
         let extra_text = |name: &str| node.spec.extra.get(name).and_then(Value::as_str);
-        let is_owned = |owner: &str| extra_text("owner") == Some(owner) || extra_text("lessee") == Some(owner);
+        let is_owned_by = |owner: &str| extra_text("owner") == Some(owner) || extra_text("lessee") == Some(owner);
         let group = spec.nodegroup.and_then(|group| self.fleet.group(group));
-        let are_met = |requirements: &Requirements| requirements.hold(&view);
+        let meets = |requirements: &Requirements| requirements.are_met_by(&view);
         let checks = [
             (Ineligible::Class, extra_text("resource_class") != Some(&spec.resource_class)),
-            (Ineligible::Class, spec.owner.as_deref().is_some_and(|owner| !is_owned(owner))),
+            (Ineligible::Class, spec.owner.as_deref().is_some_and(|owner| !is_owned_by(owner))),
             (Ineligible::Parked, self.fleet.parked_by(node).is_some()),
             (Ineligible::InUse, node.is_in_use()),
         ];
-        if let Some((reason, _)) = checks.into_iter().find(|(_, lacks)| *lacks) {
+        if let Some((reason, _)) = checks.into_iter().find(|(_, is_ineligible)| *is_ineligible) {
             return Err(reason);
         }
         if spec.traits.iter().any(|name| !view.has_trait(name)) {
             return Err(Ineligible::Traits);
         }
-        if !are_met(&spec.requirements) || !group.is_none_or(|group| are_met(&group.spec.requirements)) {
+        if !meets(&spec.requirements) || !group.is_none_or(|group| meets(&group.spec.requirements)) {
             return Err(Ineligible::Requirements);
         }
         Ok(ScoredNode::new(view, spec, &self.required_traits))
     }
 }
 
-/// A node that qualifies, with its surplus over the request.
+/// A node that qualifies for a request, and by how much it exceeds the request.
 struct ScoredNode<'a> {
     view: NodeView<'a>,
-    /// Number of traits that were not requested.
-    surplus: usize,
-    /// The surplus of each requested number, by key.
-    spare: BTreeMap<String, f64>,
+    /// Number of traits of the node that were not requested.
+    surplus_trait_count: usize,
+    /// The amount by which the node exceeds each requested number, by the key of the requirement.
+    headroom: BTreeMap<String, f64>,
 }
 
 impl<'a> ScoredNode<'a> {
+    /// Scores a node: counts its traits that were not requested, and computes by how much it exceeds each requested
+    /// number.
     fn new(view: NodeView<'a>, spec: &AllocationSpec, required: &BTreeSet<&Trait>) -> Self {
-        let mut spare: BTreeMap<String, f64> = BTreeMap::new();
+        let mut headroom_by_key: BTreeMap<String, f64> = BTreeMap::new();
         for requirement in &spec.requirements.0 {
             if let Some(surplus) = requirement.headroom(&view) {
-                // If a key has two bounds, the nearer one counts.
-                let entry = spare.entry(requirement.key()).or_insert(surplus);
+                // If a key has a minimum and a maximum, the smaller of both surpluses is stored.
+                let entry = headroom_by_key.entry(requirement.key()).or_insert(surplus);
                 *entry = entry.min(surplus);
             }
         }
-        Self { surplus: view.count_other_traits(required), view, spare }
+        Self { surplus_trait_count: view.count_other_traits(required), view, headroom: headroom_by_key }
     }
 
-    /// Compares two nodes by fit. Both were scored for the same request, so they have the same keys in `spare`.
+    /// Compares two nodes by fit. The node that fits better is less. Both were scored for the same request, so both
+    /// have the same keys in `headroom`.
     fn cmp(&self, other: &Self) -> Ordering {
         let (node, other_node) = (self.view.node(), other.view.node());
-        let spare = || self.spare.values().zip(other.spare.values()).map(|(own, other)| own.total_cmp(other));
-        (self.surplus.cmp(&other.surplus))
-            .then_with(|| spare().find(|order| order.is_ne()).unwrap_or(Ordering::Equal))
+        let orders = || self.headroom.values().zip(other.headroom.values()).map(|(headroom, other)| headroom.total_cmp(other));
+        (self.surplus_trait_count.cmp(&other.surplus_trait_count))
+            .then_with(|| orders().find(|order| order.is_ne()).unwrap_or(Ordering::Equal))
             .then_with(|| natural_cmp(&node.display_name(), &other_node.display_name()))
             .then_with(|| node.id().cmp(&other_node.id()))
     }
 }
 
-/// The number of nodes that do not qualify, by reason.
+/// The number of nodes that do not qualify for an allocation request, by reason.
 #[derive(Default)]
 struct RejectCounts(BTreeMap<Ineligible, usize>);
 
 impl RejectCounts {
+    /// Counts one more node that was rejected for this reason.
     fn add(&mut self, reason: Ineligible) {
         *self.0.entry(reason).or_default() += 1;
     }
 
-    /// Returns Ironic's sentence, followed by the number of rejected nodes for each reason.
+    /// Returns the reason why no node was chosen: the sentence that Ironic uses, followed by the number of rejected
+    /// nodes for each reason.
     fn reason(&self, spec: &AllocationSpec) -> String {
         let count = |reason: Ineligible| self.0.get(&reason).copied().unwrap_or(0);
         let class = &spec.resource_class;
@@ -175,16 +183,16 @@ impl RejectCounts {
         } else {
             format!("none of the requested nodes are available and match the resource class {class}.")
         };
-        let counted = [
+        let rejections = [
             (Ineligible::Parked, "parked"),
             (Ineligible::InUse, "used already"),
             (Ineligible::Traits, "without a trait"),
             (Ineligible::Requirements, "that do not meet a requirement"),
         ];
-        let counted = counted.into_iter().filter(|(reason, _)| count(*reason) > 0);
-        let counted: Vec<String> = counted.map(|(reason, what)| format!("{} {what}", count(reason))).collect();
-        if !counted.is_empty() {
-            sentence.push_str(&format!(" Of that class there are {}.", counted.join(", ")));
+        let rejections = rejections.into_iter().filter(|(reason, _)| count(*reason) > 0);
+        let rejections: Vec<String> = rejections.map(|(reason, text)| format!("{} {text}", count(reason))).collect();
+        if !rejections.is_empty() {
+            sentence.push_str(&format!(" Of that class there are {}.", rejections.join(", ")));
         }
         sentence
     }

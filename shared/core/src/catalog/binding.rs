@@ -28,14 +28,15 @@ pub enum KeyKind {
     Fact,
 }
 
-/// The operators that a property may list.
+/// The operators that are allowed for a property only if its `operators` list contains them. A property without a list
+/// allows them all.
 const LISTABLE_OPERATORS: [&str; 3] = ["<or>", "<in>", "<all-in>"];
 
 impl KeyKind {
-    /// All kinds.
+    /// All kinds of keys.
     pub const ALL: [Self; 4] = [Self::Label, Self::Parameter, Self::Property, Self::Fact];
 
-    /// Returns the resource type that a namespace must be associated with to bind these keys.
+    /// Returns the resource type of Glance with which a namespace must be associated to bind keys of this kind.
     pub const fn resource_type(self) -> &'static str {
         match self {
             Self::Label => "Stemma::Label",
@@ -45,7 +46,7 @@ impl KeyKind {
         }
     }
 
-    /// Returns the word for this kind of key in messages.
+    /// Returns the name of this kind of key for messages.
     pub const fn description(self) -> &'static str {
         match self {
             Self::Label => "label",
@@ -55,7 +56,7 @@ impl KeyKind {
         }
     }
 
-    /// Returns the field of a body that contains these keys.
+    /// Returns the field of a JSON body that contains keys of this kind.
     pub const fn body_field(self) -> &'static str {
         match self {
             Self::Label => "labels",
@@ -65,7 +66,7 @@ impl KeyKind {
         }
     }
 
-    /// Returns how values of these keys are encoded when they are checked.
+    /// Returns the encoding in which the values of these keys are checked.
     const fn value_encoding(self) -> ValueEncoding {
         match self {
             Self::Parameter => ValueEncoding::Json,
@@ -74,41 +75,42 @@ impl KeyKind {
     }
 }
 
-/// Returns an error if a resource type begins with Stemma's prefix and is not one of Stemma's resource types. A
-/// namespace that is associated with it would bind nothing.
+/// Returns an error message if a resource type begins with the prefix "`Stemma::`" and is not one of Stemma's resource
+/// types. A namespace that is associated with such a type would bind no keys.
 pub(crate) fn resource_type_error(name: &str) -> Option<String> {
     let types = || KeyKind::ALL.into_iter().map(KeyKind::resource_type);
     let has_our_prefix = name.trim_start().to_ascii_lowercase().starts_with("stemma::");
-    if !has_our_prefix || types().any(|known| known == name) {
+    if !has_our_prefix || types().any(|resource_type| resource_type == name) {
         return None;
     }
-    let (hint, known) = (did_you_mean(closest_match(name, types())), types().collect::<Vec<_>>().join(", "));
-    Some(format!("{:?} is not a resource type of Stemma{hint}: the types are {known}", truncated(name)))
+    let (hint, type_names) = (did_you_mean(closest_match(name, types())), types().collect::<Vec<_>>().join(", "));
+    Some(format!("{:?} is not a resource type of Stemma{hint}: the types are {type_names}", truncated(name)))
 }
 
-/// The catalogue's rules by key, built once from the namespaces that bind keys. Each pattern is compiled.
+/// The rules of all keys that namespaces of the catalogue bind, by kind of key and by key. The rules are built once,
+/// with the pattern of each property compiled.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog([BTreeMap<String, Vec<Arc<Binding>>>; KeyKind::ALL.len()]);
 
-/// A rule of a key: a property of a namespace.
+/// A property of a namespace that restricts the values of a key.
 #[derive(Clone, Debug)]
 pub struct Binding {
-    /// The namespace.
+    /// The namespace that defines the property.
     pub namespace: Arc<Namespace>,
     rule: PropertyRule,
 }
 
 /// A value or requirement that the catalogue does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} {key}: {reason}, says namespace {namespace} of the catalogue", .kind.description())]
+#[error("{} {key}: {reason}, according to namespace {namespace} of the catalogue", .kind.description())]
 pub struct NotAllowed {
-    /// The kind of key.
+    /// The kind of the key.
     pub kind: KeyKind,
-    /// The key.
+    /// The key whose value or requirement is not allowed.
     pub key: String,
-    /// Why it is not allowed.
+    /// The reason why the value or requirement is not allowed.
     pub reason: String,
-    /// The namespace that does not allow it.
+    /// The name of the namespace that does not allow it.
     pub namespace: String,
 }
 
@@ -120,13 +122,14 @@ impl Binding {
 }
 
 impl Catalog {
-    /// Builds the catalogue of these namespaces. Namespaces that bind no keys are ignored.
+    /// Builds the catalogue from the properties of these namespaces and of their objects. Namespaces that bind no keys
+    /// are ignored.
     pub fn new<'a>(namespaces: impl IntoIterator<Item = &'a Arc<Namespace>>) -> Self {
         let mut catalog = Self::default();
         for namespace in namespaces {
-            let kinds: Vec<KeyKind> = KeyKind::ALL.into_iter().filter(|bound| binds_keys(namespace, *bound)).collect();
-            let of_objects = namespace.spec.objects.iter().map(|object| &object.properties);
-            let properties = std::iter::once(&namespace.spec.properties).chain(of_objects).flatten();
+            let kinds: Vec<KeyKind> = KeyKind::ALL.into_iter().filter(|key_kind| binds_keys(namespace, *key_kind)).collect();
+            let object_properties = namespace.spec.objects.iter().map(|object| &object.properties);
+            let properties = std::iter::once(&namespace.spec.properties).chain(object_properties).flatten();
             for (name, property) in properties.filter(|_| !kinds.is_empty()) {
                 let binding = Arc::new(Binding { namespace: Arc::clone(namespace), rule: PropertyRule::new(property) });
                 for kind in &kinds {
@@ -138,62 +141,67 @@ impl Catalog {
         catalog
     }
 
-    /// Returns whether no key is bound.
+    /// Returns whether no namespace binds a key.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(BTreeMap::is_empty)
     }
 
-    /// Returns the rules of a key.
+    /// Returns the properties that restrict a key, one for each namespace that binds the key. Empty if no namespace
+    /// binds the key.
     pub fn bindings(&self, kind: KeyKind, key: &str) -> impl Iterator<Item = &Binding> {
         self.0[kind as usize].get(key).into_iter().flatten().map(Arc::as_ref)
     }
 
-    /// Returns the bound key that is closest to a key that is not bound.
+    /// Returns the bound key that is spelled most like an unbound key. Returns `None` if the key is bound, or if no
+    /// bound key is similar.
     pub fn closest_key(&self, kind: KeyKind, key: &str) -> Option<&str> {
         let keys = &self.0[kind as usize];
         if keys.contains_key(key) { None } else { closest_match(key, keys.keys().map(String::as_str)) }
     }
 
-    /// Checks a value of a key.
+    /// Checks a value of a key against every property that restricts the key.
     ///
     /// # Errors
-    /// The first namespace that does not allow it.
+    /// The first namespace that does not allow the value, with the reason.
     pub fn check_value(&self, kind: KeyKind, key: &str, value: &Value) -> Result<(), NotAllowed> {
         self.check_bindings(kind, key, |rule| rule.value_error(value, kind.value_encoding()))
     }
 
-    /// Checks a requirement against the properties that define its key: its operator, or the value of a requirement
-    /// without one.
+    /// Checks a requirement against every property that restricts its key. This checks the operator, or the value if
+    /// the requirement has no operator. A requirement of a trait is always allowed.
     ///
     /// # Errors
-    /// The first namespace that does not allow it.
+    /// The first namespace that does not allow the requirement, with the reason.
     pub fn check_requirement(&self, requirement: &Requirement) -> Result<(), NotAllowed> {
         let Requirement::Field { field, expression } = requirement else { return Ok(()) };
         let (kind, key) = requirement_key(field);
         self.check_bindings(kind, key, |rule| operator_error(rule, expression))
     }
 
-    /// Checks the rules of a key with `wrong`, which returns why a rule does not allow the use of the key.
+    /// Checks every property that restricts a key with `find_error`, which returns the reason if the property does not
+    /// allow the use of the key. Fails with the first such reason.
     fn check_bindings(
         &self,
         kind: KeyKind,
         key: &str,
-        wrong: impl Fn(&PropertyRule) -> Option<String>,
+        find_error: impl Fn(&PropertyRule) -> Option<String>,
     ) -> Result<(), NotAllowed> {
         let mut bindings = self.bindings(kind, key);
-        let refusal = bindings.find_map(|binding| Some((wrong(&binding.rule)?, &binding.namespace)));
-        refusal.map_or(Ok(()), |(reason, namespace)| {
+        let first_error = bindings.find_map(|binding| Some((find_error(&binding.rule)?, &binding.namespace)));
+        first_error.map_or(Ok(()), |(reason, namespace)| {
             let namespace = namespace.meta.name.to_string();
             Err(NotAllowed { kind, key: key.to_owned(), reason, namespace })
         })
     }
 }
 
+/// Returns whether a namespace is associated with the resource type of these keys, so that its properties restrict
+/// them.
 fn binds_keys(namespace: &Namespace, kind: KeyKind) -> bool {
     namespace.spec.item::<Association>(kind.resource_type()).is_some()
 }
 
-/// Returns the key that a requirement tests.
+/// Returns the kind and the name of the key that a requirement tests.
 pub(super) fn requirement_key(field: &RequirementField) -> (KeyKind, &str) {
     match field {
         RequirementField::Label(key) => (KeyKind::Label, key.as_str()),
@@ -203,18 +211,19 @@ pub(super) fn requirement_key(field: &RequirementField) -> (KeyKind, &str) {
     }
 }
 
-/// Returns why a property does not allow a requirement: its operator is not listed or does not fit the property's
-/// type, or its plain value is not allowed. Returns `None` if the requirement is allowed.
+/// Returns the reason why a property does not allow a requirement, or `None` if it does. A property does not allow an
+/// operator that is missing from its list or does not fit its type. It does not allow a plain value that it would not
+/// allow for the key.
 fn operator_error(rule: &PropertyRule, expression: &Expression) -> Option<String> {
     let property = &rule.property;
     let is_number = matches!(property.kind, PropertyType::Integer | PropertyType::Number);
     match expression.operator() {
         Some(operator) if LISTABLE_OPERATORS.contains(&operator) => {
-            let listed = property.operators.as_ref()?;
-            if listed.iter().any(|one| one == operator) {
+            let list = property.operators.as_ref()?;
+            if list.iter().any(|name| name == operator) {
                 return None;
             }
-            let names: Vec<&str> = listed.iter().map(String::as_str).filter(|one| LISTABLE_OPERATORS.contains(one)).collect();
+            let names: Vec<&str> = list.iter().map(String::as_str).filter(|name| LISTABLE_OPERATORS.contains(name)).collect();
             let allowed = if names.is_empty() { "none of <or>, <in> and <all-in>".to_owned() } else { names.join(", ") };
             Some(format!("the property does not allow {operator}: it allows {allowed}"))
         }
@@ -240,11 +249,13 @@ mod tests {
     use crate::name::NamespaceName;
     use crate::object::{Meta, Timestamp};
 
+    /// Returns a namespace with the name `Site` and this body.
     fn test_namespace(body: Value) -> Arc<Namespace> {
         let meta = Meta::new(Uuid::nil(), NamespaceName::new("Site").unwrap(), Timestamp(0));
         Arc::new(Namespace { meta, spec: serde_json::from_value(body).unwrap() })
     }
 
+    /// Returns a namespace that binds labels (with the prefix `x/`) and properties.
     fn site_namespace() -> Arc<Namespace> {
         test_namespace(json!({
             "resource_type_associations": [{"name": "Stemma::Label", "prefix": "x/"}, {"name": "Stemma::Property"}],
@@ -262,14 +273,14 @@ mod tests {
     fn key_is_bound_with_prefix_of_resource_type() {
         let site = [site_namespace()];
         let catalog = Catalog::new(&site);
-        for (bound, key, count) in [
+        for (kind, key, count) in [
             (KeyKind::Label, "x/tier", 1),
             (KeyKind::Label, "tier", 0),
             (KeyKind::Property, "tier", 1),
             (KeyKind::Property, "port", 1),
             (KeyKind::Parameter, "tier", 0),
         ] {
-            assert_eq!(catalog.bindings(bound, key).count(), count, "{bound:?} {key}");
+            assert_eq!(catalog.bindings(kind, key).count(), count, "{kind:?} {key}");
         }
         assert_eq!(catalog.closest_key(KeyKind::Label, "x/tire"), Some("x/tier"));
         assert_eq!(catalog.closest_key(KeyKind::Label, "x/tier"), None);
@@ -298,7 +309,7 @@ mod tests {
             ("x/tier <in> gold", Some("the property does not allow <in>: it allows <or>")),
         ] {
             let checked = catalog.check_requirement(&Requirement::parse(text).unwrap());
-            assert_eq!(checked.err().map(|wrong| wrong.reason).as_deref(), expected, "{text}");
+            assert_eq!(checked.err().map(|error| error.reason).as_deref(), expected, "{text}");
         }
     }
 }

@@ -6,15 +6,16 @@ use serde_json::{Map, Value, json};
 use super::KeyKind;
 use crate::input::facts::{Fact, FactType as FactKind, STABLE_FACTS};
 
-/// Returns the bodies of the namespaces.
+/// Returns the namespaces that come with the program, each as the JSON body of Glance's API.
 pub fn builtin_namespaces() -> Vec<Value> {
     vec![fact_namespace(), machine_namespace()]
 }
 
-/// Returns the namespace of the facts that hosts report, except facts with a device name in their key.
+/// Returns the namespace of the facts that hosts report. Facts with the name of a device in their key (`*` in their
+/// path) are omitted.
 fn fact_namespace() -> Value {
-    let fixed = STABLE_FACTS.iter().filter(|fact| !fact.path.contains('*'));
-    let properties: Map<String, Value> = fixed.map(|fact| (fact.path.to_owned(), fact_property(fact))).collect();
+    let facts_with_fixed_path = STABLE_FACTS.iter().filter(|fact| !fact.path.contains('*'));
+    let properties: Map<String, Value> = facts_with_fixed_path.map(|fact| (fact.path.to_owned(), fact_property(fact))).collect();
     json!({
         "namespace": "Stemma::Facts",
         "display_name": "Facts",
@@ -25,6 +26,7 @@ fn fact_namespace() -> Value {
     })
 }
 
+/// Returns the definition of a fact as a read-only property of a namespace.
 fn fact_property(fact: &Fact) -> Value {
     let mut property = match fact.fact_type {
         FactKind::Number => json!({"type": "integer"}),
@@ -38,7 +40,8 @@ fn fact_property(fact: &Fact) -> Value {
     property
 }
 
-/// Returns the namespace of the properties that Ironic's inspection sets on a machine.
+/// Returns the namespace of the properties that the inspection of Ironic sets on a node, such as the number of
+/// processors.
 fn machine_namespace() -> Value {
     let count = |title: &str| json!({"title": title, "type": "integer", "minimum": 0});
     json!({
@@ -63,10 +66,10 @@ mod tests {
 
     #[test]
     fn builtin_namespaces_can_be_stored() {
-        let all = builtin_namespaces();
-        let names: Vec<_> = all.iter().map(|body| body["namespace"].as_str().unwrap()).collect();
+        let bodies = builtin_namespaces();
+        let names: Vec<_> = bodies.iter().map(|body| body["namespace"].as_str().unwrap()).collect();
         assert_eq!(names, ["Stemma::Facts", "Stemma::Machine"]);
-        for mut body in all {
+        for mut body in bodies {
             body.as_object_mut().unwrap().remove("namespace");
             let spec: NamespaceSpec = serde_json::from_value(body).unwrap();
             assert!(!spec.properties.is_empty());

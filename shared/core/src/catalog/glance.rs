@@ -9,14 +9,15 @@ use serde_json::{Map, Value, json};
 use crate::field::{DescribeFields, FieldDef, FieldType, REQUIRED};
 use crate::object::{Association, Definition, NamedItem, NamespaceSpec, NamespaceTag, Properties, Property, Visibility};
 
-/// The members of bodies that only the controller sets.
+/// The members of JSON bodies that the controller sets and clients do not write.
 pub const READ_ONLY_FIELDS: [&str; 4] = ["self", "schema", "created_at", "updated_at"];
 
-/// Maximum length of the texts that have a limit, in characters, by field name.
+/// Maximum length of a text, in characters, by the name of its field. Texts of other fields have no limit.
 const MAX_TEXT_CHARS: &[(&str, u64)] =
     &[("name", 80), ("namespace", 80), ("display_name", 80), ("owner", 255), ("prefix", 80), ("properties_target", 80)];
 
-/// Returns the schema of a body or of a list of bodies, or `None` if no schema has that name.
+/// Returns the JSON schema that Glance serves under this name: of one item, or of a list of items. Returns `None` if
+/// there is no schema of that name.
 pub fn schema(name: &str) -> Option<Value> {
     Some(match name {
         "namespace" => namespace_schema(),
@@ -38,8 +39,8 @@ pub fn schema(name: &str) -> Option<Value> {
 
 /// Returns the schema of a namespace, with its lists of properties, objects, tags and resource types.
 fn namespace_schema() -> Value {
-    let text = |most: u64| json!({"type": "string", "maxLength": most});
-    let nested = |parts| json!({"type": "array", "items": open_object_schema(parts)});
+    let text = |max_chars: u64| json!({"type": "string", "maxLength": max_chars});
+    let nested = |fields| json!({"type": "array", "items": open_object_schema(fields)});
     let body = json!({
         "type": "object",
         "properties": {
@@ -61,22 +62,25 @@ fn namespace_schema() -> Value {
     named_schema("namespace", body, &READ_ONLY_FIELDS)
 }
 
+/// Returns the schema of the association of a namespace with a resource type.
 fn association_schema() -> Value {
     named_schema("resource_type_association", object_schema(Association::FIELD_DEFS), &READ_ONLY_FIELDS[2..])
 }
 
+/// Returns the schema of an object of a namespace.
 fn definition_schema() -> Value {
     named_schema("object", object_schema(Definition::FIELD_DEFS), &READ_ONLY_FIELDS)
 }
 
-/// Returns the schema of a single property. Unlike a property in a namespace's map, it contains its name.
+/// Returns the schema of a single property. In a namespace, the properties are a map, so the name is a key there. Here
+/// the name is a member of the property.
 fn property_schema() -> Value {
     let mut schema = object_schema(Property::FIELD_DEFS);
     schema["required"] = json!(["type", "title", "name"]);
     named_schema("property", schema, &[])
 }
 
-/// Adds the name of a schema and the members that clients do not write.
+/// Returns a schema with its name added, and with these members added as read-only texts.
 fn named_schema(name: &str, mut schema: Value, read_only: &[&str]) -> Value {
     schema["name"] = name.into();
     for member in read_only {
@@ -85,22 +89,25 @@ fn named_schema(name: &str, mut schema: Value, read_only: &[&str]) -> Value {
     schema
 }
 
+/// Returns the schema of a page of a list, given the schema of each item. `name` is the member that contains the list.
 fn list_schema(name: &str, item: &Value) -> Value {
     page_schema(name, json!({"type": "array", "items": item}))
 }
 
-/// Returns the schema of a list, with the members that link to the first and next page.
-fn page_schema(name: &str, rows: Value) -> Value {
+/// Returns the schema of a page of a list, with the members that link to the first and the next page. `name` is the
+/// member that contains the items, and `items_schema` is the schema of that member.
+fn page_schema(name: &str, items_schema: Value) -> Value {
     let text = json!({"type": "string"});
     let mut properties = json!({"first": text, "next": text, "schema": text});
-    properties[name] = rows;
+    properties[name] = items_schema;
     let links: Vec<Value> = [("first", "{first}"), ("next", "{next}"), ("describedby", "{schema}")]
         .map(|(rel, href)| json!({"rel": rel, "href": href}))
         .into();
     json!({"name": name, "properties": properties, "links": links})
 }
 
-/// Returns the schema of an item in a list of a namespace: its own members, and the members that a response adds.
+/// Returns the schema of an item in a list of a namespace: the fields of the item, and the read-only members that a
+/// response adds. Other members are allowed.
 fn open_object_schema(fields: &[FieldDef]) -> Value {
     let mut schema = object_schema(fields);
     schema.as_object_mut().expect("an object's schema").remove("additionalProperties");
@@ -110,36 +117,37 @@ fn open_object_schema(fields: &[FieldDef]) -> Value {
     schema
 }
 
-/// Returns the schema of an object with these members and no others.
+/// Returns the schema of an object that has these fields and no others.
 fn object_schema(fields: &[FieldDef]) -> Value {
-    let properties: Map<String, Value> = fields.iter().map(|part| (part.name.to_owned(), field_schema(part))).collect();
-    let required: Vec<&str> = fields.iter().filter(|part| part.help.default == REQUIRED).map(|part| part.name).collect();
+    let properties: Map<String, Value> = fields.iter().map(|field| (field.name.to_owned(), field_schema(field))).collect();
+    let required: Vec<&str> = fields.iter().filter(|field| field.help.default == REQUIRED).map(|field| field.name).collect();
     json!({"type": "object", "properties": properties, "additionalProperties": false, "required": required})
 }
 
-/// Returns the schema of a field: that of its type, with the maximum length if the field is a text that has one.
+/// Returns the schema of a field: the schema of its type, with the maximum length if the field is a text with a limit.
 fn field_schema(field: &FieldDef) -> Value {
     let mut schema = type_schema(field.field_type);
-    if let Some((_, most)) =
+    if let Some((_, max_chars)) =
         MAX_TEXT_CHARS.iter().find(|(name, _)| field.field_type.plain() == FieldType::Text && *name == field.name)
     {
-        schema["maxLength"] = (*most).into();
+        schema["maxLength"] = (*max_chars).into();
     }
     schema
 }
 
-/// Returns the schema of a type. It is that of a manifest, except that no member may be `null`.
-fn type_schema(form: FieldType) -> Value {
-    match form {
+/// Returns the JSON schema of a field type. The schema is the same as for manifests, except that no member may be
+/// `null`.
+fn type_schema(field_type: FieldType) -> Value {
+    match field_type {
         FieldType::Text => json!({"type": "string"}),
         FieldType::Time => json!({"type": "string", "format": "date-time"}),
-        FieldType::Seconds(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
+        FieldType::Seconds(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
         FieldType::Flag => json!({"type": "boolean"}),
         FieldType::Count => json!({"type": "integer", "minimum": 0}),
         FieldType::Number => json!({"type": "number"}),
-        FieldType::Object(parts) => object_schema(parts),
-        FieldType::MapOf(parts) => json!({"type": "object", "additionalProperties": object_schema(parts)}),
-        FieldType::ListOf(parts) => json!({"type": "array", "items": object_schema(parts)}),
+        FieldType::Object(fields) => object_schema(fields),
+        FieldType::MapOf(fields) => json!({"type": "object", "additionalProperties": object_schema(fields)}),
+        FieldType::ListOf(fields) => json!({"type": "array", "items": object_schema(fields)}),
         FieldType::Names => json!({"type": "array", "items": {"type": "string"}}),
         FieldType::OneOf(texts) => json!({"type": "string", "enum": texts}),
         FieldType::Map => json!({"type": "object", "additionalProperties": true}),
@@ -151,9 +159,9 @@ fn type_schema(form: FieldType) -> Value {
     }
 }
 
-/// Removes the members that responses add from a namespace's body and from its lists. Also removes `field_owners`,
-/// which no schema contains.
-pub fn without_read_only(body: &mut Map<String, Value>) {
+/// Removes from the body of a namespace, and from the items of its lists, the members that only responses have. Also
+/// removes `field_owners`, which no schema contains.
+pub fn remove_read_only_members(body: &mut Map<String, Value>) {
     body.retain(|name, _| !READ_ONLY_FIELDS.contains(&name.as_str()) && name != "field_owners");
     for list in [Association::LIST, Definition::LIST, NamespaceTag::LIST] {
         for member in body.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
@@ -164,29 +172,31 @@ pub fn without_read_only(body: &mut Map<String, Value>) {
     }
 }
 
-/// Reverses the tags in a namespace's body, because Glance lists the last tag first.
+/// Reverses the list of tags in the body of a namespace, because Glance lists the last tag first.
 pub fn reverse_tags(body: &mut Map<String, Value>) {
     if let Some(Value::Array(tags)) = body.get_mut(NamespaceTag::LIST) {
         tags.reverse();
     }
 }
 
-/// Converts a namespace from the form in which it is shown to the one that its author would write.
+/// Converts a namespace from the form of a response to the form that an author sends: without read-only members, and
+/// with the tags in their original order.
 #[must_use]
 pub fn to_authored(mut body: Map<String, Value>) -> Map<String, Value> {
-    without_read_only(&mut body);
+    remove_read_only_members(&mut body);
     reverse_tags(&mut body);
     body
 }
 
-/// Merges a given namespace into a stored one, as its author wrote it. Everything that only the given one has is added,
-/// also within an object that both have. The properties, tags and resource types of the stored one are unchanged.
+/// Adds to a stored namespace everything that only `addition` has, and returns the result. Objects that both have are
+/// merged in the same way. The existing properties, tags and resource types of the stored namespace are unchanged. Both
+/// bodies have the form that an author sends.
 #[must_use]
 pub fn merge_namespace(mut stored: Map<String, Value>, addition: Map<String, Value>) -> Map<String, Value> {
     for (name, value) in addition {
         match (stored.get_mut(&name), value) {
-            (Some(Value::Object(own)), Value::Object(other)) => add_missing_entries(own, other),
-            (Some(Value::Array(own)), Value::Array(other)) => add_missing_items(own, other, name == Definition::LIST),
+            (Some(Value::Object(old)), Value::Object(new)) => add_missing_entries(old, new),
+            (Some(Value::Array(old)), Value::Array(new)) => add_missing_items(old, new, name == Definition::LIST),
             (Some(_), _) => {}
             (None, value) => drop(stored.insert(name, value)),
         }
@@ -194,18 +204,19 @@ pub fn merge_namespace(mut stored: Map<String, Value>, addition: Map<String, Val
     stored
 }
 
-/// Adds the entries that a map lacks.
-fn add_missing_entries(own: &mut Map<String, Value>, other: Map<String, Value>) {
-    for (key, value) in other {
-        own.entry(key).or_insert(value);
+/// Adds to a map the entries of another map whose keys it lacks.
+fn add_missing_entries(target: &mut Map<String, Value>, additions: Map<String, Value>) {
+    for (key, value) in additions {
+        target.entry(key).or_insert(value);
     }
 }
 
-/// Adds the items that a list lacks, by name. With `are_objects`, items that are in both lists are merged.
-fn add_missing_items(own: &mut Vec<Value>, other: Vec<Value>, are_objects: bool) {
-    for item in other {
-        match (own.iter_mut().find(|stored| stored.get("name") == item.get("name")), item) {
-            (None, item) if item.is_object() => own.push(item),
+/// Adds to a list the items of another list whose names it lacks. Items that are not JSON objects are ignored. If
+/// `are_objects` is true, the items are objects of a namespace, and those that both lists have are merged.
+fn add_missing_items(target: &mut Vec<Value>, additions: Vec<Value>, are_objects: bool) {
+    for item in additions {
+        match (target.iter_mut().find(|stored| stored.get("name") == item.get("name")), item) {
+            (None, item) if item.is_object() => target.push(item),
             (Some(Value::Object(stored)), Value::Object(item)) if are_objects => {
                 *stored = merge_object(std::mem::take(stored), item);
             }
@@ -214,37 +225,37 @@ fn add_missing_items(own: &mut Vec<Value>, other: Vec<Value>, are_objects: bool)
     }
 }
 
-/// Merges an object that is in both namespaces. Properties that the stored object lacks are added, and are required if
-/// the given object requires them. Whether a property of the stored object is required does not change.
+/// Merges an object that both namespaces have, and returns the result. A property that the stored object lacks is
+/// added, and is required if `addition` requires it. Whether an existing property is required does not change.
 fn merge_object(mut stored: Map<String, Value>, addition: Map<String, Value>) -> Map<String, Value> {
-    let texts = |object: &Map<String, Value>| object.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-    let is_own = |name: &Value| stored.get("properties").and_then(|own| own.get(name.as_str()?)).is_some();
-    let mut required = texts(&stored);
-    let new: Vec<Value> = texts(&addition).into_iter().filter(|name| !is_own(name) && !required.contains(name)).collect();
+    let names = |object: &Map<String, Value>| object.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    let is_stored = |name: &Value| stored.get("properties").and_then(|properties| properties.get(name.as_str()?)).is_some();
+    let mut required = names(&stored);
+    let new: Vec<Value> = names(&addition).into_iter().filter(|name| !is_stored(name) && !required.contains(name)).collect();
     required.extend(new);
     stored.insert("required".to_owned(), required.into());
     merge_namespace(stored, addition)
 }
 
-/// Returns the prefix of a namespace's property names on a resource type, or an empty text if the namespace is not
-/// associated with that type.
+/// Returns the prefix that the property names of a namespace get on a resource type. Returns an empty text if the
+/// namespace is not associated with that type.
 pub fn property_prefix<'a>(spec: &'a NamespaceSpec, resource_type: &str) -> &'a str {
-    spec.item::<Association>(resource_type).and_then(|one| one.prefix.as_deref()).unwrap_or_default()
+    spec.item::<Association>(resource_type).and_then(|association| association.prefix.as_deref()).unwrap_or_default()
 }
 
-/// Returns a namespace with its properties named as on a resource type, which is Glance's response to
-/// `?resource_type=`.
+/// Returns a namespace with the prefix for a resource type added to its property names. This is the response of Glance
+/// to `?resource_type=`.
 #[must_use]
 pub fn with_prefixed_properties(spec: &NamespaceSpec, resource_type: &str) -> NamespaceSpec {
     let prefix = property_prefix(spec, resource_type);
-    let rename = |name: &String| format!("{prefix}{name}");
-    let all = |properties: &Properties| properties.iter().map(|(name, one)| (rename(name), one.clone())).collect();
+    let add_prefix = |name: &String| format!("{prefix}{name}");
+    let rename = |properties: &Properties| properties.iter().map(|(name, value)| (add_prefix(name), value.clone())).collect();
     let objects = spec.objects.iter().map(|object| Definition {
-        required: object.required.iter().map(rename).collect(),
-        properties: all(&object.properties),
+        required: object.required.iter().map(add_prefix).collect(),
+        properties: rename(&object.properties),
         ..object.clone()
     });
-    NamespaceSpec { properties: all(&spec.properties), objects: objects.collect(), ..spec.clone() }
+    NamespaceSpec { properties: rename(&spec.properties), objects: objects.collect(), ..spec.clone() }
 }
 
 #[cfg(test)]
@@ -269,11 +280,14 @@ mod tests {
         assert!(objects.get("additionalProperties").is_none(), "an answer adds members");
     }
 
-    /// As Glance answers `/v2/schemas/metadefs/objects` and `/v2/schemas/metadefs/properties`.
+    /// Checks the schemas of lists against the responses of Glance to `/v2/schemas/metadefs/objects` and
+    /// `/v2/schemas/metadefs/properties`.
     #[test]
     fn list_schema_has_rows_and_paging_members() {
         let text = json!({"type": "string"});
-        for (name, row, rows) in [("objects", "object", "items"), ("properties", "property", "additionalProperties")] {
+        for (name, item_name, items_member) in
+            [("objects", "object", "items"), ("properties", "property", "additionalProperties")]
+        {
             let list = schema(name).unwrap();
             assert_eq!(list["name"], *name);
             let keys: Vec<_> = list["properties"].as_object().unwrap().keys().cloned().collect();
@@ -282,7 +296,7 @@ mod tests {
                 assert_eq!(list["properties"][member], text);
             }
             let title = |schema: &Value| schema["properties"]["description"].clone();
-            assert_eq!(title(&list["properties"][name][rows]), title(&schema(row).unwrap()), "{name}");
+            assert_eq!(title(&list["properties"][name][items_member]), title(&schema(item_name).unwrap()), "{name}");
             let links = json!([
                 {"rel": "first", "href": "{first}"}, {"rel": "next", "href": "{next}"},
                 {"rel": "describedby", "href": "{schema}"},
@@ -293,36 +307,38 @@ mod tests {
         assert_eq!(schema("properties").unwrap()["properties"]["properties"]["type"], "object");
     }
 
-    /// The schemas that Glance serves below `/v2/schemas/metadefs`: of a list, the field with its rows, and of one row.
+    /// Checks each schema that Glance serves below `/v2/schemas/metadefs`. Each row is the name of a list schema, the
+    /// member with the items, and the name of the item schema.
     #[test]
     fn every_glance_schema_is_served() {
-        for (list, rows, row) in [
+        for (list, items_member, item) in [
             ("namespaces", "namespaces", "namespace"),
             ("resource_types", "resource_type_associations", "resource_type"),
             ("objects", "objects", "object"),
             ("properties", "properties", "property"),
             ("tags", "tags", "tag"),
         ] {
-            assert!(schema(row).is_some(), "{row}");
+            assert!(schema(item).is_some(), "{item}");
             let schema = schema(list).expect(list);
-            assert!(schema["properties"][rows].is_object(), "{list}: {schema}");
+            assert!(schema["properties"][items_member].is_object(), "{list}: {schema}");
         }
     }
 
     #[test]
     fn merge_namespace_ignores_scalar_items() {
-        let mut own = vec![json!({"name": "a"})];
-        add_missing_items(&mut own, vec![json!("b"), json!({"name": "c"})], false);
-        assert_eq!(own, [json!({"name": "a"}), json!({"name": "c"})]);
+        let mut items = vec![json!({"name": "a"})];
+        add_missing_items(&mut items, vec![json!("b"), json!({"name": "c"})], false);
+        assert_eq!(items, [json!({"name": "a"}), json!({"name": "c"})]);
     }
 
     #[test]
     fn merge_namespace_keeps_order_and_adds_missing_items() {
         let fields = |value: Value| value.as_object().cloned().unwrap();
-        let shown = fields(json!({"namespace": "N", "self": "/v2", "tags": [{"name": "b", "created_at": "x"}, {"name": "a"}]}));
-        let given = fields(json!({"namespace": "N", "description": "D", "tags": [{"name": "c"}, {"name": "a"}]}));
+        let response_body =
+            fields(json!({"namespace": "N", "self": "/v2", "tags": [{"name": "b", "created_at": "x"}, {"name": "a"}]}));
+        let addition = fields(json!({"namespace": "N", "description": "D", "tags": [{"name": "c"}, {"name": "a"}]}));
         let expected = json!({"namespace": "N", "description": "D", "tags": [{"name": "a"}, {"name": "b"}, {"name": "c"}]});
-        assert_eq!(Value::Object(merge_namespace(to_authored(shown), given)), expected);
+        assert_eq!(Value::Object(merge_namespace(to_authored(response_body), addition)), expected);
     }
 
     #[test]
@@ -330,7 +346,7 @@ mod tests {
         let namespace = |objects: Value| json!({"namespace": "N", "objects": objects}).as_object().cloned().unwrap();
         let property = |title: &str| json!({"title": title, "type": "string"});
         let stored = namespace(json!([{"name": "disk", "required": [], "properties": {"size": property("Size")}}]));
-        let given = namespace(json!([
+        let addition = namespace(json!([
             {"name": "disk", "description": "D", "required": ["size", "bus"],
              "properties": {"size": property("Other"), "bus": property("Bus")}},
             {"name": "net"},
@@ -340,15 +356,15 @@ mod tests {
              "properties": {"size": property("Size"), "bus": property("Bus")}},
             {"name": "net"},
         ]));
-        assert_eq!(merge_namespace(stored, given), expected);
+        assert_eq!(merge_namespace(stored, addition), expected);
     }
 
     #[test]
     fn namespace_schema_has_every_field() {
         use crate::change::ClassifyFields;
         let schema = schema("namespace").unwrap();
-        let described = schema["properties"].as_object().unwrap();
-        let missing = NamespaceSpec::FIELDS.iter().filter(|name| !described.contains_key(**name));
+        let schema_properties = schema["properties"].as_object().unwrap();
+        let missing = NamespaceSpec::FIELDS.iter().filter(|name| !schema_properties.contains_key(**name));
         assert_eq!(missing.collect::<Vec<_>>(), [&"dates", &"owners"], "what no body has");
     }
 
@@ -360,10 +376,10 @@ mod tests {
             "objects": [{"name": "o", "required": ["b"], "properties": {"b": {"title": "B", "type": "string"}}}],
         }))
         .unwrap();
-        let named = with_prefixed_properties(&spec, "OS::Nova::Flavor");
-        assert_eq!(named.properties.keys().collect::<Vec<_>>(), ["hw:a"]);
-        assert_eq!(named.objects[0].required, ["hw:b"]);
-        assert_eq!(named.objects[0].properties.keys().collect::<Vec<_>>(), ["hw:b"]);
+        let prefixed = with_prefixed_properties(&spec, "OS::Nova::Flavor");
+        assert_eq!(prefixed.properties.keys().collect::<Vec<_>>(), ["hw:a"]);
+        assert_eq!(prefixed.objects[0].required, ["hw:b"]);
+        assert_eq!(prefixed.objects[0].properties.keys().collect::<Vec<_>>(), ["hw:b"]);
         assert_eq!(with_prefixed_properties(&spec, "Nope"), spec);
     }
 }

@@ -13,20 +13,20 @@ use crate::object::{AllocationSpec, ClusterSpec, ClusterTemplateSpec, Inherited,
 use crate::ownership::{OwnedMap, ProvidedValue};
 use crate::requirement::{Requirement, Requirements};
 
-/// The keys that an object uses, with their values.
+/// The catalogue keys that an object uses, with their values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyUsage<'a> {
     /// The labels and parameters that the object provides.
     pub inherited: Option<&'a Inherited>,
     /// The properties of the node.
     pub properties: Option<&'a Map<String, Value>>,
-    /// The requirements, which name keys to test.
+    /// The requirements, each of which names a key.
     pub requirements: Option<&'a Requirements>,
 }
 
-/// An object that uses keys.
+/// An object that uses keys which the catalogue may restrict.
 pub trait UsesKeys {
-    /// Returns the keys that it uses.
+    /// Returns the keys that the object uses, with their values.
     fn key_usage(&self) -> KeyUsage<'_>;
 }
 
@@ -57,66 +57,68 @@ impl UsesKeys for AllocationSpec {
     }
 }
 
-/// Cached suggestions for keys that are not in the catalogue. Many objects use the same keys, and each key is searched
-/// once.
+/// A cache of the closest catalogue key for each key that is not in the catalogue, or `None` if no key is similar. Many
+/// objects use the same keys, and each key is searched only once.
 #[derive(Debug, Default)]
 pub struct SuggestionCache(RefCell<BTreeMap<(KeyKind, String), Option<String>>>);
 
-/// Maximum number of cached keys.
+/// Maximum number of cached keys. A full cache is cleared.
 const MAX_CACHED_SUGGESTIONS: usize = 16_384;
 
 impl SuggestionCache {
-    /// Returns the catalogue's key that is closest to a key, from the cache if the key was searched before.
+    /// Returns the key of the catalogue that is spelled most like a key. Reads the result from the cache if the key was
+    /// searched before.
     fn closest_key(&self, catalog: &Catalog, kind: KeyKind, key: &str) -> Option<String> {
         let cache_key = (kind, key.to_owned());
-        if let Some(known) = self.0.borrow().get(&cache_key) {
-            return known.clone();
+        if let Some(cached) = self.0.borrow().get(&cache_key) {
+            return cached.clone();
         }
-        let near = catalog.closest_key(kind, key).map(str::to_owned);
-        let mut known = self.0.borrow_mut();
-        if known.len() >= MAX_CACHED_SUGGESTIONS {
-            known.clear();
+        let closest = catalog.closest_key(kind, key).map(str::to_owned);
+        let mut cache = self.0.borrow_mut();
+        if cache.len() >= MAX_CACHED_SUGGESTIONS {
+            cache.clear();
         }
-        known.insert(cache_key, near.clone());
-        near
+        cache.insert(cache_key, closest.clone());
+        closest
     }
 }
 
-/// Where an object uses a key.
+/// The field of an object in which the object uses a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageField {
-    /// In the map of that kind of keys.
+    /// The map with the keys of this kind, such as `labels`.
     Map(KeyKind),
-    /// In its requirements.
+    /// The field `requirements`.
     Requirements,
 }
 
 impl Catalog {
-    /// Checks the keys of an object that a write changes: new keys, and keys with another value or requirement.
+    /// Checks the keys of an object that a write changes: new keys, and keys with a new value or requirement. A value
+    /// that the write does not change is not checked, so a later change of the catalogue does not block the object.
     ///
     /// # Errors
-    /// The first key that is not allowed, and the field that uses it.
-    pub fn check_changed_keys(&self, before: KeyUsage<'_>, after: KeyUsage<'_>) -> Result<(), (UsageField, NotAllowed)> {
+    /// The first key that the catalogue does not allow, and the field that uses the key.
+    pub fn check_changed_keys(&self, old_usage: KeyUsage<'_>, new_usage: KeyUsage<'_>) -> Result<(), (UsageField, NotAllowed)> {
         if self.is_empty() {
             return Ok(());
         }
-        let old: BTreeMap<_, _> = before.values().map(|(kind, key, value)| ((kind, key), value)).collect();
-        for (kind, key, value) in after.values() {
-            if old.get(&(kind, key)) == Some(&value) {
+        let old_values: BTreeMap<_, _> = old_usage.values().map(|(kind, key, value)| ((kind, key), value)).collect();
+        for (kind, key, value) in new_usage.values() {
+            if old_values.get(&(kind, key)) == Some(&value) {
                 continue;
             }
-            let at = |wrong| (UsageField::Map(kind), wrong);
-            self.check_value(kind, key, &value).map_err(at)?;
+            let with_field = |error| (UsageField::Map(kind), error);
+            self.check_value(kind, key, &value).map_err(with_field)?;
         }
-        let old = before.requirements.map_or(&[][..], |all| &all.0);
-        for requirement in after.requirements.iter().flat_map(|all| &all.0).filter(|one| !old.contains(one)) {
-            self.check_requirement(requirement).map_err(|wrong| (UsageField::Requirements, wrong))?;
+        let old_requirements = old_usage.requirements.map_or(&[][..], |requirements| &requirements.0);
+        for requirement in new_usage.requirements.iter().flat_map(|new| &new.0).filter(|new| !old_requirements.contains(new)) {
+            self.check_requirement(requirement).map_err(|error| (UsageField::Requirements, error))?;
         }
         Ok(())
     }
 
-    /// Returns the findings about the keys that an object uses: values that are not allowed, and unknown keys that are
-    /// similar to one in the catalogue.
+    /// Returns the findings about the keys that an object uses: values that the catalogue does not allow, and unknown
+    /// keys that are similar to a key of the catalogue. `object` is the name of the object in the findings.
     pub fn findings(&self, object: &str, usage: KeyUsage<'_>, suggestions: &SuggestionCache) -> Vec<Finding> {
         let mut findings = Vec::new();
         if self.is_empty() {
@@ -124,25 +126,25 @@ impl Catalog {
         }
         let mut keys: BTreeSet<(KeyKind, &str)> = BTreeSet::new();
         for (kind, key, value) in usage.values() {
-            if let Err(wrong) = self.check_value(kind, key, &value) {
+            if let Err(error) = self.check_value(kind, key, &value) {
                 let place = format!("{object} {}.{key}", kind.body_field());
-                findings.push(Finding::new(rule::CATALOG_VALUE, place, wrong.to_string()));
+                findings.push(Finding::new(rule::CATALOG_VALUE, place, error.to_string()));
             }
             keys.insert((kind, key));
         }
-        for requirement in usage.requirements.iter().flat_map(|all| &all.0) {
-            if let Err(wrong) = self.check_requirement(requirement) {
+        for requirement in usage.requirements.iter().flat_map(|requirements| &requirements.0) {
+            if let Err(error) = self.check_requirement(requirement) {
                 let place = format!("{object} requirements");
-                findings.push(Finding::new(rule::CATALOG_OPERATOR, place, wrong.to_string()));
+                findings.push(Finding::new(rule::CATALOG_OPERATOR, place, error.to_string()));
             }
             if let Requirement::Field { field, .. } = requirement {
                 keys.insert(requirement_key(field));
             }
         }
         for (kind, key) in keys {
-            if let Some(near) = suggestions.closest_key(self, kind, key) {
+            if let Some(closest) = suggestions.closest_key(self, kind, key) {
                 let message = format!(
-                    "{} {key} is not in the catalogue, which has {near}: correct its spelling if that key is meant",
+                    "{} {key} is not in the catalogue, which has {closest}: correct the spelling if you want that key",
                     kind.description()
                 );
                 findings.push(Finding::new(rule::CATALOG_KEY, format!("{object} {}", kind.body_field()), message));
@@ -153,14 +155,15 @@ impl Catalog {
 }
 
 impl<'a> KeyUsage<'a> {
-    /// Returns the labels, parameters and properties that the object sets, without tombstones.
+    /// Returns the kind, key and value of each label, parameter and property that the object sets. Tombstones are
+    /// omitted.
     fn values(self) -> impl Iterator<Item = (KeyKind, &'a str, Cow<'a, Value>)> {
-        let labels = self.inherited.and_then(|own| own.labels.provided.as_ref());
+        let labels = self.inherited.and_then(|inherited| inherited.labels.provided.as_ref());
         let labels = labels.into_iter().flat_map(OwnedMap::iter).filter_map(|(key, entry)| match &entry.value {
             ProvidedValue::Value(value) => Some((KeyKind::Label, key.as_str(), Cow::Owned(Value::from(value.as_str())))),
             ProvidedValue::Tombstone => None,
         });
-        let parameters = self.inherited.and_then(|own| own.parameters.provided.as_ref());
+        let parameters = self.inherited.and_then(|inherited| inherited.parameters.provided.as_ref());
         let parameters = parameters.into_iter().flat_map(OwnedMap::iter).filter_map(|(key, entry)| {
             entry.value.value().map(|value| (KeyKind::Parameter, key.as_str(), Cow::Borrowed(&**value)))
         });
@@ -181,6 +184,7 @@ mod tests {
     use crate::name::NamespaceName;
     use crate::object::{Meta, Namespace, Timestamp};
 
+    /// Returns a namespace that binds properties of nodes.
     fn site_namespace() -> Arc<Namespace> {
         let meta = Meta::new(Uuid::nil(), NamespaceName::new("Site").unwrap(), Timestamp(0));
         let body = json!({
@@ -199,12 +203,15 @@ mod tests {
         let catalog = Catalog::new(&site);
         let map = |value: Value| value.as_object().cloned().unwrap();
         let (old, new) = (map(json!({"memory_mb": "x"})), map(json!({"memory_mb": "x", "tier": "gold", "teir": 1})));
-        let said = |properties| KeyUsage { properties: Some(properties), ..KeyUsage::default() };
-        assert_eq!(catalog.check_changed_keys(said(&old), said(&new)), Ok(()));
-        let (place, wrong) = catalog.check_changed_keys(KeyUsage::default(), said(&new)).unwrap_err();
-        assert_eq!((place, wrong.key.as_str()), (UsageField::Map(KeyKind::Property), "memory_mb"));
-        assert_eq!(wrong.to_string(), "property memory_mb: \"x\" is not a whole number, says namespace Site of the catalogue");
-        let findings = catalog.findings("node/n", said(&new), &SuggestionCache::default());
+        let usage = |properties| KeyUsage { properties: Some(properties), ..KeyUsage::default() };
+        assert_eq!(catalog.check_changed_keys(usage(&old), usage(&new)), Ok(()));
+        let (place, error) = catalog.check_changed_keys(KeyUsage::default(), usage(&new)).unwrap_err();
+        assert_eq!((place, error.key.as_str()), (UsageField::Map(KeyKind::Property), "memory_mb"));
+        assert_eq!(
+            error.to_string(),
+            "property memory_mb: \"x\" is not a whole number, according to namespace Site of the catalogue"
+        );
+        let findings = catalog.findings("node/n", usage(&new), &SuggestionCache::default());
         let texts: Vec<String> = findings.iter().map(|finding| format!("{} {}", finding.code, finding.object)).collect();
         assert_eq!(texts, ["catalog.value node/n properties.memory_mb", "catalog.key node/n properties"]);
         assert!(findings[1].message.contains("teir is not in the catalogue, which has tier"), "{}", findings[1]);
@@ -214,14 +221,15 @@ mod tests {
     fn check_changed_keys_rejects_only_new_requirement() {
         let site = [site_namespace()];
         let catalog = Catalog::new(&site);
-        let asking =
+        let allocation =
             |texts: &[&str]| AllocationSpec { requirements: Requirements::parse(texts).unwrap(), ..AllocationSpec::default() };
-        let (good, bad) = ("property:tier gold", "property:tier plat");
-        let check =
-            |before: &[&str], after: &[&str]| catalog.check_changed_keys(asking(before).key_usage(), asking(after).key_usage());
-        assert_eq!(check(&[], &[good]), Ok(()));
-        assert_eq!(check(&[bad], &[bad, good]), Ok(()));
-        let (place, wrong) = check(&[good], &[good, bad]).unwrap_err();
-        assert_eq!((place, wrong.reason.as_str()), (UsageField::Requirements, "\"plat\" is none of gold, silver"));
+        let (allowed, rejected) = ("property:tier gold", "property:tier plat");
+        let check = |old_texts: &[&str], new_texts: &[&str]| {
+            catalog.check_changed_keys(allocation(old_texts).key_usage(), allocation(new_texts).key_usage())
+        };
+        assert_eq!(check(&[], &[allowed]), Ok(()));
+        assert_eq!(check(&[rejected], &[rejected, allowed]), Ok(()));
+        let (place, error) = check(&[allowed], &[allowed, rejected]).unwrap_err();
+        assert_eq!((place, error.reason.as_str()), (UsageField::Requirements, "\"plat\" is none of gold, silver"));
     }
 }

@@ -12,42 +12,46 @@ use crate::finding::join_first;
 use crate::name::{closest_match, did_you_mean, truncated};
 use crate::object::{ItemSchema, Property, PropertyType};
 
-/// Maximum length of a pattern that is compiled, and maximum size of its compiled form, in bytes.
+/// Maximum length of a pattern that is compiled, in bytes. A longer pattern is not checked.
 const MAX_PATTERN_BYTES: usize = 512;
+/// Maximum size of the compiled form of a pattern, in bytes. A pattern with a larger form is not checked.
 const MAX_COMPILED_BYTES: usize = 32 * 1024;
-/// Maximum length of a text that is compared with a pattern, in bytes. The cost grows with the product of both lengths.
+/// Maximum length of a text that is compared with a pattern, in bytes. The cost of a comparison grows with the length
+/// of the text times the length of the pattern.
 const MAX_TEXT_BYTES: usize = 4096;
 
 /// Maximum number of values that a message lists.
 const MAX_LISTED_VALUES: usize = 10;
 
-/// How a value is encoded.
+/// The encoding of the values of a kind of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueEncoding {
-    /// Text, or JSON. Used for labels, and for properties of a machine, whose numbers Ironic's clients send as either.
+    /// Text or JSON. A text is converted to the property's type. Used for labels, facts, and properties of a node.
+    /// Ironic's clients send a number as text or as JSON.
     Text,
-    /// JSON. Used for parameters.
+    /// JSON only: a text is not converted. Used for parameters.
     Json,
 }
 
-/// A property, prepared for checking many values.
+/// A property with its compiled pattern, for checking many values.
 #[derive(Clone, Debug)]
 pub(super) struct PropertyRule {
-    /// The property.
+    /// The property whose values are checked.
     pub(super) property: Property,
-    /// The compiled pattern. A pattern that only Python accepts stays in the property, and is not checked.
+    /// The compiled pattern. `None` if the property has no pattern, or if the pattern is too long or cannot be compiled
+    /// (for example, because only Python accepts it). Values are not matched then.
     pattern: Option<Regex>,
 }
 
 impl PropertyRule {
-    /// Creates the rule of a property.
+    /// Prepares a property for checking values, and compiles its pattern.
     pub(super) fn new(property: &Property) -> Self {
         let source = property.pattern.as_deref().filter(|pattern| pattern.len() <= MAX_PATTERN_BYTES);
         let pattern = source.and_then(|pattern| RegexBuilder::new(pattern).size_limit(MAX_COMPILED_BYTES).build().ok());
         Self { property: property.clone(), pattern }
     }
 
-    /// Returns why the property cannot have a value, or `None` if it can.
+    /// Returns the reason why the property cannot have a value, or `None` if the value is allowed.
     pub(super) fn value_error(&self, value: &Value, encoding: ValueEncoding) -> Option<String> {
         let property = &self.property;
         let Some(value) = typed_value(property.kind, value, encoding) else {
@@ -62,14 +66,15 @@ impl PropertyRule {
         }
     }
 
-    /// Returns an error if a text has a wrong length or does not match the property's pattern.
+    /// Returns an error if the length of a text is outside the property's limits, or if the text does not match the
+    /// property's pattern.
     fn text_error(&self, text: &str) -> Option<String> {
         let length = text.chars().count() as u64;
-        if let Some(least) = self.property.min_length.filter(|least| length < *least) {
-            return Some(format!("{:?} has fewer than {least} characters", truncated(text)));
+        if let Some(min_chars) = self.property.min_length.filter(|min_chars| length < *min_chars) {
+            return Some(format!("{:?} has fewer than {min_chars} characters", truncated(text)));
         }
-        if let Some(most) = self.property.max_length.filter(|most| length > *most) {
-            return Some(format!("{:?} has more than {most} characters", truncated(text)));
+        if let Some(max_chars) = self.property.max_length.filter(|max_chars| length > *max_chars) {
+            return Some(format!("{:?} has more than {max_chars} characters", truncated(text)));
         }
         let pattern = self.pattern.as_ref()?;
         if text.len() > MAX_TEXT_BYTES {
@@ -82,7 +87,8 @@ impl PropertyRule {
     }
 }
 
-/// Returns the value converted to a property's type, or `None` if the value is of another type.
+/// Returns the value in the property's type, or `None` if the value has another type. A text is converted to the type
+/// if `encoding` is `Text`.
 fn typed_value(kind: PropertyType, value: &Value, encoding: ValueEncoding) -> Option<Cow<'_, Value>> {
     let has_type = match kind {
         PropertyType::Array => value.is_array(),
@@ -103,7 +109,8 @@ fn typed_value(kind: PropertyType, value: &Value, encoding: ValueEncoding) -> Op
     }
 }
 
-/// Reads a text as a type. The items of a list are separated by commas.
+/// Converts a text to a JSON value of this type, or returns `None` if the text is not such a value. Commas separate the
+/// items of a list.
 fn parse_typed(kind: PropertyType, text: &str) -> Option<Value> {
     match kind {
         PropertyType::Array => Some(text.split(',').map(|item| Value::from(item.trim())).collect()),
@@ -118,27 +125,27 @@ fn parse_typed(kind: PropertyType, text: &str) -> Option<Value> {
 /// Returns an error if a number is less than the property's minimum or greater than its maximum.
 fn number_error(property: &Property, number: f64) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "a bound beyond 53 bits is compared as near as a float comes")]
-    let bound = |bound: Option<i64>| bound.map(|bound| (bound, bound as f64));
-    if let Some((least, _)) = bound(property.minimum).filter(|(_, least)| number < *least) {
-        return Some(format!("{number} is less than {least}"));
+    let with_float = |limit: Option<i64>| limit.map(|limit| (limit, limit as f64));
+    if let Some((minimum, _)) = with_float(property.minimum).filter(|(_, minimum)| number < *minimum) {
+        return Some(format!("{number} is less than {minimum}"));
     }
-    let most = bound(property.maximum).filter(|(_, most)| number > *most);
-    most.map(|(most, _)| format!("{number} is greater than {most}"))
+    let maximum = with_float(property.maximum).filter(|(_, maximum)| number > *maximum);
+    maximum.map(|(maximum, _)| format!("{number} is greater than {maximum}"))
 }
 
 /// Returns an error if a list has too few or too many items, a duplicate, or an item that the property does not allow.
 fn list_error(property: &Property, items: &[Value]) -> Option<String> {
     let count = items.len() as u64;
-    if let Some(least) = property.min_items.filter(|least| count < *least) {
-        return Some(format!("it has fewer than {least} items"));
+    if let Some(min_items) = property.min_items.filter(|min_items| count < *min_items) {
+        return Some(format!("it has fewer than {min_items} items"));
     }
-    if let Some(most) = property.max_items.filter(|most| count > *most) {
-        return Some(format!("it has more than {most} items"));
+    if let Some(max_items) = property.max_items.filter(|max_items| count > *max_items) {
+        return Some(format!("it has more than {max_items} items"));
     }
-    let mut seen = BTreeSet::new();
-    let mut duplicate = || items.iter().find(|item| !seen.insert(canonical_json(item)));
-    if let Some(item) = property.unique_items.filter(|unique| *unique).and_then(|_| duplicate()) {
-        return Some(format!("{} is there twice", display_value(item)));
+    let mut distinct_items = BTreeSet::new();
+    let mut find_duplicate = || items.iter().find(|item| !distinct_items.insert(canonical_json(item)));
+    if let Some(item) = property.unique_items.filter(|must_be_unique| *must_be_unique).and_then(|_| find_duplicate()) {
+        return Some(format!("{} occurs twice", display_value(item)));
     }
     let ItemSchema { kind, values } = property.items.as_ref()?;
     items.iter().find_map(|item| match typed_value(*kind, item, ValueEncoding::Text) {
@@ -147,7 +154,7 @@ fn list_error(property: &Property, items: &[Value]) -> Option<String> {
     })
 }
 
-/// Returns an error if a value is not among the listed ones.
+/// Returns an error if a value is not among these values. `None` for `values` allows every value.
 fn unlisted_error(values: Option<&[String]>, value: &Value) -> Option<String> {
     let values = values?;
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -158,10 +165,12 @@ fn unlisted_error(values: Option<&[String]>, value: &Value) -> Option<String> {
     Some(format!("{} is none of {}{hint}", display_value(value), ListedValues(values)))
 }
 
+/// Returns a value as a message shows it: as JSON, shortened, with a text in quotes.
 fn display_value(value: &Value) -> String {
     value.as_str().map_or_else(|| truncated(&value.to_string()), |text| format!("{:?}", truncated(text)))
 }
 
+/// Returns the name of a type for messages. It follows the article "a".
 fn type_description(kind: PropertyType) -> &'static str {
     match kind {
         PropertyType::Array => "list",
@@ -173,7 +182,7 @@ fn type_description(kind: PropertyType) -> &'static str {
     }
 }
 
-/// The first items of a list, for a message.
+/// A list of values for a message. Only the first [`MAX_LISTED_VALUES`] values are shown, and the others are counted.
 struct ListedValues<'a>(&'a [String]);
 
 impl fmt::Display for ListedValues<'_> {
@@ -188,6 +197,7 @@ mod tests {
 
     use super::*;
 
+    /// Returns the property with this schema and a title.
     fn test_property(schema: Value) -> Property {
         let mut schema = schema;
         schema["title"] = "T".into();
@@ -220,7 +230,7 @@ mod tests {
             (
                 json!({"type": "array", "items": {"type": "string", "enum": ["aes"]}, "uniqueItems": true}),
                 json!("aes,aes"),
-                Some("\"aes\" is there twice"),
+                Some("\"aes\" occurs twice"),
             ),
             (
                 json!({"type": "array", "items": {"type": "string", "enum": ["aes"]}}),
@@ -237,8 +247,8 @@ mod tests {
             (json!({"type": "integer"}), json!(u64::MAX), None),
             (json!({"type": "object"}), json!("{}"), None),
         ] {
-            let found = PropertyRule::new(&test_property(schema.clone())).value_error(&value, ValueEncoding::Text);
-            assert_eq!(found.as_deref(), expected, "{schema} {value}");
+            let error = PropertyRule::new(&test_property(schema.clone())).value_error(&value, ValueEncoding::Text);
+            assert_eq!(error.as_deref(), expected, "{schema} {value}");
         }
     }
 
@@ -249,27 +259,27 @@ mod tests {
             ("integer", json!("5"), Some("\"5\" is not a whole number")),
             ("string", json!(5), Some("5 is not a text")),
         ] {
-            let found = PropertyRule::new(&test_property(json!({"type": kind}))).value_error(&value, ValueEncoding::Json);
-            assert_eq!(found.as_deref(), expected, "{kind} {value}");
+            let error = PropertyRule::new(&test_property(json!({"type": kind}))).value_error(&value, ValueEncoding::Json);
+            assert_eq!(error.as_deref(), expected, "{kind} {value}");
         }
     }
 
     #[test]
     fn property_rule_bounds_pattern_matching() {
-        let with = |pattern: &str| PropertyRule::new(&test_property(json!({"type": "string", "pattern": pattern})));
-        let long = "a".repeat(MAX_TEXT_BYTES + 1);
-        let said = with("^a+$").value_error(&json!(long), ValueEncoding::Text).expect("it is too long");
-        assert!(said.ends_with("has more than the 4096 bytes that a text with a pattern may have"), "{said}");
-        assert_eq!(with("^a+$").value_error(&json!(long[1..]), ValueEncoding::Text), None);
+        let rule_with_pattern = |pattern: &str| PropertyRule::new(&test_property(json!({"type": "string", "pattern": pattern})));
+        let long_text = "a".repeat(MAX_TEXT_BYTES + 1);
+        let error = rule_with_pattern("^a+$").value_error(&json!(long_text), ValueEncoding::Text).expect("it is too long");
+        assert!(error.ends_with("has more than the 4096 bytes that a text with a pattern may have"), "{error}");
+        assert_eq!(rule_with_pattern("^a+$").value_error(&json!(long_text[1..]), ValueEncoding::Text), None);
         // A pattern above the limit has no effect, like one that cannot be compiled.
         for pattern in
             ["(a{500}){500}".to_owned(), "(((a{9}){9}){9}){9}".to_owned(), format!("^{}$", "b".repeat(MAX_PATTERN_BYTES))]
         {
-            assert_eq!(with(&pattern).value_error(&json!("c"), ValueEncoding::Text), None, "{pattern}");
+            assert_eq!(rule_with_pattern(&pattern).value_error(&json!("c"), ValueEncoding::Text), None, "{pattern}");
         }
         // A pattern with a few hundred states, as of a list of host names, is checked.
-        let said = with("^([a-z]{1,20}-){1,10}[0-9]{1,4}$").value_error(&json!("rack 1"), ValueEncoding::Text);
-        assert!(said.is_some_and(|said| said.starts_with("\"rack 1\" does not match the pattern ")));
+        let error = rule_with_pattern("^([a-z]{1,20}-){1,10}[0-9]{1,4}$").value_error(&json!("rack 1"), ValueEncoding::Text);
+        assert!(error.is_some_and(|error| error.starts_with("\"rack 1\" does not match the pattern ")));
     }
 
     #[test]

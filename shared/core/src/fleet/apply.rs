@@ -15,19 +15,19 @@ use crate::object::{
 use crate::release::CompiledRelease;
 
 impl Fleet {
-    /// Applies one change. Returns the nodes that must be resolved again.
+    /// Applies one change of an object. Returns the nodes that must be resolved again.
     pub fn apply(&mut self, change: FleetChange) -> DirtyNodes {
-        let before = self.clone();
+        let old_fleet = self.clone();
         let mut dirty = DirtyNodes::default();
-        let observed = self.put(change, &mut dirty);
-        // If all nodes are dirty already, the readers need not be marked.
+        let reporting_node = self.put(change, &mut dirty);
+        // If all nodes are marked already, the nodes that look up others are marked too.
         if !dirty.is_all() {
-            self.mark_readers(&before, observed, &mut dirty);
+            self.mark_readers(&old_fleet, reporting_node, &mut dirty);
         }
         dirty
     }
 
-    /// Applies many changes, as at a start. Returns the nodes that must be resolved again after any of them.
+    /// Applies many changes, for example all stored objects at a start. Returns the nodes that must be resolved again.
     pub fn apply_all(&mut self, changes: impl IntoIterator<Item = FleetChange>) -> DirtyNodes {
         let mut dirty = DirtyNodes::default();
         for change in changes {
@@ -36,8 +36,9 @@ impl Fleet {
         dirty
     }
 
-    /// Stores the change, and marks the nodes whose result it affects directly. Returns the node whose report was
-    /// stored or removed, because the results of nodes that look it up may change even if its own does not.
+    /// Stores the change, and marks in `dirty` the nodes whose result it affects directly. Returns the node whose
+    /// report was stored or removed. Other nodes may look up this node, so their results may change even if its own
+    /// result does not.
     fn put(&mut self, change: FleetChange, dirty: &mut DirtyNodes) -> Option<NodeId> {
         match change {
             FleetChange::Release(release) => self.put_release(release, dirty),
@@ -71,7 +72,8 @@ impl Fleet {
         None
     }
 
-    /// Stores or deletes a namespace. The catalogue is built again when it is next read.
+    /// Stores a namespace of the catalogue, or deletes it if `namespace` is `None`. The catalogue is built again at its
+    /// next use.
     fn put_namespace(&mut self, id: Uuid, namespace: Option<Arc<Namespace>>) {
         match namespace {
             Some(namespace) => drop(self.namespaces.insert(id, namespace)),
@@ -80,8 +82,8 @@ impl Fleet {
         self.catalog = Arc::default();
     }
 
-    /// Stores or deletes an inspection rule. Marks all nodes if the change can affect a host. What rules give a node is
-    /// computed when it is read, so no rule is evaluated here.
+    /// Stores an inspection rule, or deletes it if `rule` is `None`. Marks all nodes if the change can affect a host.
+    /// No rule is evaluated here, because the values that rules give a node are computed when they are read.
     fn put_rule(&mut self, id: Uuid, rule: Option<Arc<InspectionRule>>, dirty: &mut DirtyNodes) {
         let changes = match (self.rules.get(id), &rule) {
             (Some(old), Some(new)) => change::changes(old, new),
@@ -98,7 +100,8 @@ impl Fleet {
         }
     }
 
-    /// Stores a compiled release, and rebuilds the groups that use it. A release with the stored hash changes nothing.
+    /// Stores a compiled release, and rebuilds the groups that use it. A release with the same hash as the stored one
+    /// changes nothing.
     fn put_release(&mut self, release: Arc<CompiledRelease>, dirty: &mut DirtyNodes) {
         let name = release.name.clone();
         if self.releases.get(&name).is_some_and(|stored| stored.hash == release.hash) {
@@ -108,19 +111,19 @@ impl Fleet {
         self.rebuild_release_users(&name, change::RELEASE_CHANGES, dirty);
     }
 
-    /// Stores or deletes the user-defined tags of a release, and rebuilds the groups that use any version of the
-    /// release.
+    /// Stores the user-defined tags of a release, or deletes them if `tags` is `None`. Rebuilds the groups that use any
+    /// version of the release.
     fn put_release_tags(&mut self, name: &Name, tags: Option<Arc<ReleaseTags>>, dirty: &mut DirtyNodes) {
-        let after = tags.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
-        let old = match tags {
+        let new_spec = tags.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
+        let old_tags = match tags {
             Some(tags) => self.release_tags.insert(name.clone(), tags),
             None => self.release_tags.remove(name),
         };
-        let before = old.map(|old| old.spec.clone()).unwrap_or_default();
-        self.rebuild_tag_users(name, &after.changes(&before), dirty);
+        let old_spec = old_tags.map(|old_tags| old_tags.spec.clone()).unwrap_or_default();
+        self.rebuild_tag_users(name, &new_spec.changes(&old_spec), dirty);
     }
 
-    /// Stores or deletes a template, and rebuilds the groups of its clusters.
+    /// Stores a template, or deletes it if `template` is `None`. Rebuilds the groups of its clusters.
     fn put_template(&mut self, id: TemplateId, template: Option<Arc<ClusterTemplate>>, dirty: &mut DirtyNodes) {
         let changes = field_changes(self.template(id), template.as_ref());
         self.update_template(id, |entry| entry.object = template);
@@ -130,18 +133,18 @@ impl Fleet {
         }
     }
 
-    /// Stores or deletes a cluster, registers it with its template, and rebuilds its groups. Elects its primaries
-    /// again, because its field `primaries` may have changed.
+    /// Stores a cluster, or deletes it if `cluster` is `None`. Registers it with its template, and rebuilds its groups.
+    /// Elects the primary of each tag again, because the field `primaries` may have changed.
     fn put_cluster(&mut self, id: ClusterId, cluster: Option<Arc<Cluster>>, dirty: &mut DirtyNodes) {
         let changes = field_changes(self.cluster(id), cluster.as_ref());
-        let before = self.cluster(id).and_then(|cluster| cluster.spec.cluster_template);
-        let after = cluster.as_ref().and_then(|cluster| cluster.spec.cluster_template);
-        if let Some(template) = before.filter(|_| before != after) {
+        let old_template = self.cluster(id).and_then(|cluster| cluster.spec.cluster_template);
+        let new_template = cluster.as_ref().and_then(|cluster| cluster.spec.cluster_template);
+        if let Some(template) = old_template.filter(|_| old_template != new_template) {
             self.update_template(template, |entry| {
                 entry.clusters.remove(&id);
             });
         }
-        if let Some(template) = after {
+        if let Some(template) = new_template {
             self.update_template(template, |entry| {
                 entry.clusters.insert(id);
             });
@@ -157,14 +160,15 @@ impl Fleet {
         }
     }
 
-    /// Stores or deletes a group, and rebuilds it. If the group moves to another cluster, its nodes lose their profiles
-    /// and candidacies in the old cluster, and the node counts of both clusters are updated.
+    /// Stores a node group, or deletes it if `group` is `None`, and rebuilds it. If the group moves to another cluster,
+    /// its nodes lose their profiles and are no longer candidates for primaries of the old cluster. The node counts of
+    /// both clusters are updated.
     fn put_group(&mut self, id: GroupId, group: Option<Arc<NodeGroup>>, dirty: &mut DirtyNodes) {
         let changes = field_changes(self.group(id), group.as_ref());
-        let before = self.cluster_of_group(id);
-        let after = group.as_ref().map(|group| group.spec.cluster);
+        let old_cluster = self.cluster_of_group(id);
+        let new_cluster = group.as_ref().map(|group| group.spec.cluster);
         let nodes: Vec<NodeId> = self.nodes_in_group(id).collect();
-        if let Some(cluster) = before.filter(|_| before != after) {
+        if let Some(cluster) = old_cluster.filter(|_| old_cluster != new_cluster) {
             for node in &nodes {
                 self.unplace(*node, id, dirty);
             }
@@ -173,7 +177,7 @@ impl Fleet {
                 entry.groups.remove(&id);
             });
         }
-        if let Some(cluster) = after.filter(|_| before != after) {
+        if let Some(cluster) = new_cluster.filter(|_| old_cluster != new_cluster) {
             self.update_cluster(cluster, |entry| {
                 entry.groups.insert(id);
             });
@@ -189,39 +193,40 @@ impl Fleet {
         self.rebuild_group(id, &changes, dirty);
     }
 
-    /// Stores a node. Updates the indexes, the placement and the marked nodes only as far as the changed fields affect
-    /// them.
+    /// Stores a node, and marks it if a host or an inspection rule can see the change. A change that cannot move tasks
+    /// only replaces the entry of the node. Otherwise the node is removed from its old group and name, if these have
+    /// changed, and is added and placed again.
     fn put_node(&mut self, node: Arc<Node>, dirty: &mut DirtyNodes) {
         let id = node.id();
-        let Some(old) = self.nodes.get(&id).cloned() else { return self.add_node(node, dirty) };
-        let changes = change::changes(&old.node, &node);
-        let next = old.with_node(node);
+        let Some(old_entry) = self.nodes.get(&id).cloned() else { return self.add_node(node, dirty) };
+        let changes = change::changes(&old_entry.node, &node);
+        let new_entry = old_entry.with_node(node);
         // Inspection rules may read any field, so with rules every change marks the node.
         if changes.iter().any(|change| change.propagation != Propagation::ControllerOnly)
             || (!changes.is_empty() && !self.rules.is_empty())
         {
             dirty.add(id);
         }
-        let decides_tasks = changes.iter().any(|change| change.propagation.may_move_tasks());
-        if !decides_tasks && self.is_excluded(&old) == self.is_excluded(&next) {
-            self.replace_entry(next);
+        let moves_tasks = changes.iter().any(|change| change.propagation.may_move_tasks());
+        if !moves_tasks && self.is_excluded(&old_entry) == self.is_excluded(&new_entry) {
+            self.replace_entry(new_entry);
             return;
         }
-        let (before, after) = (old.node.spec.nodegroup, next.node.spec.nodegroup);
-        let is_renamed = old.node.meta.name != next.node.meta.name;
-        if let Some(group) = before.filter(|_| before != after || is_renamed) {
+        let (old_group, new_group) = (old_entry.node.spec.nodegroup, new_entry.node.spec.nodegroup);
+        let is_renamed = old_entry.node.meta.name != new_entry.node.meta.name;
+        if let Some(group) = old_group.filter(|_| old_group != new_group || is_renamed) {
             self.unplace(id, group, dirty);
         }
-        if let Some(group) = before.filter(|_| before != after) {
+        if let Some(group) = old_group.filter(|_| old_group != new_group) {
             self.leave_group(id, group);
         }
-        if let Some(name) = old.node.meta.name.as_ref().filter(|_| is_renamed) {
+        if let Some(name) = old_entry.node.meta.name.as_ref().filter(|_| is_renamed) {
             self.by_name.remove(name.as_str());
         }
-        self.add_node(next.node, dirty);
+        self.add_node(new_entry.node, dirty);
     }
 
-    /// Adds a node to the index of names and to its group, and computes its placement.
+    /// Adds a node to the index of names and to its group, stores its entry, and computes its placement.
     fn add_node(&mut self, node: Arc<Node>, dirty: &mut DirtyNodes) {
         let id = node.id();
         dirty.add(id);
@@ -248,89 +253,92 @@ impl Fleet {
         self.recompute_placement(&[id], dirty);
     }
 
-    /// Removes a node from its group, from the candidates for primaries and from the indexes.
+    /// Removes a node with its reports. Removes it from its group, from the candidates for primaries and from the
+    /// indexes.
     fn remove_node(&mut self, id: NodeId, dirty: &mut DirtyNodes) {
-        let Some(old) = self.nodes.get(&id).cloned() else { return };
+        let Some(entry) = self.nodes.get(&id).cloned() else { return };
         dirty.add(id);
-        if let Some(group) = old.node.spec.nodegroup {
+        if let Some(group) = entry.node.spec.nodegroup {
             self.unplace(id, group, dirty);
             self.leave_group(id, group);
         }
-        if let Some(name) = &old.node.meta.name {
+        if let Some(name) = &entry.node.meta.name {
             self.by_name.remove(name.as_str());
         }
         self.reported_states.remove(&id);
-        let last = self.nodes.remove(&id);
+        let removed_entry = self.nodes.remove(&id);
         if let Some(index) = &mut self.index {
-            index.update(id, last.as_deref(), None);
+            index.update(id, removed_entry.as_deref(), None);
         }
     }
 
-    /// Replaces the entry of a node.
+    /// Stores the entry of a node in place of its previous entry, and updates the index.
     pub(super) fn replace_entry(&mut self, entry: NodeEntry) {
         let (id, entry) = (entry.node.id(), Arc::new(entry));
-        let before = self.nodes.insert(id, Arc::clone(&entry));
+        let old_entry = self.nodes.insert(id, Arc::clone(&entry));
         if let Some(index) = &mut self.index {
-            index.update(id, before.as_deref(), Some(&entry));
+            index.update(id, old_entry.as_deref(), Some(&entry));
         }
     }
 
-    /// Removes a node from the entry of a group. The entry of a group that does not exist is removed with its last
+    /// Removes a node from the entry of its group. If the group does not exist, its entry is removed with its last
     /// node.
     fn leave_group(&mut self, id: NodeId, group: GroupId) {
         let Some(mut entry) = self.groups.get(&group).cloned() else { return };
-        let has_left = entry.nodes.remove(&id).is_some();
+        let was_member = entry.nodes.remove(&id).is_some();
         if entry.nodes.is_empty() && entry.object.is_none() {
             self.groups.remove(&group);
         } else {
             self.groups.insert(group, entry);
         }
-        if let Some(cluster) = self.cluster_of_group(group).filter(|_| has_left) {
+        if let Some(cluster) = self.cluster_of_group(group).filter(|_| was_member) {
             self.update_node_count(cluster, |count| count - 1);
         }
     }
 
-    /// Updates the number of nodes of a cluster when nodes enter or leave it.
+    /// Updates the number of nodes of a cluster, and the number of clusters that have nodes. `change` maps the old
+    /// number of nodes to the new one.
     fn update_node_count(&mut self, cluster: ClusterId, change: impl FnOnce(usize) -> usize) {
-        let before = self.node_count(cluster);
-        let after = change(before);
-        self.update_cluster(cluster, |entry| entry.nodes = after);
-        self.clusters_with_nodes = self.clusters_with_nodes + usize::from(after > 0) - usize::from(before > 0);
+        let old_count = self.node_count(cluster);
+        let new_count = change(old_count);
+        self.update_cluster(cluster, |entry| entry.nodes = new_count);
+        self.clusters_with_nodes = self.clusters_with_nodes + usize::from(new_count > 0) - usize::from(old_count > 0);
     }
 
-    /// Stores or removes the report of a host. Marks the node if the report can affect its result, as the class of each
-    /// changed fact, trait or label decides. Returns the node if the report has changed.
+    /// Stores the report of a host, or removes it if `report` is `None`. Marks the node if the report can affect its
+    /// result. This depends on the propagation of each changed part of the report. Returns the node if the report has
+    /// changed.
     fn put_observation(&mut self, id: NodeId, report: Option<Arc<Observation>>, dirty: &mut DirtyNodes) -> Option<NodeId> {
-        let old = self.nodes.get(&id).cloned()?;
-        let none = Observation::default();
-        let (before, after) = (old.observation.as_deref().unwrap_or(&none), report.as_deref().unwrap_or(&none));
-        let changes = after.changes(before);
-        if changes.is_empty() && old.observation.is_some() == report.is_some() {
+        let old_entry = self.nodes.get(&id).cloned()?;
+        let empty = Observation::default();
+        let (old_values, new_values) = (old_entry.observation.as_deref().unwrap_or(&empty), report.as_deref().unwrap_or(&empty));
+        let changes = new_values.changes(old_values);
+        if changes.is_empty() && old_entry.observation.is_some() == report.is_some() {
             return None;
         }
-        let resolved = self.resolved_parent(&old.node.spec);
-        let is_read = || {
-            let by_tasks = old.profile.iter().flat_map(|profile| profile.reads.iter().map(Reference::read));
-            let by_requirements = resolved.iter().flat_map(|resolved| &*resolved.required_reads);
-            by_tasks.chain(by_requirements).any(|read| is_fact_changed(read, before, after))
+        let group = self.resolved_parent(&old_entry.node.spec);
+        let reads_changed_fact = || {
+            let by_tasks = old_entry.profile.iter().flat_map(|profile| profile.reads.iter().map(Reference::read));
+            let by_requirements = group.iter().flat_map(|group| &*group.required_reads);
+            by_tasks.chain(by_requirements).any(|read| is_fact_changed(read, old_values, new_values))
         };
-        let reaches = |change: &FieldChange| match change.propagation.host_scope() {
+        let affects_node = |change: &FieldChange| match change.propagation.host_scope() {
             HostScope::Nobody => false,
             HostScope::Everyone => true,
-            HostScope::ByKey => resolved.is_some_and(|group| group.accepted_labels(before) != group.accepted_labels(after)),
-            HostScope::ByTasks => is_read(),
+            HostScope::ByKey => group.is_some_and(|group| group.accepted_labels(old_values) != group.accepted_labels(new_values)),
+            HostScope::ByTasks => reads_changed_fact(),
         };
         // Inspection rules may read any part of a report, so with rules every change marks the node.
-        if changes.iter().any(reaches) || !self.rules.is_empty() {
+        if changes.iter().any(affects_node) || !self.rules.is_empty() {
             dirty.add(id);
         }
-        let observation = report.map(|seen| Arc::new(self.interner.intern_observation(&seen)));
-        self.replace_entry(old.with_observation(observation));
+        let observation = report.map(|report| Arc::new(self.interner.intern_observation(&report)));
+        self.replace_entry(old_entry.with_observation(observation));
         Some(id)
     }
 
     /// Stores the pause, hold and park that were set on a host itself, and marks its node. If the host was parked or
-    /// unparked, elects the primaries of its tags again, and marks the nodes that gain or lose one.
+    /// unparked, elects the primaries of its tags again, and marks the nodes that gain or lose a primary.
     fn put_reported_state(&mut self, id: NodeId, state: Option<Arc<ReportedState>>, dirty: &mut DirtyNodes) {
         let Some(entry) = self.nodes.get(&id).cloned().filter(|_| self.reported_states.get(&id) != state.as_ref()) else {
             return;
@@ -346,7 +354,8 @@ impl Fleet {
         }
     }
 
-    /// Stores or deletes the choice of a tag's primary, and elects the primary of the tag again.
+    /// Stores the choice of the primary of a tag, or deletes it if `primary` is `None`. Elects the primary of the tag
+    /// again.
     fn put_primary(&mut self, id: ClusterId, tag: &TagName, primary: Option<Arc<Primary>>, dirty: &mut DirtyNodes) {
         self.update_cluster(id, |entry| match primary {
             Some(primary) => drop(entry.stored_choices.insert(tag.clone(), primary)),
@@ -357,8 +366,8 @@ impl Fleet {
         }
     }
 
-    /// Changes the entry of a template. The entry is removed if the template does not exist and no cluster refers to
-    /// it.
+    /// Calls `change` with the entry of a template, and stores the entry. Removes an entry whose template does not
+    /// exist and which no cluster refers to.
     fn update_template(&mut self, id: TemplateId, change: impl FnOnce(&mut TemplateEntry)) {
         let mut entry = self.templates.get(&id).cloned().unwrap_or_default();
         change(&mut entry);
@@ -369,7 +378,8 @@ impl Fleet {
         }
     }
 
-    /// Changes the entry of a cluster. The entry is removed if the cluster does not exist and nothing refers to it.
+    /// Calls `change` with the entry of a cluster, and stores the entry. Removes an entry whose cluster does not exist
+    /// and which no group or stored choice refers to.
     fn update_cluster(&mut self, id: ClusterId, change: impl FnOnce(&mut ClusterEntry)) {
         let mut entry = self.clusters.get(&id).cloned().unwrap_or_default();
         change(&mut entry);
@@ -387,11 +397,11 @@ impl Fleet {
         }
     }
 
-    /// Rebuilds the groups that use a release or wait for it.
+    /// Rebuilds the groups that use a release, and the groups that are incomplete because the release was missing.
     fn rebuild_release_users(&mut self, name: &ReleaseRef, changes: &[FieldChange], dirty: &mut DirtyNodes) {
         let uses = |entry: &GroupEntry| match &entry.resolved {
             Ok(group) => group.release.as_ref().is_some_and(|release| release.value.name == *name),
-            Err(missing) => missing.iter().any(|object| matches!(object, MissingParent::Release(wanted) if wanted == name)),
+            Err(missing) => missing.iter().any(|object| matches!(object, MissingParent::Release(release) if release == name)),
         };
         let users: Vec<GroupId> = self.groups.iter().filter(|(_, entry)| uses(entry)).map(|(id, _)| *id).collect();
         for group in users {
@@ -411,27 +421,28 @@ impl Fleet {
         }
     }
 
-    /// Rebuilds a group after a change of the group or of a level above it. Marks those of its nodes that the change
-    /// can affect.
+    /// Computes again what a group inherits, after a change of the group or of a level above it. Marks the nodes of the
+    /// group that the change can affect, and places them again if their tags may change. If an object above the group
+    /// is missing now, all its nodes lose their profiles.
     fn rebuild_group(&mut self, id: GroupId, changes: &[FieldChange], dirty: &mut DirtyNodes) {
         let Some(entry) = self.groups.get(&id) else { return };
         let nodes: Vec<NodeId> = entry.nodes.iter().copied().collect();
-        let before = entry.resolved.clone();
-        let after = self.resolve_group(id);
-        if let Ok(group) = &after {
+        let old_state = entry.resolved.clone();
+        let new_state = self.resolve_group(id);
+        if let Ok(group) = &new_state {
             self.cache_shared(group);
         }
         if let Some(entry) = self.groups.get_mut(&id) {
-            entry.resolved.clone_from(&after);
+            entry.resolved.clone_from(&new_state);
         }
-        match (before, after) {
-            (Ok(before), Ok(after)) => {
-                self.mark_dirty_below(id, &before, &after, changes, dirty);
-                if !after.has_same_placement(&before) {
+        match (old_state, new_state) {
+            (Ok(old_state), Ok(new_state)) => {
+                self.mark_dirty_below(id, &old_state, &new_state, changes, dirty);
+                if !new_state.has_same_placement(&old_state) {
                     self.recompute_placement(&nodes, dirty);
                 }
             }
-            (Err(before), Err(after)) if before == after => {}
+            (Err(old_state), Err(new_state)) if old_state == new_state => {}
             (_, Ok(_)) => {
                 for node in &nodes {
                     dirty.add(*node);
@@ -447,9 +458,9 @@ impl Fleet {
         }
     }
 
-    /// Merges a group with its cluster, template and release. Fails with the first of these that is missing.
+    /// Merges a group with its cluster, template and release. Fails with the first of these objects that is missing.
     fn resolve_group(&self, id: GroupId) -> Result<Arc<ResolvedGroup>, Vec<MissingParent>> {
-        let missing = |what| vec![what];
+        let missing = |parent| vec![parent];
         let group = self.group(id).ok_or_else(|| missing(MissingParent::NodeGroup(id)))?;
         let cluster_id = group.spec.cluster;
         let cluster = self.cluster(cluster_id).ok_or_else(|| missing(MissingParent::Cluster(cluster_id)))?;
@@ -460,36 +471,37 @@ impl Fleet {
         ResolvedGroup::new(group, cluster, template, self).map(Arc::new).map_err(missing)
     }
 
-    /// Marks the nodes of a group that have a matching read. If the group's requirements have one, these are all nodes
-    /// of the group. Otherwise they are the nodes of each profile whose tasks have one.
+    /// Marks the nodes of a group that read a value for which `is_match` is true. If a requirement of the group reads
+    /// such a value, all its nodes are marked. Otherwise the nodes of each profile (the tasks that these nodes share)
+    /// whose tasks read such a value are marked.
     pub(super) fn mark_readers_in(&self, group: GroupId, is_match: &dyn Fn(&Read) -> bool, dirty: &mut DirtyNodes) {
         let Some(entry) = self.groups.get(&group) else { return };
         if entry.resolved.as_ref().is_ok_and(|resolved| resolved.required_reads.iter().any(is_match)) {
             entry.nodes.iter().for_each(|node| dirty.add(*node));
             return;
         }
-        for used in entry.profiles.values() {
-            if used.profile.reads.iter().any(|reference| is_match(reference.read())) {
-                used.nodes.iter().for_each(|node| dirty.add(*node));
+        for profile_nodes in entry.profiles.values() {
+            if profile_nodes.profile.reads.iter().any(|reference| is_match(reference.read())) {
+                profile_nodes.nodes.iter().for_each(|node| dirty.add(*node));
             }
         }
     }
 }
 
-/// Returns the changed fields of an object. Returns none if the object is new or was deleted, because the groups below
-/// it were or become incomplete then.
+/// Returns the changed fields of an object. Returns none if the object is new or was deleted. The groups below it then
+/// become complete or incomplete, and all their nodes are marked for this reason.
 fn field_changes<S: Spec + ClassifyFields>(old: Option<&Arc<Object<S>>>, new: Option<&Arc<Object<S>>>) -> Vec<FieldChange> {
     old.zip(new).map(|(old, new)| change::changes(old, new)).unwrap_or_default()
 }
 
-/// Returns whether the value of a read has changed because the node's own facts have changed. The address and hostname
-/// are taken from facts, so any changed fact counts for them.
-fn is_fact_changed(read: &Read, before: &Observation, after: &Observation) -> bool {
-    let differs = |path: &Path| before.facts.get(path) != after.facts.get(path);
+/// Returns whether two reports of a node differ in a fact that `read` depends on. The address and the hostname of a
+/// node are taken from facts, so every changed fact counts as a change of these two fields.
+fn is_fact_changed(read: &Read, old_report: &Observation, new_report: &Observation) -> bool {
+    let differs = |path: &Path| old_report.facts.get(path) != new_report.facts.get(path);
     match read {
         Read::Fact(path) => differs(path),
         Read::Node(path) => match path.first() {
-            "address" | "hostname" => before.facts != after.facts,
+            "address" | "hostname" => old_report.facts != new_report.facts,
             _ => false,
         },
         Read::Label(_)

@@ -10,23 +10,23 @@ use super::Fleet;
 use crate::name::TagName;
 use crate::object::ClusterId;
 
-/// An entry of a cluster's `primaries` that names no node of the cluster. Once the node exists, the entry moves a
-/// privileged task to another node or starts one.
+/// An entry of a cluster's `primaries` that names no node of the cluster, and a privileged task that follows the entry.
+/// As soon as the node exists, the entry moves that task to it or starts it there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AwaitedPrimary<'a> {
-    /// The tag that the entry assigns.
+    /// The tag whose primary the entry names.
     pub tag: &'a TagName,
-    /// The node that is to hold the tag, as written in the cluster.
+    /// The name or uuid of the node, as the entry contains it.
     pub node: &'a str,
     /// The id of the privileged task that the entry moves or starts.
     pub task: &'a str,
-    /// The digest of the task's definition. A task with the same id and another definition is another task.
+    /// The digest of the task's definition. It distinguishes two tasks with the same id.
     pub definition: &'a [u8; 32],
 }
 
 impl Fleet {
-    /// Returns the entries of a cluster's `primaries` that assign privileged tasks of its releases to nodes that do not
-    /// exist yet.
+    /// Returns the entries of a cluster's `primaries` that name no node of the cluster and whose tag places a
+    /// privileged task, one for each such task.
     pub fn awaited_primaries(&self, id: ClusterId) -> BTreeSet<AwaitedPrimary<'_>> {
         let mut entries = BTreeSet::new();
         let Some(cluster) = self.cluster(id) else { return entries };

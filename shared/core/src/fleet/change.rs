@@ -13,8 +13,8 @@ use crate::object::{
 };
 use crate::release::CompiledRelease;
 
-/// A change of one object, which is stored or deleted. Storing an object replaces the one with its id. Storing an
-/// identical object affects no node.
+/// A change of one object, which is stored or deleted. An object replaces the stored object with the same id. Storing
+/// an identical object affects no node.
 #[derive(Clone, Debug)]
 pub enum FleetChange {
     /// Stores a compiled release.
@@ -61,8 +61,8 @@ pub enum FleetChange {
     RemoveRule(Uuid),
 }
 
-/// The nodes whose result may have changed. If a change affects all nodes of a fleet, a flag stands for them, because
-/// there may be many.
+/// The nodes whose result may have changed. If a change affects all nodes of a fleet, a flag replaces the list, which
+/// would be long.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirtyNodes {
     nodes: BTreeSet<NodeId>,
@@ -70,28 +70,31 @@ pub struct DirtyNodes {
 }
 
 impl DirtyNodes {
-    /// Returns the nodes of the fleet after the change, by uuid, then those that were deleted.
+    /// Returns the marked nodes. `fleet` is the fleet after the change. If all nodes are marked, its nodes come first,
+    /// by uuid, and then the nodes that were deleted.
     pub fn nodes<'a>(&'a self, fleet: &'a Fleet) -> impl Iterator<Item = NodeId> + 'a {
-        let all = self.is_all.then(|| fleet.nodes.keys().copied());
+        let all_nodes = self.is_all.then(|| fleet.nodes.keys().copied());
         let listed = self.nodes.iter().copied().filter(|id| !self.is_all || fleet.node(*id).is_none());
-        all.into_iter().flatten().chain(listed)
+        all_nodes.into_iter().flatten().chain(listed)
     }
 
-    /// Returns whether all nodes are dirty.
+    /// Returns whether all nodes are marked.
     pub fn is_all(&self) -> bool {
         self.is_all
     }
 
-    /// Adds the nodes of another change.
+    /// Marks the nodes that another change marked.
     pub fn extend(&mut self, other: Self) {
         self.nodes.extend(other.nodes);
         self.is_all |= other.is_all;
     }
 
+    /// Marks one node.
     pub(super) fn add(&mut self, id: NodeId) {
         self.nodes.insert(id);
     }
 
+    /// Marks all nodes of the fleet.
     pub(super) fn add_all(&mut self) {
         self.is_all = true;
     }

@@ -12,50 +12,50 @@ use crate::name::{NodeName, TagName};
 use crate::object::{Cluster, ClusterId, Node, NodeId};
 use crate::role::RoleTable;
 
-/// A tag of a cluster whose holder has changed.
+/// A tag of a cluster whose primary has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovedPrimary {
-    /// The cluster.
+    /// The cluster with the tag.
     pub cluster: ClusterId,
-    /// The tag.
+    /// The tag whose primary has changed.
     pub tag: TagName,
-    /// The previous holder.
+    /// The node that was primary before.
     pub from: NodeId,
-    /// The new holder, or `None` if there is none.
+    /// The node that is primary now, or `None` if no node is.
     pub to: Option<NodeId>,
 }
 
-/// A node name in a cluster's `primaries` that no node has any more.
+/// A node name in a cluster's `primaries` that belonged to a node and that no node has now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostNodeName {
-    /// The cluster.
+    /// The cluster whose `primaries` contain the name.
     pub cluster: ClusterId,
-    /// The first tag for which the cluster names the node.
+    /// The first tag for which `primaries` contains the name.
     pub tag: TagName,
-    /// The lost name.
+    /// The name that no node has now.
     pub name: NodeName,
 }
 
 /// The reason why an entry of a cluster's `primaries` has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrimaryRejection {
-    /// The cluster has no such tag.
+    /// The release of the cluster has no such tag.
     UnknownTag,
-    /// The tag has no primary.
+    /// The tag has no primary, because its `has_primary` is false.
     NoHolder,
-    /// There is no release yet that defines the tags.
+    /// No release exists yet that could define the tag.
     NoRelease,
     /// The node does not exist.
     UnknownNode,
     /// The node is in another cluster, or in none.
     OtherCluster,
-    /// The node is in the cluster and does not have the tag.
+    /// The node is in the cluster but does not have the tag.
     LacksTag,
 }
 
 impl PrimaryRejection {
-    /// Returns whether the entry is an error of its author. A missing release or node may still be created, since a
-    /// cluster is created before them.
+    /// Returns whether the entry is a mistake of its author. A missing release or node is not a mistake, because it may
+    /// be created later: a cluster is created before its nodes.
     pub fn is_permanent(self) -> bool {
         match self {
             Self::UnknownTag | Self::NoHolder | Self::OtherCluster | Self::LacksTag => true,
@@ -63,8 +63,8 @@ impl PrimaryRejection {
         }
     }
 
-    /// Returns the reason as shown to a caller that may not see other clusters. It does not reveal that a node exists
-    /// elsewhere.
+    /// Returns the reason for a caller that may not see other clusters. It does not reveal that a node exists in
+    /// another cluster.
     #[must_use]
     pub fn redacted(self) -> Self {
         match self {
@@ -73,7 +73,7 @@ impl PrimaryRejection {
         }
     }
 
-    /// Returns the reason as the end of a sentence about a cluster.
+    /// Returns the reason as a clause for a message about a cluster.
     pub fn reason(self, tag: &TagName, node: &str) -> String {
         match self {
             Self::UnknownTag => format!("the cluster's release has no tag {tag}"),
@@ -86,28 +86,28 @@ impl PrimaryRejection {
     }
 }
 
-/// Finds the first of these nodes that loses the name by which its cluster refers to it in `primaries`, so that the
-/// cluster would refer to no node. Skips deleted nodes and names that another node has now.
-pub fn lost_node_name(before: &Fleet, after: &Fleet, mut nodes: impl Iterator<Item = NodeId>) -> Option<LostNodeName> {
+/// Finds the first of these nodes that a write renames although its cluster refers to it by its name in `primaries`.
+/// The entry of `primaries` would then name no node. Deleted nodes, and names that another node has now, are skipped.
+pub fn lost_node_name(old_fleet: &Fleet, new_fleet: &Fleet, mut nodes: impl Iterator<Item = NodeId>) -> Option<LostNodeName> {
     nodes.find_map(|id| {
-        let name = before.node(id)?.meta.name.as_ref()?;
-        let is_lost = after.node(id)?.meta.name.as_ref() != Some(name) && after.node_by_name(name.as_str()).is_none();
-        let cluster = before.cluster_of_node(id).filter(|_| is_lost)?;
-        let primaries = &after.cluster(cluster)?.spec.primaries;
-        let (tag, _) = primaries.iter().find(|(_, named)| *named == name.as_str())?;
+        let name = old_fleet.node(id)?.meta.name.as_ref()?;
+        let is_lost = new_fleet.node(id)?.meta.name.as_ref() != Some(name) && new_fleet.node_by_name(name.as_str()).is_none();
+        let cluster = old_fleet.cluster_of_node(id).filter(|_| is_lost)?;
+        let primaries = &new_fleet.cluster(cluster)?.spec.primaries;
+        let (tag, _) = primaries.iter().find(|(_, entry_node)| *entry_node == name.as_str())?;
         Some(LostNodeName { cluster, tag: tag.clone(), name: name.clone() })
     })
 }
 
-/// Returns the tags whose holder a change of the fleet replaces or removes, in the clusters that contain or contained
-/// one of these nodes. A tag without a previous holder is not included.
-pub fn moved_primaries(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<MovedPrimary> {
-    let clusters = nodes.flat_map(|node| [before.cluster_of_node(node), after.cluster_of_node(node)]);
+/// Returns the tags whose primary a write replaces or removes. Only the clusters that contain or contained one of
+/// `nodes` are checked. A tag that had no primary before is not included.
+pub fn moved_primaries(old_fleet: &Fleet, new_fleet: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<MovedPrimary> {
+    let clusters = nodes.flat_map(|node| [old_fleet.cluster_of_node(node), new_fleet.cluster_of_node(node)]);
     let clusters: BTreeSet<ClusterId> = clusters.flatten().collect();
     let mut moved = Vec::new();
     for cluster in clusters {
-        for (tag, from) in before.holders(cluster) {
-            let to = after.holder(cluster, tag.as_str());
+        for (tag, from) in old_fleet.holders(cluster) {
+            let to = new_fleet.holder(cluster, tag.as_str());
             if to != Some(from) {
                 moved.push(MovedPrimary { cluster, tag: tag.clone(), from, to });
             }
@@ -117,8 +117,8 @@ pub fn moved_primaries(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item 
 }
 
 impl Fleet {
-    /// Returns the tags of a cluster whose holder is not the stored choice. The controller should store these holders,
-    /// so that a later node that sorts first does not become primary.
+    /// Returns the tags of a cluster whose primary is not the stored choice, each with its primary. The controller
+    /// should store these choices. Otherwise a node that is added later and sorts before the primary would replace it.
     pub fn unstored_holders(&self, id: ClusterId) -> Vec<(TagName, NodeId)> {
         let Some(entry) = self.clusters.get(&id) else { return Vec::new() };
         let is_stored =
@@ -127,28 +127,29 @@ impl Fleet {
         unstored.map(|(tag, node)| (tag.clone(), *node)).collect()
     }
 
-    /// Returns whether the changes since another fleet chose the holder of a tag: the cluster names the holder, or the
-    /// stored choice became the holder. A choice that was already stored does not count, because another node may have
-    /// held the tag without a stored choice.
-    pub fn is_newly_chosen(&self, before: &Self, id: ClusterId, tag: &TagName) -> bool {
+    /// Returns whether a write chose the primary of a tag, and did not only make a node the first candidate. Either
+    /// `primaries` of the cluster names the node, or the write stored the choice. `old` is the fleet before the
+    /// write. A choice that was stored earlier does not count.
+    pub fn is_newly_chosen(&self, old: &Self, id: ClusterId, tag: &TagName) -> bool {
         let Some(holder) = self.holder(id, tag.as_str()) else { return false };
-        let named = self.named_primary(id, tag.as_str()).and_then(|named| self.primary_node(named));
-        let stored = self.stored_choice(id, tag);
-        named.is_some_and(|node| node.id() == holder) || (stored == Some(holder) && before.stored_choice(id, tag) != stored)
+        let named_node = self.named_primary(id, tag.as_str()).and_then(|text| self.primary_node(text));
+        let choice = self.stored_choice(id, tag);
+        named_node.is_some_and(|node| node.id() == holder) || (choice == Some(holder) && old.stored_choice(id, tag) != choice)
     }
 
-    /// Returns the node of the stored choice for a tag.
+    /// Returns the node that the stored choice makes primary of a tag.
     fn stored_choice(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
         Some(self.clusters.get(&id)?.stored_choices.get(tag)?.spec.node)
     }
 
-    /// Finds the node that an entry of `primaries` refers to, by its name or its uuid. No name looks like a uuid.
+    /// Returns the node that an entry of `primaries` names, by its name or its uuid. A name never has the form of a
+    /// uuid.
     pub fn primary_node(&self, text: &str) -> Option<&Arc<Node>> {
         self.node_by_name(text).or_else(|| self.node(NodeId(Uuid::parse_str(text).ok()?)))
     }
 
-    /// Returns why an entry of a cluster's `primaries` that gives this tag to this node would have no effect. `None` if
-    /// the entry has an effect.
+    /// Returns the reason why an entry of a cluster's `primaries` with this tag and node would have no effect. Returns
+    /// `None` if the entry would have an effect.
     pub fn primary_rejection(&self, cluster: &Cluster, tag: &TagName, node: &str) -> Option<PrimaryRejection> {
         let (id, node) = (ClusterId(cluster.meta.uuid), self.primary_node(node));
         if node.is_some_and(|node| self.can_hold(id, tag, node.id())) {
@@ -158,11 +159,11 @@ impl Fleet {
         // Includes the table of the cluster itself, because its groups may have other releases, or it may have no group
         // yet.
         let cluster_table = self.role_table(cluster);
-        let mut all = tables.iter().copied().chain([&cluster_table]);
+        let mut all_tables = tables.iter().copied().chain([&cluster_table]);
         let has_release =
             !tables.is_empty() || self.cluster_release(cluster).is_some_and(|release| self.release(release).is_some());
-        if !all.clone().any(|table| table.has_primary(tag)) {
-            return Some(match (all.any(|table| table.is_visible(tag.as_str())), has_release) {
+        if !all_tables.clone().any(|table| table.has_primary(tag)) {
+            return Some(match (all_tables.any(|table| table.is_declared_or_produced(tag.as_str())), has_release) {
                 (true, _) => PrimaryRejection::NoHolder,
                 (false, true) => PrimaryRejection::UnknownTag,
                 (false, false) => PrimaryRejection::NoRelease,
@@ -179,45 +180,44 @@ impl Fleet {
         })
     }
 
-    /// Returns whether a node of the cluster can hold a tag as primary. It can if it has the tag and the tag has a
-    /// primary.
+    /// Returns whether a node of the cluster can be primary of a tag: it has the tag, and the tag has a primary.
     pub fn can_hold(&self, id: ClusterId, tag: &TagName, node: NodeId) -> bool {
         let candidates = self.clusters.get(&id).and_then(|entry| entry.candidates.get(tag));
-        candidates.is_some_and(|candidates| candidates.all.contains(&node))
+        candidates.is_some_and(|candidates| candidates.members.contains(&node))
     }
 
-    /// Returns the node that would hold a tag if no choice existed and node `excluded` were absent: the first by name
-    /// that is not parked.
+    /// Returns the node that would be primary of a tag if node `excluded` were absent and no choice existed: the first
+    /// node by name that has the tag and is not parked.
     pub fn next_holder(&self, id: ClusterId, tag: &TagName, excluded: NodeId) -> Option<NodeId> {
         let candidates = self.clusters.get(&id)?.candidates.get(tag)?;
-        candidates.ready.iter().map(|ranked| ranked.id).find(|node| *node != excluded)
+        candidates.unparked.iter().map(|ranked| ranked.id).find(|node| *node != excluded)
     }
 
-    /// Elects the holder of a tag again. If the holder changes, returns the previous and the new one, whose profiles
-    /// change.
+    /// Elects the primary of a tag again. If the primary changes, returns the previous and the new primary. The caller
+    /// must update the profiles of both.
     pub(super) fn elect(&mut self, id: ClusterId, tag: &TagName) -> Vec<NodeId> {
-        let elected = self.elected_holder(id, tag);
+        let new_holder = self.elected_holder(id, tag);
         let Some(entry) = self.clusters.get_mut(&id) else { return Vec::new() };
-        let before = entry.holders.get(tag).copied();
-        if before == elected {
+        let old_holder = entry.holders.get(tag).copied();
+        if old_holder == new_holder {
             return Vec::new();
         }
-        match elected {
+        match new_holder {
             Some(node) => drop(entry.holders.insert(tag.clone(), node)),
             None => drop(entry.holders.remove(tag)),
         }
-        before.into_iter().chain(elected).collect()
+        old_holder.into_iter().chain(new_holder).collect()
     }
 
-    /// Returns the node that should hold a tag: the one that `primaries:` names, else the stored choice, else the first
-    /// candidate by name that is not parked.
+    /// Returns the node that should be primary of a tag. This is the node that `primaries` names, else the node of the
+    /// stored choice, else the first candidate by name that is not parked.
     fn elected_holder(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
         let entry = self.clusters.get(&id)?;
         let candidates = entry.candidates.get(tag)?;
-        let named = self.named_primary(id, tag.as_str()).and_then(|named| self.primary_node(named)).map(|node| node.id());
-        let stored = entry.stored_choices.get(tag).map(|chosen| chosen.spec.node);
-        let mut choices = named.into_iter().chain(stored);
-        let first = || candidates.ready.get_min().map(|first| first.id);
-        choices.find(|node| candidates.all.contains(node)).or_else(first)
+        let named_node = self.named_primary(id, tag.as_str()).and_then(|text| self.primary_node(text)).map(|node| node.id());
+        let stored_node = entry.stored_choices.get(tag).map(|choice| choice.spec.node);
+        let mut choices = named_node.into_iter().chain(stored_node);
+        let first_unparked = || candidates.unparked.get_min().map(|ranked| ranked.id);
+        choices.find(|node| candidates.members.contains(node)).or_else(first_unparked)
     }
 }

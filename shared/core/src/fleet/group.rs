@@ -22,10 +22,11 @@ use crate::release::CompiledRelease;
 use crate::requirement::{Requirement, RequirementField};
 use crate::role::RoleTable;
 
-/// The levels that apply to an object, each with its values, the farthest from the host first.
+/// The levels that apply to an object, each with the values that it provides. The level farthest from the host comes
+/// first.
 pub type Levels<'a> = Vec<(Level, &'a Inherited)>;
 
-/// The three inherited maps, merged over the levels.
+/// The labels, annotations and parameters that several levels provide together.
 #[derive(Clone, Debug, Default)]
 pub struct InheritedMaps {
     /// Labels.
@@ -43,26 +44,29 @@ pub struct ResolvedGroup {
     pub group: Arc<NodeGroup>,
     /// The cluster of the group.
     pub cluster: Arc<Cluster>,
-    /// The cluster's template, or `None` if the cluster is the top level.
+    /// The template of the cluster, or `None` if the cluster names no template.
     pub template: Option<Arc<ClusterTemplate>>,
-    /// The maps of all levels down to the group.
+    /// The labels, annotations and parameters of all levels down to the group.
     pub maps: InheritedMaps,
-    /// The maps of the levels down to the cluster, shared with the other groups of the cluster.
+    /// The labels, annotations and parameters of the levels down to the cluster, shared with the other groups of the
+    /// cluster.
     cluster_maps: Arc<InheritedMaps>,
-    /// The rule for the host label maps: which labels enter them, and which keys hosts may fill.
+    /// The rule for host labels: which labels are exported to the host label map, and which keys the group accepts from
+    /// hosts.
     pub host_labels: ValueWithOrigin<Arc<HostLabelRule>>,
-    /// The release that the nearest level names. `None` if no level names one. The nodes then have no tasks.
+    /// The release of the nearest level that names one. `None` if no level names a release. The nodes then have no
+    /// tasks.
     pub release: Option<ValueWithOrigin<Arc<CompiledRelease>, Level>>,
-    /// The tags that the roles of the release produce in this cluster. `None` if `release` is `None`.
+    /// The table of the tags that the roles of the release produce in this cluster. `None` if there is no release.
     pub role_table: Option<Arc<RoleTable>>,
     /// The roles that the group gives its nodes.
     pub roles: BTreeSet<Name>,
-    /// The values that the group's requirements read of each of its nodes.
+    /// The values of each node that the requirements of the group read.
     pub(super) required_reads: Box<[Read]>,
 }
 
 impl InheritedMaps {
-    /// Merges levels, the farthest from the host first.
+    /// Merges the maps of several levels. The level farthest from the host must come first.
     pub fn from_levels(levels: &[(Level, &Inherited)]) -> Self {
         Self {
             labels: Labels::from_levels(levels.iter().map(|(level, inherited)| (*level, &inherited.labels))),
@@ -71,7 +75,8 @@ impl InheritedMaps {
         }
     }
 
-    /// Merges one more level. The result shares the maps that the level does not change.
+    /// Returns the maps merged with those of one more level. A map that the level does not change is shared with the
+    /// result.
     fn with_level(&self, level: Level, inherited: &Inherited) -> Self {
         Self {
             labels: self.labels.with_level(level, &inherited.labels),
@@ -83,12 +88,12 @@ impl InheritedMaps {
 
 /// Inheritance through the levels.
 impl Fleet {
-    /// Returns the level of a template. Empty if the template does not exist.
+    /// Returns a template as the only level, with the values that it provides. Empty if the template does not exist.
     pub fn template_levels(&self, id: TemplateId) -> Levels<'_> {
         self.template(id).map(|template| (Level::ClusterTemplate, &template.spec.inherited)).into_iter().collect()
     }
 
-    /// Returns the levels of a cluster and its template. Empty if the cluster does not exist.
+    /// Returns the levels down to a cluster: its template and the cluster. Empty if the cluster does not exist.
     pub fn cluster_levels(&self, id: ClusterId) -> Levels<'_> {
         let Some(cluster) = self.cluster(id) else { return Vec::new() };
         let template = cluster.spec.cluster_template.map(|id| self.template_levels(id));
@@ -97,7 +102,7 @@ impl Fleet {
         levels
     }
 
-    /// Returns the levels of a group and of the objects above it. Empty if the group does not exist.
+    /// Returns the levels down to a group: the template, the cluster and the group. Empty if the group does not exist.
     pub fn group_levels(&self, id: GroupId) -> Levels<'_> {
         let Some(group) = self.group(id) else { return Vec::new() };
         let mut levels = self.cluster_levels(group.spec.cluster);
@@ -105,14 +110,15 @@ impl Fleet {
         levels
     }
 
-    /// Returns the release that the groups of a cluster run if they name none themselves.
+    /// Returns the release that the groups of a cluster run if they name no release themselves.
     pub fn cluster_release<'a>(&'a self, cluster: &'a Cluster) -> Option<&'a ReleaseRef> {
         let template = cluster.spec.cluster_template.and_then(|id| self.template(id));
-        named_release(template.map(|template| &**template), cluster, None).map(|named| named.value)
+        named_release(template.map(|template| &**template), cluster, None).map(|release| release.value)
     }
 
-    /// Returns what a node inherits if it is in a cluster but in no group. The result is that of a group that sets
-    /// nothing. `None` if the cluster or its release does not exist.
+    /// Returns what a node inherits that is in a cluster but in no group, such as the pseudo node `master`. The result
+    /// is that of a group with this name that sets nothing. Returns `None` if the cluster or its release does not
+    /// exist.
     pub(crate) fn resolve_without_group(&self, id: ClusterId, name: ObjectName) -> Option<ResolvedGroup> {
         let cluster = self.cluster(id)?;
         let template = cluster.spec.cluster_template.and_then(|id| self.template(id));
@@ -121,13 +127,14 @@ impl Fleet {
         Some(ResolvedGroup { maps: (*resolved.cluster_maps).clone(), ..resolved })
     }
 
-    /// Returns the role table of a cluster: the tags that its roles produce, and the tags that are visible there.
+    /// Returns the role table of a cluster under its own release: the tags that its roles produce, and the tags that
+    /// are visible there.
     pub fn role_table(&self, cluster: &Cluster) -> RoleTable {
         self.role_table_for(self.cluster_release(cluster), cluster)
     }
 
-    /// Returns the role table of a cluster under an existing release. Reuses the cached table of the cluster's groups
-    /// if it is current or equal to the new one.
+    /// Returns the role table of a cluster under an existing release. Reuses the cached table of the cluster if it was
+    /// built from the current objects, or if it equals a newly built table.
     fn shared_role_table(&self, release: &Arc<CompiledRelease>, cluster: &Arc<Cluster>) -> Arc<RoleTable> {
         let cached = self.cached_table(release, cluster);
         let table = cached.and_then(|entry| entry.table.upgrade());
@@ -140,10 +147,11 @@ impl Fleet {
         table.filter(|table| **table == new_table).unwrap_or_else(|| Arc::new(new_table))
     }
 
-    /// Returns the maps that the groups of a cluster inherit. Reuses the cached maps if they are current.
+    /// Returns the maps that the groups of a cluster inherit from the cluster and its template. Reuses the cached maps
+    /// if they were built from these objects.
     fn shared_maps(&self, cluster: &Arc<Cluster>, template: Option<&Arc<ClusterTemplate>>) -> Arc<InheritedMaps> {
         let cached = self.clusters.get(&ClusterId(cluster.meta.uuid)).and_then(|entry| entry.maps.as_ref());
-        let cached = cached.filter(|kept| kept.is_built_from(cluster, template)).and_then(|kept| kept.maps.upgrade());
+        let cached = cached.filter(|cache| cache.is_built_from(cluster, template)).and_then(|cache| cache.maps.upgrade());
         let build = || {
             let template_level = template.map(|template| (Level::ClusterTemplate, &template.spec.inherited));
             let levels: Levels<'_> = template_level.into_iter().chain([(Level::Cluster, &cluster.spec.inherited)]).collect();
@@ -152,13 +160,12 @@ impl Fleet {
         cached.unwrap_or_else(build)
     }
 
-    /// Stores the maps that a group inherits in the entry of its cluster, so that the other groups of the cluster share
-    /// them.
+    /// Caches the maps of a group in the entry of its cluster, so that the other groups of the cluster share them.
     fn cache_maps(&mut self, group: &ResolvedGroup) {
         let Some(entry) = self.clusters.get(&group.cluster_id()) else { return };
         let template = group.template.as_ref();
         let is_cached =
-            |cached: &CachedMaps| is_same(&cached.maps, &group.cluster_maps) && cached.is_built_from(&group.cluster, template);
+            |cached: &CachedMaps| points_to(&cached.maps, &group.cluster_maps) && cached.is_built_from(&group.cluster, template);
         if entry.maps.as_ref().is_some_and(is_cached) {
             return;
         }
@@ -169,28 +176,29 @@ impl Fleet {
         }
     }
 
-    /// Returns the cached role table of a cluster under a release, which may be outdated.
+    /// Returns the cached role table of a cluster under a release, if there is one. The table may be outdated.
     fn cached_table(&self, release: &CompiledRelease, cluster: &Cluster) -> Option<&CachedTable> {
         self.clusters.get(&ClusterId(cluster.meta.uuid))?.tables.get(&release.name)
     }
 
-    /// Returns whether a cached table was built from the current objects.
+    /// Returns whether a cached role table was built from this release, the stored tags of the release, and this
+    /// cluster.
     fn is_current(&self, cached: &CachedTable, release: &Arc<CompiledRelease>, cluster: &Arc<Cluster>) -> bool {
         let has_same_tags = match (&cached.release_tags, self.release_tags(&release.name.name)) {
-            (Some(cached), Some(tags)) => is_same(cached, tags),
+            (Some(cached), Some(tags)) => points_to(cached, tags),
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         };
-        has_same_tags && is_same(&cached.release, release) && is_same(&cached.cluster, cluster)
+        has_same_tags && points_to(&cached.release, release) && points_to(&cached.cluster, cluster)
     }
 
-    /// Stores the role table and the inherited maps of a group in the entry of its cluster, so that the other groups of
-    /// the cluster share them. Outdated cached values are replaced when they are next used.
+    /// Caches the role table and the inherited maps of a group in the entry of its cluster, so that the other groups of
+    /// the cluster share them. A cached value that is outdated is replaced at its next use.
     pub(super) fn cache_shared(&mut self, group: &ResolvedGroup) {
         self.cache_maps(group);
         let ResolvedGroup { release: Some(release), role_table: Some(table), cluster, .. } = group else { return };
         let release = &release.value;
-        let is_cached = |cached: &CachedTable| is_same(&cached.table, table) && self.is_current(cached, release, cluster);
+        let is_cached = |cached: &CachedTable| points_to(&cached.table, table) && self.is_current(cached, release, cluster);
         if self.cached_table(release, cluster).is_some_and(is_cached) {
             return;
         }
@@ -205,8 +213,8 @@ impl Fleet {
         }
     }
 
-    /// Returns the role table of a cluster under a release. If the release does not exist, only the user-defined tags
-    /// of the release and the cluster are visible.
+    /// Builds the role table of a cluster under a release. If the release does not exist, the table has only the
+    /// user-defined tags of the release and of the cluster.
     fn role_table_for(&self, release: Option<&ReleaseRef>, cluster: &Cluster) -> RoleTable {
         let tags = release.and_then(|release| self.release_tags(&release.name));
         let tags = tags.into_iter().flat_map(|tags| &tags.spec.tags).chain(&cluster.spec.tags);
@@ -220,24 +228,24 @@ impl Fleet {
 }
 
 impl CachedMaps {
-    /// Returns whether the maps were built from these objects.
+    /// Returns whether the cached maps were built from this cluster and this template.
     fn is_built_from(&self, cluster: &Arc<Cluster>, template: Option<&Arc<ClusterTemplate>>) -> bool {
         let has_same_template = match (&self.template, template) {
-            (Some(cached), Some(template)) => is_same(cached, template),
+            (Some(cached), Some(template)) => points_to(cached, template),
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         };
-        has_same_template && is_same(&self.cluster, cluster)
+        has_same_template && points_to(&self.cluster, cluster)
     }
 }
 
-/// Returns whether a cached pointer refers to this object. While the weak pointer exists, its memory is not freed, so
-/// no other object can have that address.
-fn is_same<T>(cached: &Weak<T>, object: &Arc<T>) -> bool {
+/// Returns whether a cached weak pointer refers to this object. The memory of an object is not freed while a weak
+/// pointer to it exists. So no other object can have the same address.
+fn points_to<T>(cached: &Weak<T>, object: &Arc<T>) -> bool {
     std::ptr::eq(cached.as_ptr(), Arc::as_ptr(object))
 }
 
-/// Returns the release that the level nearest to the host names.
+/// Returns the release that applies: that of the nearest of these levels that names one.
 fn named_release<'a>(
     template: Option<&'a ClusterTemplate>,
     cluster: &'a Cluster,
@@ -255,7 +263,7 @@ impl ResolvedGroup {
     /// Merges the levels down to a group.
     ///
     /// # Errors
-    /// [`MissingParent::Release`] if a level names a release that does not exist.
+    /// [`MissingParent::Release`] if the release that applies does not exist.
     pub(super) fn new(
         group: &Arc<NodeGroup>,
         cluster: &Arc<Cluster>,
@@ -285,7 +293,7 @@ impl ResolvedGroup {
         })
     }
 
-    /// Returns `CLUSTER/GROUP`.
+    /// Returns the name of the group as `CLUSTER/GROUP`.
     pub fn path(&self) -> String {
         format!("{}/{}", self.cluster.meta.name, self.group.meta.name)
     }
@@ -295,15 +303,16 @@ impl ResolvedGroup {
         ClusterId(self.cluster.meta.uuid)
     }
 
-    /// Returns the lifecycle fields of each level, the farthest from the host first.
+    /// Returns the lifecycle fields that each level sets. The level farthest from the host comes first.
     pub fn lifecycle(&self) -> Vec<(Level, Lifecycle)> {
-        let top = self.template.as_ref().map(|template| (Level::ClusterTemplate, template.spec.inherited.lifecycle));
-        let below =
+        let template_level = self.template.as_ref().map(|template| (Level::ClusterTemplate, template.spec.inherited.lifecycle));
+        let lower_levels =
             [(Level::Cluster, self.cluster.spec.inherited.lifecycle), (Level::NodeGroup, self.group.spec.inherited.lifecycle)];
-        top.into_iter().chain(below).collect()
+        template_level.into_iter().chain(lower_levels).collect()
     }
 
-    /// Returns whether two groups are in one cluster and place nodes by the same release, role table and roles.
+    /// Returns whether two groups place nodes in the same way. They do if they have the same cluster, release, role
+    /// table and roles.
     pub fn has_same_placement(&self, other: &Self) -> bool {
         let release = |group: &Self| group.release.as_ref().map(|release| release.value.hash);
         self.cluster_id() == other.cluster_id()
@@ -312,18 +321,18 @@ impl ResolvedGroup {
             && self.roles == other.roles
     }
 
-    /// Returns whether roles produce the same tags in both groups.
+    /// Returns whether the roles of two groups produce the same tags.
     pub fn has_same_role_output(&self, other: &Self) -> bool {
         match (&self.role_table, &other.role_table) {
             // Most groups of a cluster share one table.
-            (Some(own), Some(other)) => Arc::ptr_eq(own, other) || own == other,
+            (Some(table), Some(other_table)) => Arc::ptr_eq(table, other_table) || table == other_table,
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         }
     }
 
-    /// Returns whether tags have the same ready probes in both groups. Two releases can differ in their probes and
-    /// still place nodes in the same way.
+    /// Returns whether the tags of two groups have the same ready probes (checks of a tag on its hosts). Two releases
+    /// with different probes may still place nodes in the same way.
     pub(super) fn has_same_probes<'a>(&'a self, other: &'a Self) -> bool {
         let probes = |group: &'a Self| {
             let tags = group.role_table.iter().flat_map(|table| table.tags());
@@ -332,31 +341,31 @@ impl ResolvedGroup {
         probes(self).eq(probes(other))
     }
 
-    /// Returns the labels of a report that the group lets the host fill.
+    /// Returns the labels of a report that the group accepts from the host. An invalid key or value is omitted.
     pub fn accepted_labels(&self, observation: &Observation) -> BTreeMap<LabelKey, LabelValue> {
         self.iter_accepted(observation).collect()
     }
 
-    /// Returns the labels of a report that the group lets the host fill. Labels with an invalid key or value are
-    /// omitted.
+    /// Iterates over the labels of a report that the group accepts from the host. An invalid key or value is omitted.
     fn iter_accepted<'a>(&'a self, observation: &'a Observation) -> impl Iterator<Item = (LabelKey, LabelValue)> {
         let accepted = observation.labels.iter().filter(|label| self.host_labels.value.is_accepted(&label.key));
         accepted.filter_map(|label| Some((LabelKey::new(&label.key).ok()?, LabelValue::new(&label.value).ok()?)))
     }
 
-    /// Returns whether the report has a value for this key that the group lets the host fill. The value is used only if
-    /// no level decides the key.
+    /// Returns whether a report has a label with this key that the group accepts from the host. The label has an effect
+    /// only if no level decides the key.
     pub(super) fn can_fill(&self, observation: &Observation, key: &LabelKey) -> bool {
         self.iter_accepted(observation).any(|(accepted_key, _)| accepted_key == *key)
     }
 
-    /// Returns whether the group lets the host fill one of the reported labels.
+    /// Returns whether a report has at least one label that the group accepts from the host.
     pub(crate) fn has_accepted_labels(&self, observation: &Observation) -> bool {
         self.iter_accepted(observation).next().is_some()
     }
 }
 
-/// Returns what a requirement reads of a node, or `None` if it names a path that no fact can have.
+/// Returns the value of a node that a requirement tests. Returns `None` if the requirement has a path that no fact or
+/// parameter can have.
 fn requirement_read(requirement: &Requirement) -> Option<Read> {
     let field = match requirement {
         Requirement::Trait { name, .. } => return Some(Read::Trait(name.as_str().into())),
@@ -370,8 +379,8 @@ fn requirement_read(requirement: &Requirement) -> Option<Read> {
     }
 }
 
-/// Returns the host label rule of the level nearest to the host. A rule that does not compile is ignored here, because
-/// its write was refused.
+/// Returns the host label rule of the nearest of these levels that has one. A rule that does not compile is ignored,
+/// because a write of such a rule is refused.
 fn nearest_host_labels(
     group: &NodeGroup,
     cluster: &Cluster,

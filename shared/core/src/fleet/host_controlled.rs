@@ -14,18 +14,19 @@ use crate::labels::Labels;
 use crate::object::NodeId;
 use crate::release::{CompiledTask, Profile};
 
-/// A value that the condition of a privileged task on a node reads, and that a report of this or another host decides.
+/// A value that the condition of a privileged task on a node reads, and that a report can decide. The report can be
+/// that of the same host or of another host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostControlledRead<'a> {
-    /// The task's id.
+    /// The id of the task.
     pub task: &'a str,
-    /// The digest of the task's definition. A task with the same id and another definition is another task.
+    /// The digest of the task's definition. It distinguishes two tasks with the same id.
     pub definition: &'a [u8; 32],
-    /// The description of the value: `label rack`, `trait HW_ARCH_X86_64`.
+    /// A description of the value for people, such as `label rack` or `trait HW_ARCH_X86_64`.
     pub description: String,
 }
 
-/// A node with conditional privileged tasks, as it is before its host has reported.
+/// A node with conditional privileged tasks, as if its host had never reported.
 struct UnreportedNode<'a> {
     fleet: &'a Fleet,
     entry: NodeEntry,
@@ -34,29 +35,32 @@ struct UnreportedNode<'a> {
 }
 
 impl Fleet {
-    /// Returns the values that conditions of privileged tasks on a node read and that reports decide. These are facts,
-    /// traits that no operator sets or suppresses, labels that no level decides and that hosts or inspection rules may
-    /// fill, properties from rules, and reported fields, of the node or of others by a look-up.
+    /// Returns the values that conditions of privileged tasks on a node read and that reports can decide. These are
+    /// facts, reported fields, traits that no operator sets or suppresses, labels that no level decides and that hosts
+    /// or inspection rules may fill, and properties that rules may set. They include reported fields of other nodes
+    /// that a condition looks up.
     pub fn host_controlled_reads(&self, node: NodeId) -> BTreeSet<HostControlledRead<'_>> {
         self.unreported_node(node).map(|node| node.controlled_reads()).unwrap_or_default()
     }
 
-    /// Returns the values by which a report may be able to meet a condition only since a write. Either the write let
-    /// reports decide the value, or it changed another value that the same condition reads.
-    pub fn newly_host_controlled(&self, before: &Self, node: NodeId) -> BTreeSet<HostControlledRead<'_>> {
-        let Some(new) = self.unreported_node(node) else { return BTreeSet::new() };
-        let mut reads = new.controlled_reads();
+    /// Returns the values by which a report can meet the condition of a privileged task after a write, but perhaps not
+    /// before the write. Either the write let reports decide the value, or it changed another value that the same
+    /// condition reads. `old_fleet` is the fleet before the write.
+    pub fn newly_host_controlled(&self, old_fleet: &Self, node: NodeId) -> BTreeSet<HostControlledRead<'_>> {
+        let Some(new_node) = self.unreported_node(node) else { return BTreeSet::new() };
+        let mut reads = new_node.controlled_reads();
         if reads.is_empty() {
             return reads;
         }
-        let Some(old) = before.unreported_node(node) else { return reads };
-        let old_reads = old.controlled_reads();
-        let (inputs, old_inputs) = (new.inputs(), old.inputs());
+        let Some(old_node) = old_fleet.unreported_node(node) else { return reads };
+        let old_reads = old_node.controlled_reads();
+        let (inputs, old_inputs) = (new_node.inputs(), old_node.inputs());
         reads.retain(|read| !old_reads.contains(read) || inputs.get(read.definition) != old_inputs.get(read.definition));
         reads
     }
 
-    /// Returns a node without the report of its host. `None` if no privileged task of the node has a condition.
+    /// Returns a node as if its host had never reported. Returns `None` if no privileged task of the node has a
+    /// condition.
     fn unreported_node(&self, node: NodeId) -> Option<UnreportedNode<'_>> {
         let entry = self.entry(node)?;
         let profile = entry.profile.as_ref().filter(|profile| profile.has_privileged_condition())?;
@@ -66,6 +70,7 @@ impl Fleet {
 }
 
 impl<'a> UnreportedNode<'a> {
+    /// Returns the view of the node, from which the values of references are read.
     fn view(&self) -> NodeView<'_> {
         NodeView::new(self.fleet, &self.entry, Some(self.group))
     }
@@ -77,7 +82,8 @@ impl<'a> UnreportedNode<'a> {
         profile.privileged_tasks().filter_map(with_references).collect()
     }
 
-    /// Returns the inputs of the conditions before any report, by the definition of the task.
+    /// Returns the values that the condition of each privileged task reads before any report, by the digest of the
+    /// definition of the task.
     fn inputs(&self) -> BTreeMap<&'a [u8; 32], Vec<Input>> {
         let view = self.view();
         let mut inputs = BTreeMap::new();
@@ -87,7 +93,7 @@ impl<'a> UnreportedNode<'a> {
         inputs
     }
 
-    /// Returns the values that conditions of privileged tasks read and that reports decide.
+    /// Returns the values that conditions of privileged tasks of the node read and that reports can decide.
     fn controlled_reads(&self) -> BTreeSet<HostControlledRead<'a>> {
         let labels = self.view().labels();
         let mut controlled_reads = BTreeSet::new();
@@ -102,7 +108,8 @@ impl<'a> UnreportedNode<'a> {
         controlled_reads
     }
 
-    /// Describes the values of one reference that reports decide.
+    /// Returns a description of each value of a reference that reports can decide. Most references have one value, and
+    /// a prefix of labels may have several.
     fn describe_controlled(&self, labels: &Labels, reference: &Reference) -> Vec<String> {
         let (is_controlled, description) = match reference.read() {
             Read::LabelsWithPrefix(prefix) => return self.controlled_labels(labels, prefix),
@@ -118,15 +125,16 @@ impl<'a> UnreportedNode<'a> {
         if is_controlled { vec![description] } else { Vec::new() }
     }
 
-    /// Returns whether no level decides a label, and a host or rule may fill it.
+    /// Returns whether a report can decide a label. It can if no level decides the label, and the host or an inspection
+    /// rule may fill it.
     fn is_controlled_label(&self, labels: &Labels, key: &str) -> bool {
         let is_undecided = labels.provenance(key).is_none_or(|provenance| !provenance.is_decided_by_level());
         let effects = self.fleet.rules().possible_effects();
-        let can_rule_set = || LabelKey::new(key).is_ok_and(|key| effects.may_set_label(&key));
-        is_undecided && (self.group.host_labels.value.is_accepted(key) || can_rule_set())
+        let may_rule_set = || LabelKey::new(key).is_ok_and(|key| effects.may_set_label(&key));
+        is_undecided && (self.group.host_labels.value.is_accepted(key) || may_rule_set())
     }
 
-    /// Describes the labels with a prefix that reports decide.
+    /// Returns a description of each label with this prefix that reports can decide.
     fn controlled_labels(&self, labels: &Labels, prefix: &str) -> Vec<String> {
         let accepted = self.group.host_labels.value.accepted_keys().iter().map(LabelKey::as_str);
         let keys = accepted.filter(|key| key.starts_with(prefix) && self.is_controlled_label(labels, key));
@@ -137,21 +145,21 @@ impl<'a> UnreportedNode<'a> {
         descriptions
     }
 
-    /// Returns whether a report decides a trait. It does if no operator sets or suppresses the trait, since any trait
-    /// may be detected.
+    /// Returns whether a report can decide a trait. It can if no operator sets or suppresses the trait, because a host
+    /// may detect any trait.
     fn is_controlled_trait(&self, name: &str) -> bool {
         let traits = self.entry.traits_without_rules();
         traits.from_operators.get(name).is_none() && !traits.suppressed.contains(name)
     }
 
-    /// Returns whether a field of the node is a property that a rule may give.
+    /// Returns whether a field of the node is a property that an inspection rule may set.
     fn is_controlled_property(&self, path: &Path) -> bool {
         let ("properties", [_, name]) = (path.first(), path.keys()) else { return false };
         self.fleet.rules().possible_effects().may_set_property(name)
     }
 }
 
-/// Returns whether the host reports a field of its node.
+/// Returns whether a field of a node comes from the report of its host.
 fn is_reported(field: &Path) -> bool {
     matches!(field.first(), "address" | "hostname" | "facts")
 }

@@ -10,10 +10,10 @@ use imbl::OrdSet;
 
 use crate::object::{Observation, TraitSet};
 
-/// Number of texts below which unused texts are not dropped.
+/// Minimum number of shared values at which unused texts are dropped.
 const MIN_SWEEP_TEXTS: usize = 4096;
 
-/// The texts and sets that observations share.
+/// The texts and sets that the reports of several hosts share.
 #[derive(Clone, Default)]
 pub(super) struct Interner {
     paths: OrdSet<Arc<[Arc<str>]>>,
@@ -22,7 +22,7 @@ pub(super) struct Interner {
 }
 
 impl Interner {
-    /// Returns the same observation with shared texts.
+    /// Returns a copy of a report whose texts and traits are shared with equal ones of other reports.
     pub(super) fn intern_observation(&mut self, observation: &Observation) -> Observation {
         // The unused texts are dropped each time that the number of values reaches a power of two.
         if self.values.len() >= MIN_SWEEP_TEXTS && self.values.len().is_power_of_two() {
@@ -36,7 +36,7 @@ impl Interner {
         }
     }
 
-    /// Drops texts that no observation uses, so that a host's old addresses do not pile up.
+    /// Drops the texts and sets that no report uses any more, such as old addresses of hosts.
     fn drop_unused(&mut self) {
         self.paths = self.paths.iter().filter(|path| Arc::strong_count(path) > 1).cloned().collect();
         self.values = self.values.iter().filter(|value| Arc::strong_count(value) > 1).cloned().collect();
@@ -44,7 +44,7 @@ impl Interner {
     }
 }
 
-/// Returns the shared copy of a value. If there is none, the value becomes the shared copy.
+/// Returns the shared value that equals this value. If there is none, this value becomes the shared one.
 fn intern<T: Ord + ?Sized>(shared: &mut OrdSet<Arc<T>>, value: &Arc<T>) -> Arc<T> {
     if let Some(existing) = shared.get(value) {
         return Arc::clone(existing);

@@ -19,31 +19,32 @@ use crate::release::name_selector::NamePattern;
 use crate::release::{Profile, ProfileHash, ProfileKey};
 use crate::role::natural_cmp;
 
-/// A look-up that tasks of a cluster's nodes make, with its cached result.
+/// A look-up of other nodes that tasks of a cluster make, with its cached result.
 #[derive(Clone)]
 pub(super) struct TaskLookup {
-    /// The profiles whose tasks make the look-up, each with a group whose nodes have the profile.
+    /// The profiles (tasks that several nodes share) that make the look-up. Each has the group of the nodes with the
+    /// profile.
     pub(super) readers: OrdSet<(GroupId, ProfileHash)>,
     result: Arc<LookupResult>,
 }
 
-/// The result of a look-up. It is computed at the first read and shared by the clones of a fleet until a node that the
-/// look-up reads changes.
+/// The cached result of a look-up. It is computed at the first read. All clones of a fleet share it until a node that
+/// the look-up reads changes.
 #[derive(Default)]
 struct LookupResult(OnceLock<Input>);
 
 impl Fleet {
-    /// Returns the result of a look-up in a cluster. All readers share one value.
+    /// Returns the result of a look-up in a cluster. All tasks with the same look-up share one cached value.
     pub(crate) fn look_up(&self, cluster: ClusterId, reference: &Reference) -> Input {
         let lookup = self.clusters.get(&cluster).and_then(|entry| entry.lookups.get(reference));
         match lookup {
-            Some(lookup) => lookup.result.0.get_or_init(|| self.find(cluster, reference.read())).clone(),
-            None => self.find(cluster, reference.read()),
+            Some(lookup) => lookup.result.0.get_or_init(|| self.compute_lookup(cluster, reference.read())).clone(),
+            None => self.compute_lookup(cluster, reference.read()),
         }
     }
 
-    /// Computes the result of a look-up. Other kinds of reads are not look-ups, and their result is absent.
-    fn find(&self, cluster: ClusterId, read: &Read) -> Input {
+    /// Computes the result of a look-up in a cluster. Other reads than look-ups have an absent result.
+    fn compute_lookup(&self, cluster: ClusterId, read: &Read) -> Input {
         let value = match read {
             Read::Nodes { query, fields } => Some(self.find_nodes(cluster, query, fields)),
             Read::Primary { tag, fields } => self.holder(cluster, tag).and_then(|id| self.lookup_view(cluster, id, None, fields)),
@@ -60,20 +61,20 @@ impl Fleet {
         value.map_or(Input::Absent, |value| Input::Shared(Arc::new(SharedValue::new(value))))
     }
 
-    /// Returns the nodes that match a query, by name (digits compared as numbers). The query is compared with the
-    /// profiles only, because all nodes of a profile have the same tags and roles.
+    /// Returns the nodes that match a query, in the order of their names (digits compared as numbers). All nodes with
+    /// one profile have the same tags and roles, so the query is compared with each profile only once.
     fn find_nodes(&self, cluster: ClusterId, query: &NodeQuery, fields: &FieldSet) -> Value {
         let patterns = QueryPatterns::new(query);
         let mut matching: Vec<(String, NodeId)> = Vec::new();
         for (_, nodes) in self.profile_nodes_in_cluster(cluster).filter(|(profile, _)| patterns.matches(&profile.key)) {
             matching.extend(nodes.iter().filter_map(|id| Some((self.node(*id)?.display_name(), *id))));
         }
-        matching.sort_by(|(a, x), (b, y)| natural_cmp(a, b).then_with(|| x.cmp(y)));
+        matching.sort_by(|(name, id), (other_name, other_id)| natural_cmp(name, other_name).then_with(|| id.cmp(other_id)));
         matching.into_iter().filter_map(|(_, id)| self.lookup_view(cluster, id, None, fields)).collect()
     }
 
-    /// Returns a node as a look-up of its cluster sees it, or `None` if it is not in the cluster or does not match the
-    /// query.
+    /// Returns the fields of a node that a look-up in a cluster reads. Returns `None` if the node is not in the cluster
+    /// or does not match the query.
     fn lookup_view(&self, cluster: ClusterId, id: NodeId, query: Option<&QueryPatterns>, fields: &FieldSet) -> Option<Value> {
         let entry = self.entry(id)?;
         let resolved = self.resolved_group(entry.node.spec.nodegroup?).ok()?;
@@ -82,15 +83,17 @@ impl Fleet {
         is_visible.then(|| fields.project(|path| node_field(self, entry, path)))
     }
 
-    /// Returns the look-ups of a cluster whose result has changed, given the nodes that may have changed.
-    pub(super) fn changed_lookups(&self, before: &Self, cluster: ClusterId, nodes: &[NodeId]) -> Vec<Reference> {
+    /// Returns the look-ups of a cluster whose results a change of these nodes has changed. `old_fleet` is the fleet
+    /// before the change.
+    pub(super) fn changed_lookups(&self, old_fleet: &Self, cluster: ClusterId, nodes: &[NodeId]) -> Vec<Reference> {
         let Some(entry) = self.clusters.get(&cluster) else { return Vec::new() };
-        let is_changed = |reference: &&Reference| self.is_lookup_changed(before, cluster, reference.read(), nodes);
+        let is_changed = |reference: &&Reference| self.is_lookup_changed(old_fleet, cluster, reference.read(), nodes);
         entry.lookups.keys().filter(is_changed).cloned().collect()
     }
 
-    /// Returns whether the result of a look-up differs from the one before a change of these nodes.
-    fn is_lookup_changed(&self, before: &Self, cluster: ClusterId, read: &Read, nodes: &[NodeId]) -> bool {
+    /// Returns whether the result of a look-up differs between this fleet and `old_fleet`, the fleet before a change of
+    /// these nodes.
+    fn is_lookup_changed(&self, old_fleet: &Self, cluster: ClusterId, read: &Read, nodes: &[NodeId]) -> bool {
         match read {
             Read::Nodes { query, fields } => {
                 let patterns = QueryPatterns::new(query);
@@ -99,12 +102,12 @@ impl Fleet {
                     let value = fleet.lookup_view(cluster, *id, Some(&patterns), fields)?;
                     Some((fleet.node(*id)?.display_name(), value))
                 };
-                nodes.iter().any(|id| view(before, id) != view(self, id))
+                nodes.iter().any(|id| view(old_fleet, id) != view(self, id))
             }
             Read::Primary { tag, fields } => {
-                let (old, new) = (before.holder(cluster, tag), self.holder(cluster, tag));
+                let (old, new) = (old_fleet.holder(cluster, tag), self.holder(cluster, tag));
                 let view = |fleet: &Self, id: Option<NodeId>| fleet.lookup_view(cluster, id?, None, fields);
-                old != new || (nodes.iter().any(|id| Some(*id) == new) && view(before, old) != view(self, new))
+                old != new || (nodes.iter().any(|id| Some(*id) == new) && view(old_fleet, old) != view(self, new))
             }
             Read::Label(_)
             | Read::LabelsWithPrefix(_)
@@ -118,7 +121,7 @@ impl Fleet {
         }
     }
 
-    /// Clears the result of a look-up. Returns the profiles whose tasks make it.
+    /// Clears the cached result of a look-up. Returns the profiles whose tasks make the look-up, each with its group.
     pub(super) fn clear_result(&mut self, cluster: ClusterId, reference: &Reference) -> OrdSet<(GroupId, ProfileHash)> {
         let entry = self.clusters.get_mut(&cluster).and_then(|entry| entry.lookups.get_mut(reference));
         let Some(lookup) = entry else { return OrdSet::new() };
@@ -126,17 +129,18 @@ impl Fleet {
         lookup.readers.clone()
     }
 
-    /// Registers the look-ups of a profile that nodes of a group have now.
-    pub(super) fn watch(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
+    /// Registers the look-ups of a profile that the first node of a group has now.
+    pub(super) fn register_lookups(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return };
         for reference in lookups(profile) {
-            let new = || TaskLookup { readers: OrdSet::new(), result: Arc::default() };
-            entry.lookups.entry(reference.clone()).or_insert_with(new).readers.insert((group, profile.hash));
+            let new_lookup = || TaskLookup { readers: OrdSet::new(), result: Arc::default() };
+            entry.lookups.entry(reference.clone()).or_insert_with(new_lookup).readers.insert((group, profile.hash));
         }
     }
 
-    /// Unregisters the look-ups of a profile that no node of a group has any more. A look-up without readers is removed.
-    pub(super) fn unwatch(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
+    /// Unregisters the look-ups of a profile that no node of a group has any more. A look-up that no profile makes is
+    /// removed.
+    pub(super) fn unregister_lookups(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return };
         for reference in lookups(profile) {
             let Some(lookup) = entry.lookups.get_mut(reference) else { continue };
@@ -148,37 +152,38 @@ impl Fleet {
     }
 }
 
-/// Returns the reads of a profile that are look-ups of other nodes.
+/// Returns the reads of the tasks of a profile that look up other nodes.
 fn lookups(profile: &Profile) -> impl Iterator<Item = &Reference> {
     profile.reads.iter().filter(|reference| matches!(reference.read(), Read::Nodes { .. } | Read::Primary { .. }))
 }
 
-/// The parsed names and patterns of a query.
+/// The tag and role patterns of a query, parsed. A node matches if one of them matches one of its tags or roles.
 struct QueryPatterns {
     tags: Vec<NamePattern>,
     roles: Vec<NamePattern>,
 }
 
 impl QueryPatterns {
+    /// Parses the patterns of a query. Invalid patterns are omitted, so they match nothing.
     fn new(query: &NodeQuery) -> Self {
-        let read = |names: &NamePatterns| names.as_slice().iter().filter_map(|name| NamePattern::new(name).ok()).collect();
+        let parse = |names: &NamePatterns| names.as_slice().iter().filter_map(|name| NamePattern::new(name).ok()).collect();
         match query {
-            NodeQuery::Tag(tags) => Self { tags: read(tags), roles: Vec::new() },
-            NodeQuery::Role(roles) => Self { tags: Vec::new(), roles: read(roles) },
-            NodeQuery::TagOrRole { tags, roles } => Self { tags: read(tags), roles: read(roles) },
+            NodeQuery::Tag(tags) => Self { tags: parse(tags), roles: Vec::new() },
+            NodeQuery::Role(roles) => Self { tags: Vec::new(), roles: parse(roles) },
+            NodeQuery::TagOrRole { tags, roles } => Self { tags: parse(tags), roles: parse(roles) },
         }
     }
 
-    /// Returns whether the nodes of a profile have one of the tags or roles of the query.
-    fn matches(&self, place: &ProfileKey) -> bool {
-        let mut tags = place.tags.iter().map(AsRef::as_ref).chain(place.names.tag_names());
-        let mut roles = place.roles.iter().map(AsRef::as_ref).chain(place.names.role_names());
+    /// Returns whether the nodes with this profile key have one of the tags or roles of the query.
+    fn matches(&self, key: &ProfileKey) -> bool {
+        let mut tags = key.tags.iter().map(AsRef::as_ref).chain(key.names.tag_names());
+        let mut roles = key.roles.iter().map(AsRef::as_ref).chain(key.names.role_names());
         tags.any(|tag: &str| self.tags.iter().any(|pattern| pattern.matches(tag)))
             || roles.any(|role: &str| self.roles.iter().any(|pattern| pattern.matches(role)))
     }
 }
 
-/// Returns a field of a node as another host may see it ([`crate::input::fields::LOOKUP_FIELDS`]).
+/// Returns a field of a node as the tasks of another host may read it (see [`crate::input::fields::LOOKUP_FIELDS`]).
 fn node_field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
     let resolved = fleet.resolved_parent(&entry.node.spec);
     let observation = entry.observation.as_deref();
@@ -200,7 +205,8 @@ fn node_field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
     }
 }
 
-/// Returns a fact of another host if its value has the registered type.
+/// Returns a fact that a host reports, for the tasks of another host. Returns `None` if the value does not have the
+/// registered type of the fact. A host thus cannot put text of its own into files of another host.
 fn shared_fact(observation: &Observation, keys: &[&str]) -> Option<Value> {
     let path = Path::new(keys.iter().copied())?;
     let facts = stable_facts(&path).ok()?;
@@ -217,7 +223,7 @@ mod tests {
 
     #[test]
     fn fact_is_shared_when_value_has_declared_type() {
-        for (path, value, crosses) in [
+        for (path, value, is_shared) in [
             ("network.address", json!("10.0.0.1"), true),
             ("network.address", json!("10.0.0.1; rm -rf /"), false),
             ("network.addresses", json!(["10.0.0.1", "fe80::1"]), true),
@@ -232,10 +238,10 @@ mod tests {
             ("firmware", json!("{{ labels.x }}"), false),
             ("cpu.model", json!("anything"), false),
         ] {
-            let tree: Vec<(String, Value)> = vec![(path.to_owned(), value.clone())];
-            let seen = Observation { facts: tree.into_iter().collect(), ..Observation::default() };
+            let facts: Vec<(String, Value)> = vec![(path.to_owned(), value.clone())];
+            let observation = Observation { facts: facts.into_iter().collect(), ..Observation::default() };
             let keys: Vec<&str> = path.split('.').collect();
-            assert_eq!(shared_fact(&seen, &keys).is_some(), crosses, "{path} {value}");
+            assert_eq!(shared_fact(&observation, &keys).is_some(), is_shared, "{path} {value}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::name::ReleaseRef;
 use crate::object::{ClusterId, GroupId, NodeId, TemplateId};
 
-/// A missing object that resolve needs.
+/// An object without which a node cannot be resolved, and which is missing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
 pub enum MissingParent {
     /// The fleet is still being loaded from the store, so any object may be missing.
@@ -21,7 +21,8 @@ pub enum MissingParent {
     /// The template that a cluster names does not exist.
     #[display("its cluster template {_0} is not there")]
     ClusterTemplate(TemplateId),
-    /// The release that the level nearest to the host names does not exist.
+    /// The release that applies to the group does not exist. The level nearest to the host that names a release decides
+    /// which one applies.
     #[display("release {_0} is not there")]
     Release(ReleaseRef),
 }

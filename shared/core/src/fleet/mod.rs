@@ -60,10 +60,10 @@ use crate::role::{RoleTable, natural_cmp};
 use crate::status::{SetBy, parked_by};
 use crate::task::Mode;
 
-/// Every object of the model, with the data derived from it.
+/// Every object that the store has, in memory, with the data derived from the objects.
 #[derive(Clone, Default)]
 pub struct Fleet {
-    /// True if all stored objects have been applied.
+    /// True if all stored objects have been applied to the fleet.
     is_loaded: bool,
     releases: OrdMap<ReleaseRef, Arc<CompiledRelease>>,
     release_tags: OrdMap<Name, Arc<ReleaseTags>>,
@@ -73,55 +73,58 @@ pub struct Fleet {
     nodes: OrdMap<NodeId, Arc<NodeEntry>>,
     /// Number of clusters that have nodes.
     clusters_with_nodes: usize,
-    /// The pauses, holds and parks that were set on hosts themselves. Few nodes have one, so they are not stored in the
-    /// node entries.
+    /// The pauses, holds and parks that were set on hosts themselves, by node. Few nodes have an entry here.
     reported_states: OrdMap<NodeId, Arc<ReportedState>>,
     /// The nodes that have a name, by name.
     by_name: OrdMap<NodeName, NodeId>,
-    /// The namespaces of the catalogue of keys. The result of a node never depends on the catalogue.
+    /// The namespaces of the catalogue of keys. Results of nodes do not depend on the catalogue.
     namespaces: OrdMap<Uuid, Arc<Namespace>>,
     /// The catalogue built from the namespaces at its first use. All snapshots share it until a namespace changes.
     catalog: Arc<OnceLock<Catalog>>,
     rules: RuleSet,
-    /// The texts that the reports of many hosts share.
+    /// The texts that reports of several hosts share.
     interner: Interner,
-    /// Every profile in use, with the number of nodes that have it.
+    /// Every profile (the tasks of nodes with the same tags, roles and primaries) that a node has, with the number of
+    /// its nodes.
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
     /// Nodes by the properties that list filters select. `None` if no index was built.
     index: Option<NodeIndex>,
 }
 
-/// A template with the clusters that name it. `object` is `None` if the template does not exist.
+/// A cluster template with the clusters that name it. `object` is `None` if a cluster names the template and it does
+/// not exist.
 #[derive(Clone, Default)]
 struct TemplateEntry {
     object: Option<Arc<ClusterTemplate>>,
     clusters: OrdSet<ClusterId>,
 }
 
-/// A cluster with its groups and primaries. `object` is `None` if the cluster does not exist, but a group or a stored
-/// choice names it.
+/// A cluster with its groups and primaries. `object` is `None` if a group or a stored choice names the cluster and it
+/// does not exist.
 #[derive(Clone, Default)]
 struct ClusterEntry {
     object: Option<Arc<Cluster>>,
     groups: OrdSet<GroupId>,
     /// Number of nodes in the groups of the cluster.
     nodes: usize,
-    /// The stored choices of primaries.
+    /// The stored choices of primaries, by tag. A chosen node remains primary while it has the tag.
     stored_choices: OrdMap<TagName, Arc<Primary>>,
-    /// For each tag that has a primary, the nodes of the cluster that have the tag.
+    /// The nodes of the cluster that have a tag, for each tag that has a primary.
     candidates: OrdMap<TagName, PrimaryCandidates>,
-    /// The node that holds each tag as primary.
+    /// The node that is primary of each tag.
     holders: OrdMap<TagName, NodeId>,
-    /// The look-ups that tasks of the cluster's nodes make.
+    /// The look-ups of other nodes that tasks of the cluster make.
     lookups: OrdMap<Reference, TaskLookup>,
-    /// The role table of each release that groups of the cluster run. The groups with one release share it.
+    /// The cached role table for each release that groups of the cluster run. All groups with the same release share
+    /// it.
     tables: OrdMap<ReleaseRef, CachedTable>,
-    /// The maps that the groups of the cluster inherit from the cluster and its template, and share.
+    /// The cached maps that the cluster and its template provide. All groups of the cluster share them.
     maps: Option<CachedMaps>,
 }
 
-/// A role table with the objects that it was built from. The table is current while these are the stored objects. All
-/// references are weak, because the groups own the table. So nothing remains of a release that no group runs any more.
+/// A cached role table with the objects that it was built from. The table is outdated if another object is stored in
+/// place of one of these. All references are weak, so that the cache does not hold a release that no group runs any
+/// more in memory. The groups own the table.
 #[derive(Clone)]
 struct CachedTable {
     release: Weak<CompiledRelease>,
@@ -130,8 +133,8 @@ struct CachedTable {
     table: Weak<RoleTable>,
 }
 
-/// The maps that a template and a cluster provide together, with the objects that they were built from. The references
-/// are weak, as those of [`CachedTable`].
+/// The cached maps that a cluster and its template provide together, with the objects that they were built from. The
+/// references are weak, as in [`CachedTable`].
 #[derive(Clone)]
 struct CachedMaps {
     template: Option<Weak<ClusterTemplate>>,
@@ -139,34 +142,35 @@ struct CachedMaps {
     maps: Weak<InheritedMaps>,
 }
 
-/// The nodes of a cluster that have a tag with a primary.
+/// The nodes of a cluster that can be primary of a tag.
 #[derive(Clone, Default)]
 struct PrimaryCandidates {
-    /// All nodes that have the tag. The choice of a primary is valid while its node is one of them.
-    all: OrdSet<NodeId>,
-    /// The nodes that have the tag and are not parked. Without a valid choice, the first of them holds the tag.
-    ready: OrdSet<RankedNode>,
+    /// All nodes that have the tag. A chosen node remains primary while it is one of them.
+    members: OrdSet<NodeId>,
+    /// The nodes that have the tag and are not parked, by name. If no chosen node has the tag, the first of them is
+    /// primary.
+    unparked: OrdSet<RankedNode>,
 }
 
-/// A group with its nodes. `object` is `None` if the group does not exist, but a node names it.
+/// A node group with its nodes. `object` is `None` if a node names the group and it does not exist.
 #[derive(Clone)]
 struct GroupEntry {
     object: Option<Arc<NodeGroup>>,
     nodes: OrdSet<NodeId>,
     /// The group with everything that it inherits, or the objects that are missing.
     resolved: Result<Arc<ResolvedGroup>, Vec<MissingParent>>,
-    /// The profiles of the group's nodes.
+    /// The profiles that nodes of the group have, each with these nodes.
     profiles: OrdMap<ProfileHash, ProfileNodes>,
 }
 
-/// The nodes of a group that have a profile.
+/// A profile with the nodes of one group that have it.
 #[derive(Clone)]
 struct ProfileNodes {
     profile: Arc<Profile>,
     nodes: OrdSet<NodeId>,
 }
 
-/// A node in the order of names. Digits are compared as numbers.
+/// A node in a list that is sorted by name, with digits compared as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RankedNode {
     name: Arc<str>,
@@ -199,13 +203,13 @@ impl Default for GroupEntry {
 
 /// Lookups of objects, by uuid or name.
 impl Fleet {
-    /// Returns an empty fleet that is still being loaded. Every result is incomplete until [`Fleet::set_loaded`] is
-    /// called.
+    /// Returns an empty fleet that is not loaded yet. Every result is incomplete until the caller has applied all
+    /// stored objects and calls [`Fleet::set_loaded`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Marks the fleet as loaded, after all stored objects have been applied.
+    /// Marks the fleet as loaded. The caller has then applied all stored objects.
     pub fn set_loaded(&mut self) {
         self.is_loaded = true;
     }
@@ -215,7 +219,7 @@ impl Fleet {
         self.is_loaded
     }
 
-    /// Returns a compiled release.
+    /// Returns the compiled release with this name and version.
     pub fn release(&self, name: &ReleaseRef) -> Option<&Arc<CompiledRelease>> {
         self.releases.get(name)
     }
@@ -275,22 +279,23 @@ impl Fleet {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.groups.iter().copied())
     }
 
-    /// Returns a group with everything that it inherits.
+    /// Returns a group with everything that its nodes inherit.
     ///
     /// # Errors
-    /// The missing parents or release.
+    /// The objects above the group that are missing, or the missing release.
     pub fn resolved_group(&self, id: GroupId) -> Result<&Arc<ResolvedGroup>, Vec<MissingParent>> {
         let Some(entry) = self.groups.get(&id) else { return Err(vec![MissingParent::NodeGroup(id)]) };
         entry.resolved.as_ref().map_err(Clone::clone)
     }
 
-    /// Returns the resolved groups of a cluster. Groups with a missing parent or release are omitted.
+    /// Returns the groups of a cluster with everything that their nodes inherit. A group with a missing object above
+    /// it, or with a missing release, is omitted.
     pub fn resolved_groups(&self, id: ClusterId) -> impl Iterator<Item = &Arc<ResolvedGroup>> {
         self.groups_in_cluster(id).filter_map(|group| self.resolved_group(group).ok())
     }
 
-    /// Returns the resolved group of a node with this spec. `None` if the node has no group, or a parent or release is
-    /// missing.
+    /// Returns the group of a node with this spec, with everything that its nodes inherit. Returns `None` if the spec
+    /// names no group, or if the group, an object above it or the release is missing.
     pub fn resolved_parent(&self, spec: &NodeSpec) -> Option<&Arc<ResolvedGroup>> {
         self.resolved_group(spec.nodegroup?).ok()
     }
@@ -330,70 +335,71 @@ impl Fleet {
         self.reported_states.get(&id)
     }
 
-    /// Returns whether barriers wait for a node. They wait for a node whose mode is `apply`, and which is parked
-    /// neither by its spec nor on its host.
+    /// Returns whether barriers wait for the tasks of a node. They do if the mode of the node is `apply`, and it is not
+    /// parked, neither by its spec nor on its host.
     pub fn counts_for_barriers(&self, id: NodeId) -> bool {
         let Some(entry) = self.nodes.get(&id).filter(|entry| !self.is_excluded(entry)) else { return false };
         let group = entry.node.spec.nodegroup.and_then(|group| self.group(group));
         entry.mode(group.map(|group| &**group)).value == Mode::Apply
     }
 
-    /// Returns whether an operator or someone on the host parked a node. If both did, returns the operator. `None` if
-    /// the node is not parked.
+    /// Returns who parked a node: an operator, or someone on the host. If both did, returns the operator. Returns
+    /// `None` if the node is not parked.
     pub fn parked_by(&self, node: &Node) -> Option<SetBy> {
-        parked_by(&node.spec, self.reported_state(node.id()).map(|state| &**state)).next().map(|(side, _)| side)
+        parked_by(&node.spec, self.reported_state(node.id()).map(|state| &**state)).next().map(|(set_by, _)| set_by)
     }
 
-    /// Returns whether a node is excluded from budgets, from barriers and from the election of primaries.
+    /// Returns whether a node is parked. Budgets, barriers and the election of primaries exclude a parked node.
     fn is_excluded(&self, entry: &NodeEntry) -> bool {
         self.parked_by(&entry.node).is_some()
     }
 
-    /// Returns the profile of a node. `None` if the node has no group, or an object above it is missing, or its group
-    /// has no release.
+    /// Returns the profile of a node: its tags, roles and primaries, with the tasks that follow from them. Returns
+    /// `None` if the node has no group, if its group has no release, or if an object above the node is missing.
     pub fn profile(&self, id: NodeId) -> Option<&Arc<Profile>> {
         self.nodes.get(&id)?.profile.as_ref()
     }
 
-    /// Returns the profiles that nodes of a cluster have, group by group. A profile of several groups is returned once
-    /// for each.
+    /// Returns the profiles that nodes of a cluster have, group by group. If nodes of several groups have the same
+    /// profile, it is returned once for each group.
     pub fn profiles_in_cluster(&self, id: ClusterId) -> impl Iterator<Item = &Arc<Profile>> {
         self.profile_nodes_in_cluster(id).map(|(profile, _)| profile)
     }
 
-    /// Returns the profiles of a cluster, each with the nodes of one group that have it.
+    /// Returns the profiles that nodes of a cluster have, group by group. Each profile has the nodes of the group that
+    /// have it.
     pub fn profile_nodes_in_cluster(&self, id: ClusterId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
         self.groups_in_cluster(id).flat_map(|group| self.profile_nodes_in_group(group))
     }
 
-    /// Returns the profiles of a group, each with its nodes.
+    /// Returns the profiles that nodes of a group have, each with these nodes.
     pub(crate) fn profile_nodes_in_group(&self, id: GroupId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
         let profiles = self.groups.get(&id).into_iter().flat_map(|entry| entry.profiles.values());
-        profiles.map(|used| (&used.profile, &used.nodes))
+        profiles.map(|profile_nodes| (&profile_nodes.profile, &profile_nodes.nodes))
     }
 
-    /// Returns whether conditions of privileged tasks on nodes of a cluster read other nodes.
+    /// Returns whether the condition of a privileged task on a node of the cluster looks up other nodes.
     pub fn has_privileged_lookup(&self, id: ClusterId) -> bool {
         let looks_up = self.clusters.get(&id).is_some_and(|entry| !entry.lookups.is_empty());
         looks_up && self.profiles_in_cluster(id).any(|profile| profile.has_privileged_lookup())
     }
 
-    /// Returns each tag of a cluster that has a primary, with the node that holds it.
+    /// Returns each tag of a cluster that has a primary, with the node that is primary.
     pub fn holders(&self, id: ClusterId) -> impl Iterator<Item = (&TagName, NodeId)> {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.holders.iter().map(|(tag, node)| (tag, *node)))
     }
 
-    /// Returns the node name that a cluster's `primaries:` has for a tag. The node need not exist.
+    /// Returns the name or uuid of the node that a cluster's `primaries` contains for a tag. The node need not exist.
     pub fn named_primary(&self, id: ClusterId, tag: &str) -> Option<&str> {
         Some(self.cluster(id)?.spec.primaries.get(tag)?.as_str())
     }
 
-    /// Returns the stored choices of primaries in a cluster.
+    /// Returns the stored choices of primaries in a cluster. A stored choice can differ from the current primary.
     pub fn primaries(&self, id: ClusterId) -> impl Iterator<Item = &Arc<Primary>> {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.stored_choices.values())
     }
 
-    /// Returns the catalogue of keys.
+    /// Returns the catalogue of keys. It is built at the first call after a change of a namespace.
     pub fn catalog(&self) -> &Catalog {
         self.catalog.get_or_init(|| Catalog::new(self.namespaces.values()))
     }
@@ -403,18 +409,18 @@ impl Fleet {
         &self.rules
     }
 
-    /// Returns whether a node of a group has a profile, and `resolved` is still the current resolved form of the group.
+    /// Returns whether a node of the group has this profile, and `resolved` is still the current form of the group.
     pub(crate) fn is_profile_used(&self, group: GroupId, profile: &ProfileHash, resolved: &Arc<ResolvedGroup>) -> bool {
         let Some(entry) = self.groups.get(&group) else { return false };
-        entry.profiles.contains_key(profile) && entry.resolved.as_ref().is_ok_and(|own| Arc::ptr_eq(own, resolved))
+        entry.profiles.contains_key(profile) && entry.resolved.as_ref().is_ok_and(|current| Arc::ptr_eq(current, resolved))
     }
 
-    /// Returns a node with its derived data.
+    /// Returns a node with the data that is derived from it.
     pub(crate) fn entry(&self, id: NodeId) -> Option<&Arc<NodeEntry>> {
         self.nodes.get(&id)
     }
 
-    /// Returns the node that holds a tag of a cluster as primary.
+    /// Returns the node that is primary of a tag in a cluster.
     pub fn holder(&self, cluster: ClusterId, tag: &str) -> Option<NodeId> {
         self.clusters.get(&cluster)?.holders.get(tag).copied()
     }

@@ -12,22 +12,22 @@ use crate::origin::{Level, Origin, ValueWithOrigin, nearest_value};
 use crate::ownership::OwnedMap;
 use crate::release::Profile;
 use crate::task::Mode;
-use crate::traits::{InstanceTraits, TraitInputs, check_instance_traits};
+use crate::traits::{InstanceTraitsError, TraitInputs, check_instance_traits};
 
-/// A node with its derived data.
+/// A node with the data that is derived from it, its group and the report of its host.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeEntry {
     pub(crate) node: Arc<Node>,
     pub(crate) observation: Option<Arc<Observation>>,
-    /// The profile with the node's tags, primaries and tasks. `None` if the node has no group or the group no release,
-    /// or if an object above the node is missing.
+    /// The profile: the tags, roles and primaries of the node, with the tasks that follow from them. `None` if the node
+    /// has no group, if the group has no release, or if an object above the node is missing.
     pub(crate) profile: Option<Arc<Profile>>,
     rule_cache: RuleCache,
 }
 
-/// The last two outcomes of the rules for this node and report, the most recent first. `None` before the first report.
-/// Clones of a node's entry share the cache. A trial write evaluates the rules before and after the write, so there is
-/// room for two.
+/// The last two results of the inspection rules for this node and report, the newest first. `None` if the host has not
+/// reported. Clones of the entry share the cache. A trial write evaluates the rules before and after the write, so the
+/// cache holds two results.
 type RuleCache = Option<Arc<Mutex<[Option<Arc<RuleOutcome>>; 2]>>>;
 
 impl NodeEntry {
@@ -35,23 +35,23 @@ impl NodeEntry {
         Self { node, observation: None, profile: None, rule_cache: None }
     }
 
-    /// Returns a copy with another version of the node.
+    /// Returns a copy of the entry with another version of the node. Cached results of rules are dropped.
     pub(super) fn with_node(&self, node: Arc<Node>) -> Self {
         Self { node, rule_cache: self.observation.is_some().then(Arc::default), ..self.clone() }
     }
 
-    /// Returns a copy with another report.
+    /// Returns a copy of the entry with another report of the host. Cached results of rules are dropped.
     pub(super) fn with_observation(&self, observation: Option<Arc<Observation>>) -> Self {
         Self { rule_cache: observation.is_some().then(Arc::default), observation, ..self.clone() }
     }
 
-    /// Returns a copy with another profile.
+    /// Returns a copy of the entry with another profile.
     pub(crate) fn with_profile(&self, profile: Option<Arc<Profile>>) -> Self {
         Self { profile, ..self.clone() }
     }
 
-    /// Returns what the rules give the node, or nothing before its host has reported. The outcome is cached until the
-    /// node, the report or the rules change.
+    /// Returns the labels, properties and traits that the inspection rules give the node. Returns none if its host has
+    /// not reported. The result is cached until the node, the report or the rules change.
     pub(crate) fn rule_outcome(&self, rules: &RuleSet) -> Arc<RuleOutcome> {
         let (Some(observation), Some(cache)) = (&self.observation, &self.rule_cache) else {
             return Arc::clone(rules.empty_outcome());
@@ -60,81 +60,86 @@ impl NodeEntry {
             return Arc::clone(rules.empty_outcome());
         }
         let mut outcomes = cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = |ruled: &Option<Arc<RuleOutcome>>| ruled.as_ref().is_some_and(|ruled| ruled.is_from_rules(rules.hash()));
-        if !is_known(&outcomes[0]) {
+        let is_current = |item: &Option<Arc<RuleOutcome>>| item.as_ref().is_some_and(|item| item.is_from_rules(rules.hash()));
+        // The newest result moves to the front. If neither is of these rules, the older result is replaced.
+        if !is_current(&outcomes[0]) {
             outcomes.swap(0, 1);
         }
-        if !is_known(&outcomes[0]) {
+        if !is_current(&outcomes[0]) {
             outcomes[0] = Some(rules.run(&InspectedNode::new(&self.node, observation)));
         }
         outcomes[0].clone().expect("it was put there")
     }
 
-    /// Returns the effective labels: those of the group and the node, and for keys that no level decides those of the
-    /// rules and of the host.
-    pub(crate) fn labels(&self, group: Option<&ResolvedGroup>, ruled: &RuleOutcome) -> Labels {
-        let above = group.map(|group| group.maps.labels.clone()).unwrap_or_default();
-        let labels = above.with_level(Level::Node, &self.node.spec.inherited.labels);
-        let labels = ruled.labels.iter().fold(labels, |labels, source| {
+    /// Returns the effective labels: those of the group merged with those of the node. Keys that no level decides are
+    /// then filled by the inspection rules (`rule_outcome`) and last by the labels that the group accepts from the
+    /// host.
+    pub(crate) fn labels(&self, group: Option<&ResolvedGroup>, rule_outcome: &RuleOutcome) -> Labels {
+        let group_labels = group.map(|group| group.maps.labels.clone()).unwrap_or_default();
+        let labels = group_labels.with_level(Level::Node, &self.node.spec.inherited.labels);
+        let labels = rule_outcome.labels.iter().fold(labels, |labels, source| {
             let origin = Origin::Rule(Arc::clone(&source.rule));
             labels.fill(&FillSource { origin, can_set_restricted: source.may_set_restricted, labels: &source.labels })
         });
         let accepted =
-            group.zip(self.observation.as_deref()).map(|(group, seen)| group.accepted_labels(seen)).unwrap_or_default();
+            group.zip(self.observation.as_deref()).map(|(group, report)| group.accepted_labels(report)).unwrap_or_default();
         if accepted.is_empty() {
             return labels;
         }
         labels.fill(&FillSource { origin: Origin::Host, can_set_restricted: false, labels: &accepted })
     }
 
-    /// Returns the effective annotations: the group's, merged with the node's.
+    /// Returns the effective annotations: those of the group merged with those of the node.
     pub(crate) fn annotations(&self, group: Option<&ResolvedGroup>) -> Annotations {
-        let above = group.map(|group| group.maps.annotations.clone()).unwrap_or_default();
-        above.with_level(Level::Node, &self.node.spec.inherited.annotations)
+        let group_annotations = group.map(|group| group.maps.annotations.clone()).unwrap_or_default();
+        group_annotations.with_level(Level::Node, &self.node.spec.inherited.annotations)
     }
 
-    /// Returns the effective parameters: the group's, merged with the node's.
+    /// Returns the effective parameters: those of the group merged with those of the node.
     pub(crate) fn parameters(&self, group: Option<&ResolvedGroup>) -> Parameters {
-        let above = group.map(|group| group.maps.parameters.clone()).unwrap_or_default();
-        above.with_level(Level::Node, &self.node.spec.inherited.parameters)
+        let group_parameters = group.map(|group| group.maps.parameters.clone()).unwrap_or_default();
+        group_parameters.with_level(Level::Node, &self.node.spec.inherited.parameters)
     }
 
-    /// Returns the node's traits, separately for each source.
-    pub(crate) fn traits<'a>(&'a self, ruled: &'a RuleOutcome) -> TraitInputs<'a> {
+    /// Returns the traits of the node, listed separately for each source.
+    pub(crate) fn traits<'a>(&'a self, rule_outcome: &'a RuleOutcome) -> TraitInputs<'a> {
         static NONE_DETECTED: TraitSet = TraitSet::new();
         TraitInputs {
             from_operators: &self.node.spec.traits,
-            from_rules: &ruled.traits,
-            detected: self.observation.as_ref().map_or(&NONE_DETECTED, |seen| &seen.traits),
+            from_rules: &rule_outcome.traits,
+            detected: self.observation.as_ref().map_or(&NONE_DETECTED, |report| &report.traits),
             suppressed: &self.node.spec.suppressed_traits,
         }
     }
 
-    /// Returns the node's traits, separately for each source, as if no rule gave any.
+    /// Returns the traits of the node, listed separately for each source, without those from inspection rules.
     pub(super) fn traits_without_rules(&self) -> TraitInputs<'_> {
         static NOTHING: LazyLock<RuleOutcome> = LazyLock::new(RuleOutcome::default);
         self.traits(&NOTHING)
     }
 
-    /// Returns the effective tags. For a node without a profile, returns the manually assigned tags.
+    /// Returns the effective tags. For a node without a profile (it is in no group, or an object above it is missing),
+    /// these are the tags that operators assigned to it.
     pub(crate) fn tags(&self) -> impl Iterator<Item = &TagName> {
-        let placed = self.profile.as_ref().map(|profile| profile.key.tags.iter());
+        let profile_tags = self.profile.as_ref().map(|profile| profile.key.tags.iter());
         let assigned = self.profile.is_none().then(|| self.node.spec.tags.assigned.members());
-        placed.into_iter().flatten().chain(assigned.into_iter().flatten())
+        profile_tags.into_iter().flatten().chain(assigned.into_iter().flatten())
     }
 
     /// Returns the labels that the host reports.
     pub(crate) fn reported_labels(&self) -> &[ReportedLabel] {
-        self.observation.as_ref().map_or(&[], |seen| &seen.labels)
+        self.observation.as_ref().map_or(&[], |report| &report.labels)
     }
 
-    /// Checks that the node has the traits that its instance requires.
-    pub(crate) fn check_instance_traits(&self, ruled: &RuleOutcome) -> Result<(), InstanceTraits> {
-        let traits = self.traits(ruled);
+    /// Fails if the node lacks a trait that its instance requires. An instance is the workload that Ironic has deployed
+    /// on the node.
+    pub(crate) fn check_instance_traits(&self, rule_outcome: &RuleOutcome) -> Result<(), InstanceTraitsError> {
+        let traits = self.traits(rule_outcome);
         check_instance_traits(self.node.meta.uuid, &self.node.spec.instance_info, |name| traits.has_trait(name))
     }
 
-    /// Returns the mode that limits what the host does with its tasks: the node's, else the group's, else `apply`.
+    /// Returns the mode of the node, which limits what the host does with its tasks. It is set by the node, else by the
+    /// group, and is else `apply`.
     pub(crate) fn mode(&self, group: Option<&NodeGroup>) -> ValueWithOrigin<Mode> {
         let modes = [(Level::NodeGroup, group.and_then(|group| group.spec.mode)), (Level::Node, self.node.spec.mode)];
         nearest_value(modes.into_iter().filter_map(|(level, mode)| Some((level, mode?)))).map_or_else(
@@ -143,7 +148,7 @@ impl NodeEntry {
         )
     }
 
-    /// Returns the roles of the group and of the node together.
+    /// Returns the roles of the node: those of its group and its own.
     pub(crate) fn roles(&self, group: Option<&ResolvedGroup>) -> BTreeSet<Name> {
         spec_roles(group, &self.node.spec)
     }
@@ -155,20 +160,20 @@ pub(crate) fn spec_roles(group: Option<&ResolvedGroup>, spec: &NodeSpec) -> BTre
 }
 
 impl Fleet {
-    /// Returns the size of the labels and properties that rules give a node, in bytes. If no rule can give any, no rule
-    /// is evaluated.
+    /// Returns the size of the labels and properties that inspection rules give a node, in bytes. If no rule sets
+    /// labels or properties, no rule is evaluated.
     pub fn rule_outcome_bytes(&self, id: NodeId) -> usize {
-        let gives = || self.rules.possible_effects().may_set_attributes();
-        self.entry(id).filter(|_| gives()).map_or(0, |entry| entry.rule_outcome(&self.rules).size_bytes())
+        let may_set_attributes_by_rule = || self.rules.possible_effects().may_set_attributes();
+        self.entry(id).filter(|_| may_set_attributes_by_rule()).map_or(0, |entry| entry.rule_outcome(&self.rules).size_bytes())
     }
 
-    /// Returns whether the rules of this fleet give a node another result than those of `other`: other labels,
-    /// properties or traits, or other notes.
+    /// Returns whether the inspection rules of this fleet give a node other labels, properties, traits or notes than
+    /// the rules of `other` do.
     pub(crate) fn has_rule_changes(&self, other: &Self, id: NodeId) -> bool {
-        let ruled = |fleet: &Self| fleet.entry(id).map(|entry| entry.rule_outcome(&fleet.rules));
-        match (ruled(self), ruled(other)) {
-            (Some(one), Some(two)) => !one.has_same_content(&two),
-            (one, two) => one.is_some() != two.is_some(),
+        let outcome_in = |fleet: &Self| fleet.entry(id).map(|entry| entry.rule_outcome(&fleet.rules));
+        match (outcome_in(self), outcome_in(other)) {
+            (Some(outcome), Some(other_outcome)) => !outcome.has_same_content(&other_outcome),
+            (outcome, other_outcome) => outcome.is_some() != other_outcome.is_some(),
         }
     }
 
@@ -178,18 +183,20 @@ impl Fleet {
     }
 }
 
-/// Returns a node's manual tags without the unassignments that end, or `None` if none ends.
+/// Returns the tags of a node (as operators assigned and unassigned them) without the unassignments that a write ends.
+/// Returns `None` if it ends none.
 ///
-/// An unassignment lasts while some role of the node produces its tag, and is removed with the last such role.
-/// Otherwise the tag would be missing when the role returns, because of an unassignment that nobody remembers. An
-/// unassignment of a tag that no role produced before either stays, so applying a manifest again changes nothing.
-pub fn ended_unassignments(before: &Fleet, after: &Fleet, node: NodeId, spec: &NodeSpec) -> Option<NodeTags> {
+/// An unassignment means that the node lacks a tag although a role produces the tag. It ends when the last role of the
+/// node that produces the tag is removed. Otherwise the tag would still be missing when the role is added again later.
+/// If no role produced the tag before the write either, the unassignment remains. So applying a manifest again changes
+/// nothing.
+pub fn ended_unassignments(old_fleet: &Fleet, new_fleet: &Fleet, node: NodeId, spec: &NodeSpec) -> Option<NodeTags> {
     let unassignments = &spec.tags.unassigned;
     if unassignments.is_empty() {
         return None;
     }
-    let (before, after) = (produces_tag(before, &before.node(node)?.spec)?, produces_tag(after, spec)?);
-    let ends = |tag: &TagName| before(tag) && !after(tag);
+    let (was_produced, is_produced) = (produces_tag(old_fleet, &old_fleet.node(node)?.spec)?, produces_tag(new_fleet, spec)?);
+    let ends = |tag: &TagName| was_produced(tag) && !is_produced(tag);
     if !unassignments.members().any(ends) {
         return None;
     }
@@ -198,8 +205,8 @@ pub fn ended_unassignments(before: &Fleet, after: &Fleet, node: NodeId, spec: &N
     Some(NodeTags { unassigned, ..spec.tags.clone() })
 }
 
-/// Returns a function that returns whether the roles of a node with this spec produce a tag. `None` if the node's group
-/// is incomplete, so that its tags are unknown.
+/// Returns a function that checks whether the roles of a node with this spec produce a tag. Returns `None` if an object
+/// above the node is missing, because the tags of the node are unknown then.
 fn produces_tag<'a>(fleet: &'a Fleet, spec: &NodeSpec) -> Option<impl Fn(&TagName) -> bool + use<'a>> {
     let group = spec.nodegroup.map(|id| fleet.resolved_group(id)).transpose().ok()?;
     let (table, roles) = (group.and_then(|group| group.role_table.as_ref()), fleet.roles_of_spec(spec));

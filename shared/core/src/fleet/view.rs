@@ -21,51 +21,53 @@ use crate::origin::Level;
 use crate::ownership::ProvidedValue;
 use crate::requirement::{FieldLookup, LiteralValue as FieldValue, RequirementField, UnmetRequirement};
 use crate::selector::{LabelLookup, Selector};
-use crate::traits::{InstanceTraits, NodeTraits, Trait};
+use crate::traits::{InstanceTraitsError, NodeTraits, Trait};
 
-/// A node with everything that it inherits. If an object above the node is missing, the view has only the values of the
-/// node itself.
+/// A node with everything that it inherits and that its host reports. If an object above the node is missing, the view
+/// has only the values of the node itself.
 pub struct NodeView<'a> {
     fleet: &'a Fleet,
     entry: &'a NodeEntry,
     group: Option<&'a ResolvedGroup>,
     /// The result of the inspection rules for the node.
     rule_outcome: Arc<RuleOutcome>,
-    /// The effective labels, if a rule or the host may fill some.
+    /// The effective labels. `None` if no rule and no host fills a label, because each label is then read from the maps
+    /// of the node and its group.
     filled_labels: Option<Labels>,
 }
 
 impl Fleet {
-    /// Returns a node as requirements and selectors see it, or `None` if no node has that uuid.
+    /// Returns a view of a node, from which requirements and selectors read. Returns `None` if no node has this id.
     pub fn node_view(&self, id: NodeId) -> Option<NodeView<'_>> {
         Some(self.entry_view(self.entry(id)?))
     }
 
-    /// Returns whether a selector selects this version of a node, with the values that are inherited and reported now.
-    /// If the node was deleted, the report of its host is unknown, and terms about reported or filled labels count as
-    /// met. So every client that followed the node sees its deletion, as do some clients that never saw the node.
+    /// Returns whether a selector selects this version of a node. What the node inherits and what its host reported are
+    /// read from the current fleet. If the node was deleted, the report of its host is unknown. Terms about reported or
+    /// filled labels then count as met. So every client that watches the node gets its deletion, and some other clients
+    /// get it too.
     pub fn selects(&self, node: &Node, selector: &Selector) -> bool {
-        let Some(current) = self.entry(node.id()) else {
-            let deleted = NodeEntry::new(Arc::new(node.clone()));
-            let view = self.entry_view(&deleted);
+        let Some(current_entry) = self.entry(node.id()) else {
+            let deleted_entry = NodeEntry::new(Arc::new(node.clone()));
+            let view = self.entry_view(&deleted_entry);
             return selector.matches_without_report(&view, |key| view.may_be_filled(key));
         };
-        let is_current = current.node.meta.resource_version == node.meta.resource_version;
-        let old = (!is_current).then(|| current.with_node(Arc::new(node.clone())));
-        let view = self.entry_view(old.as_ref().unwrap_or(current));
+        let is_current = current_entry.node.meta.resource_version == node.meta.resource_version;
+        let other_version = (!is_current).then(|| current_entry.with_node(Arc::new(node.clone())));
+        let view = self.entry_view(other_version.as_ref().unwrap_or(current_entry));
         selector.matches(&view, &view.reported_labels())
     }
 
-    /// Returns the view of an entry, which may be another version than the stored one.
+    /// Returns a view of an entry. The entry may be another version of the node than the stored one.
     fn entry_view<'a>(&'a self, entry: &'a NodeEntry) -> NodeView<'a> {
         NodeView::new(self, entry, self.resolved_parent(&entry.node.spec).map(|group| &**group))
     }
 }
 
 impl<'a> NodeView<'a> {
-    /// Creates the view of a node in a group. Merges its labels if a rule or the host fills some.
+    /// Creates a view of a node in a group. If a rule or the host fills a label, all labels of the node are merged now.
     pub(crate) fn new(fleet: &'a Fleet, entry: &'a NodeEntry, group: Option<&'a ResolvedGroup>) -> Self {
-        let has_accepted = group.zip(entry.observation.as_ref()).is_some_and(|(group, seen)| group.has_accepted_labels(seen));
+        let has_accepted = group.zip(entry.observation.as_ref()).is_some_and(|(group, report)| group.has_accepted_labels(report));
         let rule_outcome = entry.rule_outcome(fleet.rules());
         let is_filled = has_accepted || !rule_outcome.labels.is_empty();
         let filled_labels = is_filled.then(|| entry.labels(group, &rule_outcome));
@@ -81,12 +83,13 @@ impl<'a> NodeView<'a> {
         &self.rule_outcome
     }
 
-    /// Returns the node's spec and meta.
+    /// Returns the object of the node.
     pub fn node(&self) -> &'a Node {
         &self.entry.node
     }
 
-    /// Returns the effective labels, each with its provenance.
+    /// Returns the effective labels, each with its provenance (what each level provides for the key, and which level
+    /// wins).
     pub fn labels(&self) -> Labels {
         self.filled_labels.clone().unwrap_or_else(|| self.entry.labels(self.group, &self.rule_outcome))
     }
@@ -101,12 +104,12 @@ impl<'a> NodeView<'a> {
         self.entry.annotations(self.group)
     }
 
-    /// Returns the difference between the labels that operators set on the node and those of its group. `None` if the
-    /// node inherits nothing.
+    /// Returns the difference between the labels that the levels down to the group provide and those that the node also
+    /// has by its own spec. Reported labels are not included. Returns `None` if the node has no group.
     pub fn label_diff(&self) -> Option<MapDiff<LabelKey, LabelValue>> {
-        let above = &self.group?.maps.labels;
-        let labels = above.with_level(Level::Node, &self.entry.node.spec.inherited.labels);
-        Some(if labels.is_same(above) { MapDiff::default() } else { map_diff(&above.values(), &labels.values()) })
+        let base = &self.group?.maps.labels;
+        let labels = base.with_level(Level::Node, &self.entry.node.spec.inherited.labels);
+        Some(if labels.shares_data_with(base) { MapDiff::default() } else { map_diff(&base.values(), &labels.values()) })
     }
 
     /// Returns the roles of the node: those of its group and its own.
@@ -114,7 +117,8 @@ impl<'a> NodeView<'a> {
         self.entry.roles(self.group)
     }
 
-    /// Returns the effective tags. For a node without a profile, returns the manually assigned tags.
+    /// Returns the effective tags. For a node without a profile (it is in no group, or an object above it is missing),
+    /// these are the tags that operators assigned to it.
     pub fn tags(&self) -> Vec<TagName> {
         self.entry.tags().cloned().collect()
     }
@@ -124,30 +128,31 @@ impl<'a> NodeView<'a> {
         self.entry.profile.as_ref().map_or(&[], |profile| &profile.key.primaries)
     }
 
-    /// Returns the traits, each with its sources.
+    /// Returns the effective traits, each with its sources.
     pub fn traits(&self) -> NodeTraits {
         self.entry.traits(&self.rule_outcome).resolve()
     }
 
-    /// Returns the properties that rules give the node, including those that an operator also sets.
+    /// Returns the properties that inspection rules give the node, including those that an operator sets too.
     pub fn rule_properties(&self) -> &BTreeMap<String, RuleProperty> {
         &self.rule_outcome.properties
     }
 
-    /// Returns the number of traits of the node that are not in `wanted`.
-    pub(crate) fn count_other_traits(&self, wanted: &BTreeSet<&Trait>) -> usize {
-        self.entry.traits(&self.rule_outcome).names().filter(|name| !wanted.contains(name)).count()
+    /// Returns the number of traits of the node that are not in `requested`.
+    pub(crate) fn count_other_traits(&self, requested: &BTreeSet<&Trait>) -> usize {
+        self.entry.traits(&self.rule_outcome).names().filter(|name| !requested.contains(name)).count()
     }
 
-    /// Checks that the node has the traits that its instance requires.
+    /// Checks that the node has the traits that its instance requires. An instance is the workload that Ironic has
+    /// deployed on the node.
     ///
     /// # Errors
-    /// [`InstanceTraits`].
-    pub fn check_instance_traits(&self) -> Result<(), InstanceTraits> {
+    /// [`InstanceTraits`] if a required trait is missing, or if the list of required traits is invalid.
+    pub fn check_instance_traits(&self) -> Result<(), InstanceTraitsError> {
         self.entry.check_instance_traits(&self.rule_outcome)
     }
 
-    /// Returns the requirements of its group that the node does not meet.
+    /// Returns the requirements of the group that the node does not meet.
     pub(crate) fn unmet_requirements(&self) -> Vec<UnmetRequirement> {
         let unmet = self.group.into_iter().flat_map(|group| group.group.spec.requirements.unmet(self));
         unmet.map(|requirement| requirement.unmet(self)).collect()
@@ -158,18 +163,18 @@ impl<'a> NodeView<'a> {
         self.entry.reported_labels()
     }
 
-    /// Returns the maximum number of steps of a condition that looks up nodes, for this node.
+    /// Returns the maximum number of steps that a condition which looks up other nodes may use for this node.
     pub(crate) fn condition_step_limit(&self) -> usize {
         self.group.map_or(MAX_CONDITION_STEPS, |group| self.fleet.condition_step_limit(group.cluster_id()))
     }
 
-    /// Returns the maximum number of steps of all conditions of this node together.
+    /// Returns the maximum number of steps that all conditions of this node may use together.
     pub(crate) fn node_step_limit(&self) -> usize {
         self.group.map_or(MAX_CONDITION_STEPS, |group| self.fleet.node_step_limit(group.cluster_id()))
     }
 
-    /// Returns whether a rule or the host may have filled a label of a deleted node. This is possible if no level
-    /// decides the label.
+    /// Returns whether a rule or the host may have filled a label of a deleted node. They may if no level decides the
+    /// label, and a rule may set it or the group accepts it from the host.
     fn may_be_filled(&self, key: &str) -> bool {
         let entry = self.entry.node.spec.inherited.labels.provided.as_ref().and_then(|map| map.get(key));
         if entry.is_some() || self.label(key).is_some() {
@@ -179,12 +184,12 @@ impl<'a> NodeView<'a> {
             || LabelKey::new(key).is_ok_and(|key| self.fleet.rules().possible_effects().may_set_label(&key))
     }
 
-    /// Returns whether a rule or the host fills labels, so that any label may differ from the group's.
+    /// Returns whether a rule or the host fills a label of the node. Any label may then differ from that of the group.
     pub(crate) fn has_filled_labels(&self) -> bool {
         self.filled_labels.is_some()
     }
 
-    /// Returns the value of a reference for the node.
+    /// Returns the value of a reference for the node, as a condition or template reads it.
     pub(crate) fn input(&self, reference: &Reference) -> Input {
         match reference.read() {
             Read::Label(key) => Input::from(self.label(key).map(Value::from)),
@@ -192,7 +197,7 @@ impl<'a> NodeView<'a> {
             Read::Parameter(path) => Input::from(self.parameter(path)),
             Read::Trait(name) => Input::Value(self.entry.traits(&self.rule_outcome).has_trait(name).into()),
             Read::Tag(name) => Input::Value(self.has_tag(name).into()),
-            Read::Fact(path) => Input::from(self.entry.observation.as_ref().and_then(|seen| seen.facts.get(path))),
+            Read::Fact(path) => Input::from(self.entry.observation.as_ref().and_then(|report| report.facts.get(path))),
             Read::Node(path) => Input::from(self.node_field(path)),
             Read::Cluster(path) => Input::from(self.cluster_field(path)),
             Read::Nodes { .. } => self.look_up(reference).unwrap_or(Input::Value(Value::Array(Vec::new()))),
@@ -202,13 +207,14 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Returns the result of a look-up in the node's cluster, or `None` if the node is in no cluster.
+    /// Returns the result of a look-up of other nodes in the cluster of the node. Returns `None` if the node is in no
+    /// cluster.
     fn look_up(&self, reference: &Reference) -> Option<Input> {
         self.group.map(|group| self.fleet.look_up(group.cluster_id(), reference))
     }
 
-    /// Returns the value of a reference for a node of the group that provides no labels and parameters itself. All
-    /// other values are those of this node.
+    /// Returns the value of a reference as if the node provided no labels or parameters itself and no label were
+    /// filled. All values other than labels and parameters are those of the node.
     pub(crate) fn group_input(&self, reference: &Reference) -> Input {
         let Some(group) = self.group else { return self.input(reference) };
         match reference.read() {
@@ -228,8 +234,8 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Returns the effective value at a path within a parameter. The node's own value or tombstone for the key
-    /// overrides the inherited value.
+    /// Returns the effective value at a path within a parameter. If the node itself has a value or a tombstone for the
+    /// key, the inherited value is ignored.
     fn parameter(&self, path: &Path) -> Option<Value> {
         let entry = self.entry.node.spec.inherited.parameters.provided.as_ref().and_then(|map| map.get(path.first()));
         match entry.map(|entry| &entry.value) {
@@ -239,12 +245,13 @@ impl<'a> NodeView<'a> {
         }
     }
 
+    /// Returns whether selectors match this tag name on the node. The name can also be a primary name (`primary-TAG`).
     fn has_tag(&self, name: &str) -> bool {
         self.entry.profile.as_ref().is_some_and(|profile| profile.key.names.tag_names().any(|tag| tag == name))
     }
 
-    /// Returns the value of a field of the node, as templates and conditions read it. `None` if there is no such field
-    /// or it has no value.
+    /// Returns a field of the node, as templates and conditions read it. Returns `None` if the field does not exist or
+    /// has no value.
     fn node_field(&self, path: &Path) -> Option<Value> {
         let node = &self.entry.node;
         let fact = |keys: &[&str]| self.entry.observation.as_ref()?.facts.get(&Path::new(keys.iter().copied())?);
@@ -261,7 +268,8 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Returns the value of a field of the node's cluster, or `None` if there is no such field or it has no value.
+    /// Returns a field of the cluster of the node, as templates and conditions read it. Returns `None` if the field
+    /// does not exist or has no value.
     fn cluster_field(&self, path: &Path) -> Option<Value> {
         let cluster = &self.group?.cluster;
         match path.first() {
@@ -273,19 +281,20 @@ impl<'a> NodeView<'a> {
     }
 }
 
-/// Returns the effective labels whose keys begin with a prefix, as a JSON object.
+/// Returns the labels whose keys begin with a prefix, as a JSON object.
 fn labels_with_prefix(labels: &Labels, prefix: &str) -> Input {
     let matching = labels.iter().filter(|(key, _)| key.starts_with(prefix));
     Input::Value(matching.map(|(key, label)| (key.to_string(), Value::from(label.value.as_str()))).collect())
 }
 
+/// Returns a copy of the value at a path. `root` is the value of the first key of the path.
 fn value_at_path(root: Option<&Value>, path: &Path) -> Option<Value> {
     path.get_in_first(root?).cloned()
 }
 
 impl LabelLookup for NodeView<'_> {
-    /// Returns the node's own value, else the inherited one. This applies the rule of
-    /// [`crate::labels::EffectiveMap::with_level`] to a single key.
+    /// Returns the value that the node itself sets, else the inherited value. For one key, the result is the same as
+    /// that of [`crate::labels::EffectiveMap::with_level`].
     fn label(&self, key: &str) -> Option<&str> {
         if let Some(filled) = &self.filled_labels {
             return filled.get(key).map(LabelValue::as_str);
@@ -306,8 +315,9 @@ impl FieldLookup for NodeView<'_> {
         self.entry.traits(&self.rule_outcome).has_trait(name)
     }
 
+    /// Returns the value of a field that a requirement tests, or `None` if the node does not have the field.
     fn value(&self, field: &RequirementField) -> Option<FieldValue<'_>> {
-        let read = match field {
+        let json = match field {
             RequirementField::Label(key) => return self.label(key).map(FieldValue::text),
             RequirementField::Property(name) => {
                 return FieldValue::from_json(self.rule_outcome.effective_property(&self.entry.node.spec.properties, name)?);
@@ -315,6 +325,6 @@ impl FieldLookup for NodeView<'_> {
             RequirementField::Fact(name) => self.entry.observation.as_ref()?.facts.get(&Path::new(name.split('.'))?)?,
             RequirementField::Parameter(key) => self.parameter(&Path::new([key.as_str()])?)?,
         };
-        Some(FieldValue::from_json(&read)?.into_owned())
+        Some(FieldValue::from_json(&json)?.into_owned())
     }
 }

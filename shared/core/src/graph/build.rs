@@ -7,59 +7,60 @@ use super::{ClusterGraph, InstancePair, NodeClass, TaskOnNode};
 use crate::release::{Barrier, BarrierScope, CompiledRelease, TaskIndex};
 use crate::task::Policy;
 
-/// One end of an edge: a task of a class, or a stage, by index.
+/// A task or a stage at one end of an edge. A task is that of a class (the nodes with the same profile).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EdgeEnd {
-    /// The index of a class, and a position among its profile's tasks.
+    /// The task with the index of its class, and its position among the tasks of the profile of the class.
     Task(u32, u32),
-    /// The index of a stage.
+    /// The stage with this index among the stages of the graph.
     Stage(u32),
 }
 
-/// The pairs of nodes of two classes that an edge joins.
+/// The pairs of nodes that an edge joins: a node of its first class with a node of its second class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EdgeScope {
-    /// Every node of the first with every node of the second, but no instance with itself.
+    /// Every node of the first class with every node of the second class. If both ends are the same task, a node is not
+    /// joined with itself.
     All,
-    /// Each node with itself.
+    /// Each node with itself. Both ends are tasks of the same class.
     Same,
 }
 
-/// An edge of the order: `after` waits for `before`.
+/// An edge in the order of tasks: the task or stage `after` waits for `before`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassEdge {
-    /// The task or stage that comes first.
+    /// The task or stage that runs first.
     pub before: EdgeEnd,
-    /// The task or stage that waits.
+    /// The task or stage that waits for `before`.
     pub after: EdgeEnd,
-    /// The pairs of nodes that the edge joins.
+    /// The pairs of nodes for which one task waits for the other.
     pub scope: EdgeScope,
 }
 
 impl ClusterGraph {
-    /// Builds the edges from the order on each node, from barriers with `policy: all`, and from what stages wait for.
-    /// `policy: any` gives single pairs instead of edges.
+    /// Builds the edges of the graph: from the order of tasks on each node, from barriers with `policy: all`, and from
+    /// the tasks that stages wait for. A barrier with `policy: any` gives single pairs instead of edges.
     pub(super) fn build_edges(&mut self, releases: &[Arc<CompiledRelease>]) {
         let mut edges = Vec::new();
-        let index = TaskPositions::new(self);
-        for (at, class) in (0..).zip(&self.classes) {
-            let task = |position| EdgeEnd::Task(at, position);
+        let positions = TaskPositions::new(self);
+        for (class_index, class) in (0..).zip(&self.classes) {
+            let task = |position| EdgeEnd::Task(class_index, position);
             for (before, after) in &class.profile.edges {
                 edges.push(ClassEdge { before: task(*before), after: task(*after), scope: EdgeScope::Same });
             }
             for (position, barrier) in &class.profile.waits {
                 let barrier = &class.profile.barriers[*barrier as usize];
                 if barrier.policy == Policy::All {
-                    let opens = index.barrier_predecessors(self, &class.profile.release, barrier);
-                    edges.extend(opens.map(|before| ClassEdge { before, after: task(*position), scope: EdgeScope::All }));
+                    let predecessors = positions.barrier_predecessors(self, &class.profile.release, barrier);
+                    edges.extend(predecessors.map(|before| ClassEdge { before, after: task(*position), scope: EdgeScope::All }));
                 }
             }
         }
         for release in releases {
             for stage in &release.stages {
-                let Some(after) = index.stage(release.id(*stage)) else { continue };
-                for wait in release.stage_waits(*stage) {
-                    edges.extend(index.barrier_predecessors(self, release, &wait).map(|before| ClassEdge {
+                let Some(after) = positions.stage(release.id(*stage)) else { continue };
+                for barrier in release.stage_waits(*stage) {
+                    edges.extend(positions.barrier_predecessors(self, release, &barrier).map(|before| ClassEdge {
                         before,
                         after,
                         scope: EdgeScope::All,
@@ -69,71 +70,72 @@ impl ClusterGraph {
         }
         edges.sort_unstable();
         edges.dedup();
-        // `All` sorts before `Same`, and covers each node's own pair too.
-        edges.dedup_by(|later, first| (later.before, later.after) == (first.before, first.after));
+        // Of two edges with the same ends, the first is retained. `All` sorts before `Same`, and joins each node with
+        // itself too, because the ends are different tasks.
+        edges.dedup_by(|later_edge, first_edge| (later_edge.before, later_edge.after) == (first_edge.before, first_edge.after));
         edges.retain(|edge| edge.pair_count(self) > 0);
         self.edges = edges;
-        self.drop_implied();
+        self.remove_covered_pairs();
     }
 
-    /// Removes the single pairs that an edge already covers.
-    fn drop_implied(&mut self) {
+    /// Removes the single pairs (of `policy: any`) that an edge of the graph covers too.
+    fn remove_covered_pairs(&mut self) {
         if self.single_pairs.is_empty() {
             return;
         }
-        let places = ClassByNode::new(self);
+        let classes = ClassByNode::new(self);
         let is_implied = |(before, after): &InstancePair| {
-            let ends = (places.task_end(self, before), places.task_end(self, after));
+            let ends = (classes.task_end(self, before), classes.task_end(self, after));
             let (Some(first), Some(second)) = ends else { return false };
-            let from = self.edges.partition_point(|edge| (edge.before, edge.after) < (first, second));
-            let edge = self.edges.get(from).filter(|edge| (edge.before, edge.after) == (first, second));
+            let edge_index = self.edges.partition_point(|edge| (edge.before, edge.after) < (first, second));
+            let edge = self.edges.get(edge_index).filter(|edge| (edge.before, edge.after) == (first, second));
             edge.is_some_and(|edge| edge.scope == EdgeScope::All || before.0 == after.0)
         };
-        let singles = self.single_pairs.iter().filter(|pair| !is_implied(pair)).cloned().collect();
-        self.single_pairs = singles;
+        let remaining_pairs = self.single_pairs.iter().filter(|pair| !is_implied(pair)).cloned().collect();
+        self.single_pairs = remaining_pairs;
     }
 
-    /// Numbers the tasks of the classes and the stages as vertices.
+    /// Numbers the tasks of all classes and the stages, so that a search for cycles can use the numbers as vertices.
     pub(super) fn vertices(&self) -> Vertices {
-        let mut first = Vec::with_capacity(self.classes.len());
+        let mut first_index = Vec::with_capacity(self.classes.len());
         let mut count = 0;
         for class in &self.classes {
-            first.push(count);
+            first_index.push(count);
             count += class.profile.tasks.len();
         }
-        Vertices { first_index: first, stages: count, count: count + self.stages.len() }
+        Vertices { first_index, first_stage: count, count: count + self.stages.len() }
     }
 
-    /// Returns all ends that an edge can have: the tasks of each class, then the stages.
+    /// Returns all possible ends of an edge: the tasks of each class, then the stages.
     fn ends(&self) -> impl Iterator<Item = EdgeEnd> {
         let classes = (0..).zip(&self.classes);
-        let tasks =
-            classes.flat_map(|(at, class)| (0..).zip(&class.profile.tasks).map(move |(position, _)| EdgeEnd::Task(at, position)));
-        tasks.chain((0..).zip(&self.stages).map(|(at, _)| EdgeEnd::Stage(at)))
+        let tasks = classes
+            .flat_map(|(index, class)| (0..).zip(&class.profile.tasks).map(move |(position, _)| EdgeEnd::Task(index, position)));
+        tasks.chain((0..).zip(&self.stages).map(|(index, _)| EdgeEnd::Stage(index)))
     }
 
-    /// Returns the id of the task or stage.
-    fn id(&self, point: EdgeEnd) -> &str {
-        match point {
+    /// Returns the id of the task or stage at an end of an edge.
+    fn id(&self, end: EdgeEnd) -> &str {
+        match end {
             EdgeEnd::Task(class, position) => {
                 let profile = &self.classes[class as usize].profile;
                 profile.release.id(profile.tasks[position as usize])
             }
-            EdgeEnd::Stage(at) => &self.stages[at as usize],
+            EdgeEnd::Stage(index) => &self.stages[index as usize],
         }
     }
 
-    /// Returns the names of the nodes that have the task, or `None` for a stage.
-    fn node_names(&self, point: EdgeEnd) -> Vec<Option<Arc<str>>> {
-        match point {
+    /// Returns the names of the nodes that have the task. For a stage, which runs on no node, returns a single `None`.
+    fn node_names(&self, end: EdgeEnd) -> Vec<Option<Arc<str>>> {
+        match end {
             EdgeEnd::Task(class, _) => self.classes[class as usize].nodes.iter().cloned().map(Some).collect(),
             EdgeEnd::Stage(_) => vec![None],
         }
     }
 
-    /// Returns the number of instances: one for each node that has the task, or one for a stage.
-    fn width(&self, point: EdgeEnd) -> usize {
-        match point {
+    /// Returns the number of instances of an end: one for each node that has the task, or one for a stage.
+    fn instance_count(&self, end: EdgeEnd) -> usize {
+        match end {
             EdgeEnd::Task(class, _) => self.classes[class as usize].nodes.len(),
             EdgeEnd::Stage(_) => 1,
         }
@@ -141,65 +143,70 @@ impl ClusterGraph {
 }
 
 impl NodeClass {
-    /// Returns the position of a task among the tasks of the class, by its id.
+    /// Returns the position of the task with this id among the tasks of the class. Returns `None` if the nodes of the
+    /// class do not have the task.
     fn position(&self, id: &str) -> Option<u32> {
-        let ix = self.profile.release.task_index(id)?;
-        self.profile.tasks.iter().position(|task| *task == ix).and_then(|at| u32::try_from(at).ok())
+        let index = self.profile.release.task_index(id)?;
+        self.profile.tasks.iter().position(|task| *task == index).and_then(|position| u32::try_from(position).ok())
     }
 }
 
 impl ClassEdge {
-    /// Returns the number of pairs that the edge stands for.
+    /// Returns the number of pairs of instances that the edge joins.
     pub fn pair_count(&self, graph: &ClusterGraph) -> usize {
-        let (before, after) = (graph.width(self.before), graph.width(self.after));
+        let (first_width, second_width) = (graph.instance_count(self.before), graph.instance_count(self.after));
         match self.scope {
-            EdgeScope::Same => before,
-            EdgeScope::All if self.before == self.after => before * after - before,
-            EdgeScope::All => before * after,
+            EdgeScope::Same => first_width,
+            EdgeScope::All if self.before == self.after => first_width * second_width - first_width,
+            EdgeScope::All => first_width * second_width,
         }
     }
 
-    /// Calls `give` with each pair that the edge stands for.
-    pub fn for_each_pair(&self, graph: &ClusterGraph, give: &mut dyn FnMut(InstancePair)) {
-        let (first, second): (Arc<str>, Arc<str>) = (graph.id(self.before).into(), graph.id(self.after).into());
-        let after = graph.node_names(self.after);
-        for (at, node) in graph.node_names(self.before).into_iter().enumerate() {
+    /// Calls `visit` with each pair of instances that the edge joins. The second instance of a pair waits for the
+    /// first.
+    pub fn for_each_pair(&self, graph: &ClusterGraph, visit: &mut dyn FnMut(InstancePair)) {
+        let (first_id, second_id): (Arc<str>, Arc<str>) = (graph.id(self.before).into(), graph.id(self.after).into());
+        let waiting_nodes = graph.node_names(self.after);
+        for (index, node) in graph.node_names(self.before).into_iter().enumerate() {
             let others = match self.scope {
-                EdgeScope::Same => &after[at..=at],
-                EdgeScope::All => &after[..],
+                EdgeScope::Same => &waiting_nodes[index..=index],
+                EdgeScope::All => &waiting_nodes[..],
             };
             for other in others.iter().filter(|other| self.before != self.after || **other != node) {
-                give(((node.clone(), Arc::clone(&first)), (other.clone(), Arc::clone(&second))));
+                visit(((node.clone(), Arc::clone(&first_id)), (other.clone(), Arc::clone(&second_id))));
             }
         }
     }
 }
 
-/// The positions of tasks and stages in the graph, by release.
+/// The positions of tasks and stages in a graph, for finding the ends of edges.
 struct TaskPositions {
+    /// The index of each stage, by its id.
     stages: BTreeMap<Arc<str>, u32>,
-    /// Per class, the position of each task of its release. `u32::MAX` if the task is not placed on the class.
+    /// For each class, the position of each task of its release. `u32::MAX` if the nodes of the class do not have the
+    /// task.
     positions: Vec<Vec<u32>>,
 }
 
 impl TaskPositions {
+    /// Builds the positions of all tasks and stages of a graph.
     fn new(graph: &ClusterGraph) -> Self {
         let positions = graph.classes.iter().map(|class| {
             let mut positions = vec![u32::MAX; class.profile.release.tasks.len()];
-            for (position, ix) in (0..).zip(&class.profile.tasks) {
-                positions[ix.as_usize()] = position;
+            for (position, task) in (0..).zip(&class.profile.tasks) {
+                positions[task.as_usize()] = position;
             }
             positions
         });
         Self { stages: graph.stages.iter().cloned().zip(0..).collect(), positions: positions.collect() }
     }
 
-    /// Returns the end of a stage, if a release in the cluster has the stage.
+    /// Returns the end for a stage, or `None` if no release in the cluster has the stage.
     fn stage(&self, id: &str) -> Option<EdgeEnd> {
         self.stages.get(id).copied().map(EdgeEnd::Stage)
     }
 
-    /// Returns everything that must be done before a barrier of a release opens.
+    /// Returns the tasks and the stage that must be done before a barrier of a release opens.
     fn barrier_predecessors<'a>(
         &'a self,
         graph: &'a ClusterGraph,
@@ -210,87 +217,92 @@ impl TaskPositions {
             BarrierScope::Stage => self.stage(release.id(barrier.task)),
             BarrierScope::Anywhere | BarrierScope::Everyone | BarrierScope::Tags(_) | BarrierScope::Roles(_) => None,
         };
-        let tasks = (0..).zip(&graph.classes).filter_map(move |(at, class)| {
+        let tasks = (0..).zip(&graph.classes).filter_map(move |(class_index, class)| {
             let is_same_release = class.profile.release.hash == release.hash;
-            let is_source = match barrier.scope {
+            let is_in_scope = match barrier.scope {
                 BarrierScope::Stage => false,
                 BarrierScope::Anywhere => is_same_release,
                 BarrierScope::Everyone | BarrierScope::Tags(_) | BarrierScope::Roles(_) => {
                     class.profile.key.is_in_scope(release.matching.roles, &barrier.scope)
                 }
             };
-            let position = is_source.then(|| self.position(at, class, release, barrier.task))??;
-            Some(EdgeEnd::Task(at, position))
+            let position = is_in_scope.then(|| self.position(class_index, class, release, barrier.task))??;
+            Some(EdgeEnd::Task(class_index, position))
         });
         stage.into_iter().chain(tasks)
     }
 
-    /// Returns the position of a task of a release in a class. If the class runs another release, this is the position
-    /// of the task with the same id.
-    fn position(&self, at: u32, class: &NodeClass, release: &CompiledRelease, ix: TaskIndex) -> Option<u32> {
-        let ix =
-            if class.profile.release.hash == release.hash { ix } else { class.profile.release.task_index(release.id(ix))? };
-        Some(self.positions[at as usize][ix.as_usize()]).filter(|position| *position != u32::MAX)
+    /// Returns the position of a task among the tasks of a class. If the class runs another release than `release`,
+    /// this is the position of the task with the same id. Returns `None` if the nodes of the class do not have the
+    /// task.
+    fn position(&self, class_index: u32, class: &NodeClass, release: &CompiledRelease, task: TaskIndex) -> Option<u32> {
+        let task =
+            if class.profile.release.hash == release.hash { task } else { class.profile.release.task_index(release.id(task))? };
+        Some(self.positions[class_index as usize][task.as_usize()]).filter(|position| *position != u32::MAX)
     }
 }
 
-/// The classes by the names of their nodes.
+/// The indexes of the classes of each node, by the name of the node.
 pub(super) struct ClassByNode(BTreeMap<Arc<str>, Vec<u32>>);
 
 impl ClassByNode {
+    /// Builds the list of classes for each node name in a graph.
     pub(super) fn new(graph: &ClusterGraph) -> Self {
-        let mut places: BTreeMap<Arc<str>, Vec<u32>> = BTreeMap::new();
-        for (at, class) in (0..).zip(&graph.classes) {
-            class.nodes.iter().for_each(|node| places.entry(Arc::clone(node)).or_default().push(at));
+        let mut classes: BTreeMap<Arc<str>, Vec<u32>> = BTreeMap::new();
+        for (index, class) in (0..).zip(&graph.classes) {
+            class.nodes.iter().for_each(|node| classes.entry(Arc::clone(node)).or_default().push(index));
         }
-        Self(places)
+        Self(classes)
     }
 
-    /// Returns the edge end of a task on a node, or `None` if the node does not have the task. A stage has no end here,
-    /// because `policy: any` never picks a stage.
+    /// Returns the end for a task on a node. Returns `None` if the node does not have the task. Also returns `None` for
+    /// a stage, which a barrier with `policy: any` never selects.
     pub(super) fn task_end(&self, graph: &ClusterGraph, (node, id): &TaskOnNode) -> Option<EdgeEnd> {
-        let end_in = |at: &u32| Some(EdgeEnd::Task(*at, graph.classes[*at as usize].position(id)?));
+        let end_in = |class_index: &u32| Some(EdgeEnd::Task(*class_index, graph.classes[*class_index as usize].position(id)?));
         self.0.get(node.as_ref()?)?.iter().find_map(end_in)
     }
 }
 
-/// The numbers of the tasks and stages as vertices. The tasks come first, class by class, then the stages.
+/// The numbering of tasks and stages as vertices. The tasks of each class come first, in the order of the classes. The
+/// stages follow.
 pub(super) struct Vertices {
-    /// The number of the first task of each class.
+    /// The vertex number of the first task of each class.
     first_index: Vec<usize>,
-    /// The number of the first stage.
-    stages: usize,
-    /// Number of all vertices.
+    /// The number of the first stage, as a vertex.
+    first_stage: usize,
+    /// Total number of vertices.
     count: usize,
 }
 
 impl Vertices {
+    /// Returns the number of vertices.
     pub(super) fn len(&self) -> usize {
         self.count
     }
 
-    /// Returns the stage with this number, or `None` if it is the number of a task.
-    pub(super) fn stage(&self, at: usize) -> Option<usize> {
-        at.checked_sub(self.stages)
+    /// Returns the index of the stage with this vertex number, or `None` if the number is that of a task.
+    pub(super) fn stage(&self, vertex: usize) -> Option<usize> {
+        vertex.checked_sub(self.first_stage)
     }
 
-    /// Returns the number of a task or stage.
-    pub(super) fn index_of(&self, point: EdgeEnd) -> usize {
-        match point {
+    /// Returns the vertex number of a task or stage.
+    pub(super) fn index_of(&self, end: EdgeEnd) -> usize {
+        match end {
             EdgeEnd::Task(class, position) => self.first_index[class as usize] + position as usize,
-            EdgeEnd::Stage(at) => self.stages + at as usize,
+            EdgeEnd::Stage(index) => self.first_stage + index as usize,
         }
     }
 
-    /// Converts a cycle of vertices to tasks on nodes. One node represents each class. If a task waits for itself on
-    /// other nodes, two nodes represent the class.
+    /// Converts a cycle of vertex numbers to tasks on nodes. The first node of each class represents the class. If a
+    /// task waits for itself on other nodes, the first two nodes of the class are used. The first instance is repeated
+    /// at the end, so that the cycle is closed.
     pub(super) fn cycle_instances(&self, graph: &ClusterGraph, cycle: &[usize]) -> Vec<TaskOnNode> {
-        let ends: Vec<EdgeEnd> = cycle.iter().filter_map(|at| graph.ends().find(|point| self.index_of(*point) == *at)).collect();
+        let ends: Vec<_> = cycle.iter().filter_map(|vertex| graph.ends().find(|end| self.index_of(*end) == *vertex)).collect();
         let instance =
-            |point: &EdgeEnd, nth: usize| (graph.node_names(*point).get(nth).cloned().flatten(), graph.id(*point).into());
-        let mut path: Vec<TaskOnNode> = ends.iter().map(|point| instance(point, 0)).collect();
-        if let [only] = ends.as_slice() {
-            path.push(instance(only, 1));
+            |end: &EdgeEnd, node_index: usize| (graph.node_names(*end).get(node_index).cloned().flatten(), graph.id(*end).into());
+        let mut path: Vec<TaskOnNode> = ends.iter().map(|end| instance(end, 0)).collect();
+        if let [single_end] = ends.as_slice() {
+            path.push(instance(single_end, 1));
         }
         path.extend(path.first().cloned());
         path

@@ -1,11 +1,13 @@
-//! The order across the nodes of a cluster, stored as barriers and never as pairs.
+//! Orders the tasks of a cluster across its nodes. The order is stored as edges between classes of nodes, and not as
+//! pairs of nodes.
 //!
-//! Nodes of one profile have the same tasks and wait for the same things, so the order is one between *classes* of
-//! nodes. Fuel's library on two hundred nodes has 111,760 pairs, but only a few thousand edges between its classes.
-//! Pairs are created only for `resolve -o json`.
+//! A *profile* is the set of tasks that nodes with the same roles and tags have. Nodes with the same profile wait for
+//! the same tasks, so the order is an order of *classes* of nodes. Fuel's library on two hundred nodes has 111,760
+//! pairs, but only a few thousand edges between its classes. Pairs are created only for `resolve -o json`.
 //!
-//! An edge between two classes orders every node of the first before every node of the second. So a cycle among classes
-//! is also a cycle among nodes, and the check needs no pairs. A node that a `policy: any` picks is a class of its own.
+//! An edge between two classes orders every node of the first class before every node of the second class. So a cycle
+//! among classes is also a cycle among nodes, and the check for cycles needs no pairs. A task with `policy: any` waits
+//! for one node only. This node is in a class of its own.
 
 mod build;
 mod policy_any;
@@ -23,38 +25,40 @@ use crate::role::natural_cmp;
 use build::{ClassByNode, Vertices};
 pub use build::{ClassEdge, EdgeEnd, EdgeScope};
 
-/// A task on a node, also called an instance: the name of the node and the id of the task. Without a node it is a
-/// stage, which runs on no node.
+/// A task on one node, called an *instance*: the name of the node and the id of the task. An instance without a node
+/// is a stage, which orders tasks of all hosts.
 pub type TaskOnNode = (Option<Arc<str>>, Arc<str>);
 
-/// Two instances, of which the second waits for the first.
+/// Two instances (tasks on nodes). The second instance waits for the first.
 pub type InstancePair = (TaskOnNode, TaskOnNode);
 
-/// The nodes of a cluster that have one profile.
+/// A group of nodes of a cluster that have the same profile, and so the same tasks.
 #[derive(Clone, Debug)]
 pub struct NodeClass {
-    /// The profile of these nodes.
+    /// The profile of these nodes: their tasks, and the barriers that these tasks wait for.
     pub profile: Arc<Profile>,
     /// The names of the nodes, sorted with digits compared as numbers.
     pub nodes: Vec<Arc<str>>,
 }
 
-/// The order of one cluster.
+/// The order of the tasks of one cluster, across all of its nodes.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterGraph {
-    /// The nodes by profile. The last classes may be those of the pseudo node `master`.
+    /// The classes of nodes. The last classes may contain the pseudo node `master`, which has the tasks that a release
+    /// places on `master` if no node has that name.
     pub classes: Vec<NodeClass>,
-    /// Stages by id, of all releases in the cluster.
+    /// Ids of the stages of all releases in the cluster, sorted.
     pub stages: Vec<Arc<str>>,
-    /// Edges between classes and stages, sorted, each once.
+    /// Edges between tasks of classes and stages, sorted, without duplicates.
     pub edges: Vec<ClassEdge>,
-    /// Single pairs of `policy: any` that no edge covers.
+    /// Pairs of instances that `policy: any` orders and that no edge covers. With this policy, a task waits for one
+    /// node only.
     pub single_pairs: BTreeSet<InstancePair>,
-    /// True if tasks are placed on `master` and no node has that name.
+    /// True if a release places tasks on `master` and no node of the cluster has that name.
     pub has_pseudo_master: bool,
 }
 
-/// Tasks that wait for each other as they are placed now.
+/// The error for tasks that wait for each other, on the nodes on which they are placed now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tasks wait for each other: {}; remove one of these dependencies, or place a task elsewhere", self.cycle_text())]
 pub struct PlacementCycle {
@@ -63,11 +67,12 @@ pub struct PlacementCycle {
 }
 
 impl PlacementCycle {
-    /// Creates a cycle that begins with its first instance by name, so that the same cycle always has the same text.
+    /// Creates the error from a cycle whose last instance repeats its first one. The cycle is rotated to begin with the
+    /// instance that sorts first, so that the same cycle always has the same text.
     fn new(mut path: Vec<TaskOnNode>) -> Self {
         path.pop();
-        let first = (0..path.len()).min_by_key(|at| &path[*at]).unwrap_or(0);
-        path.rotate_left(first);
+        let first_index = (0..path.len()).min_by_key(|index| &path[*index]).unwrap_or(0);
+        path.rotate_left(first_index);
         path.extend(path.first().cloned());
         Self { path }
     }
@@ -91,7 +96,8 @@ impl fmt::Display for InstanceText<'_> {
 }
 
 impl ClusterGraph {
-    /// Builds the order of a cluster, as its nodes are placed now.
+    /// Builds the order of a cluster from its nodes as they are now. A node that has no profile (because it has no
+    /// release) has no tasks and is omitted.
     pub fn from_fleet(fleet: &Fleet, cluster: ClusterId) -> Self {
         let mut by_profile: BTreeMap<_, NodeClass> = BTreeMap::new();
         for id in fleet.nodes_in_cluster(cluster) {
@@ -103,14 +109,14 @@ impl ClusterGraph {
         Self::new(by_profile.into_values().collect(), &releases)
     }
 
-    /// Builds the order of these classes. `releases` are those of the cluster, because a release may have stages
-    /// without having a node.
+    /// Builds the order of these classes of nodes. `releases` contains all releases of the cluster, because the stages
+    /// of a release without a node are ordered too. If no node has the name `master`, a pseudo node for it is added.
     pub fn new(mut classes: Vec<NodeClass>, releases: &[Arc<CompiledRelease>]) -> Self {
         let has_master = classes.iter().any(|class| class.profile.key.is_master);
         let mut graph = Self::default();
         if !has_master {
-            let pseudo = releases.iter().filter_map(pseudo_master);
-            classes.extend(pseudo);
+            let pseudo_masters = releases.iter().filter_map(pseudo_master);
+            classes.extend(pseudo_masters);
             graph.has_pseudo_master = classes.iter().any(|class| class.profile.key.is_master);
         }
         for class in &mut classes {
@@ -118,15 +124,15 @@ impl ClusterGraph {
         }
         graph.classes = classes;
         let stages: BTreeSet<Arc<str>> =
-            releases.iter().flat_map(|release| release.stages.iter().map(|ix| release.id(*ix).into())).collect();
+            releases.iter().flat_map(|release| release.stages.iter().map(|stage| release.id(*stage).into())).collect();
         graph.stages = stages.into_iter().collect();
         graph.pick_single_pairs();
         graph.build_edges(releases);
         graph
     }
 
-    /// Returns all pairs, sorted, each once. In each pair, the second instance waits for the first. No instance is
-    /// paired with itself.
+    /// Returns all pairs of instances (tasks on nodes), sorted, without duplicates. In each pair, the second instance
+    /// waits for the first. No instance is paired with itself.
     pub fn order_pairs(&self) -> BTreeSet<InstancePair> {
         let mut pairs = self.single_pairs.clone();
         for edge in &self.edges {
@@ -149,34 +155,36 @@ impl ClusterGraph {
         }
     }
 
-    /// Returns the stages in their order, and by id if the order does not decide. Empty if tasks wait for each other.
+    /// Returns the ids of the stages in the order of the cluster. Stages that do not depend on each other are sorted by
+    /// id. Returns an empty list if tasks wait for each other in a cycle.
     pub fn stages_in_order(&self) -> Vec<Arc<str>> {
         let vertices = self.vertices();
         let order = self.topological_order(&vertices).unwrap_or_default().into_iter();
-        order.filter_map(|at| vertices.stage(at)).map(|at| Arc::clone(&self.stages[at])).collect()
+        order.filter_map(|index| vertices.stage(index)).map(|index| Arc::clone(&self.stages[index])).collect()
     }
 
-    /// Sorts the tasks of classes and the stages by the edges and single pairs. Among the vertices that may come next,
-    /// a stage comes first. Fails with the vertices of a cycle.
+    /// Sorts the vertices (the tasks of each class, and the stages) so that each is after the vertices that it waits
+    /// for. If a stage and a task can both be next, the stage is next. Fails with the vertices of a cycle.
     fn topological_order(&self, vertices: &Vertices) -> Result<Vec<usize>, Vec<usize>> {
         let mut edges: Vec<_> =
             self.edges.iter().map(|edge| (vertices.index_of(edge.before), vertices.index_of(edge.after))).collect();
         if !self.single_pairs.is_empty() {
-            let places = ClassByNode::new(self);
-            let at = |instance: &TaskOnNode| places.task_end(self, instance).map(|point| vertices.index_of(point));
-            edges.extend(self.single_pairs.iter().filter_map(|(before, after)| Some((at(before)?, at(after)?))));
+            let class_by_node = ClassByNode::new(self);
+            let vertex = |instance: &TaskOnNode| class_by_node.task_end(self, instance).map(|end| vertices.index_of(end));
+            edges.extend(self.single_pairs.iter().filter_map(|(from, to)| Some((vertex(from)?, vertex(to)?))));
         }
-        topological_order(vertices.len(), &edges, |at| vertices.stage(at).is_none())
+        topological_order(vertices.len(), &edges, |vertex| vertices.stage(vertex).is_none())
     }
 }
 
-/// Returns the profile and the name of a node, or `None` if the node has no profile.
+/// Returns the profile (the set of tasks) and the name of a node, or `None` if the node has no profile.
 fn placed_node(fleet: &Fleet, id: NodeId) -> Option<(&Arc<Profile>, Arc<str>)> {
     let profile = fleet.profile(id)?;
     Some((profile, fleet.node(id)?.display_name().into()))
 }
 
-/// Returns the releases that the groups of a cluster name, each once.
+/// Returns the releases that the node groups of a cluster refer to, without duplicates. A group with a missing parent
+/// or release is omitted.
 pub(crate) fn releases(fleet: &Fleet, cluster: ClusterId) -> Vec<Arc<CompiledRelease>> {
     let mut releases: BTreeMap<_, Arc<CompiledRelease>> = BTreeMap::new();
     for group in fleet.groups_in_cluster(cluster) {
@@ -188,8 +196,8 @@ pub(crate) fn releases(fleet: &Fleet, cluster: ClusterId) -> Vec<Arc<CompiledRel
     releases.into_values().collect()
 }
 
-/// Returns the class of the pseudo node `master` under a release, for a cluster without a node of that name. `None` if
-/// the release places no task on it.
+/// Returns a class with the pseudo node `master` and the tasks that a release places on it. The caller needs the class
+/// if no node of the cluster has that name. Returns `None` if the release places no task on `master`.
 pub(crate) fn pseudo_master(release: &Arc<CompiledRelease>) -> Option<NodeClass> {
     let profile = Profile::new(release, ProfileKey { is_master: true, ..ProfileKey::default() });
     (!profile.tasks.is_empty()).then(|| NodeClass { profile: Arc::new(profile), nodes: vec![MASTER.into()] })

@@ -1,4 +1,5 @@
-//! Orders tasks by `policy: any`: an entry of a task waits for one node only, the first that has the other task.
+//! Orders tasks by `policy: any`. A dependency with this policy waits for one node only: the first node by name that
+//! has the other task.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use crate::release::{CompiledCross, CompiledRelease, TaskIndex};
 use crate::role::natural_cmp;
 use crate::task::Policy;
 
-/// The pairs that were picked, and the nodes of these pairs.
+/// The pairs of instances that `policy: any` orders, and the nodes that were picked for these pairs.
 #[derive(Default)]
 struct PickedPairs {
     pairs: BTreeSet<InstancePair>,
@@ -16,21 +17,21 @@ struct PickedPairs {
 }
 
 impl ClusterGraph {
-    /// Finds the single pairs of `policy: any`. Makes each node of these pairs a class of its own, because the pairs do
-    /// not apply to the other nodes of its profile.
+    /// Finds and stores the pairs of instances (tasks on nodes) that `policy: any` orders. Each node that was picked
+    /// for a pair becomes a class of its own, because the pair does not apply to the other nodes of its profile.
     pub(super) fn pick_single_pairs(&mut self) {
         let mut picked = PickedPairs::default();
         for class in &self.classes {
-            for ix in &class.profile.tasks {
-                self.pick_for(class, *ix, &mut picked);
+            for task in &class.profile.tasks {
+                self.pick_pairs_of_task(class, *task, &mut picked);
             }
         }
         self.single_pairs = picked.pairs;
         let mut classes = Vec::new();
         for class in self.classes.drain(..) {
-            let (alone, rest): (Vec<_>, Vec<_>) = class.nodes.into_iter().partition(|node| picked.nodes.contains(node));
+            let (picked_nodes, rest): (Vec<_>, Vec<_>) = class.nodes.into_iter().partition(|node| picked.nodes.contains(node));
             let new_class = |nodes| NodeClass { profile: Arc::clone(&class.profile), nodes };
-            classes.extend(alone.into_iter().map(|node| new_class(vec![node])));
+            classes.extend(picked_nodes.into_iter().map(|node| new_class(vec![node])));
             if !rest.is_empty() {
                 classes.push(new_class(rest));
             }
@@ -38,59 +39,62 @@ impl ClusterGraph {
         self.classes = classes;
     }
 
-    /// Finds the single pairs of one task, on each node of a class.
-    fn pick_for(&self, class: &NodeClass, ix: TaskIndex, picked: &mut PickedPairs) {
+    /// Finds the pairs of one task with `policy: any`, on each node of a class, and adds them to `picked`. The task
+    /// waits for one instance of each `cross_depends` entry. One instance of each `cross_depended_by` entry waits for
+    /// the task.
+    fn pick_pairs_of_task(&self, class: &NodeClass, task_index: TaskIndex, picked: &mut PickedPairs) {
         let release = &class.profile.release;
-        let task = release.task(ix);
-        let any = |cross: &&CompiledCross| cross.policy == Policy::Any;
-        let (before, after): (Vec<_>, Vec<_>) =
-            (task.cross_depends.iter().filter(any).collect(), task.cross_depended_by.iter().filter(any).collect());
-        if before.is_empty() && after.is_empty() {
+        let task = release.task(task_index);
+        let is_any = |cross: &&CompiledCross| cross.policy == Policy::Any;
+        let (predecessors, successors): (Vec<_>, Vec<_>) =
+            (task.cross_depends.iter().filter(is_any).collect(), task.cross_depended_by.iter().filter(is_any).collect());
+        if predecessors.is_empty() && successors.is_empty() {
             return;
         }
-        let firsts_of = |entries: &[&CompiledCross]| -> Vec<FirstInstances> {
+        let candidates_of = |entries: &[&CompiledCross]| -> Vec<FirstInstances> {
             entries.iter().map(|cross| self.first_instances(release, cross)).collect()
         };
-        let (before, after) = (firsts_of(&before), firsts_of(&after));
+        let (predecessors, successors) = (candidates_of(&predecessors), candidates_of(&successors));
         for node in &class.nodes {
-            let own: TaskOnNode = (Some(Arc::clone(node)), release.id(ix).into());
-            for first in before.iter().filter_map(|firsts| first_other(firsts, &own)) {
-                picked.nodes.extend(first.0.clone());
-                picked.pairs.insert((first, own.clone()));
+            let instance: TaskOnNode = (Some(Arc::clone(node)), release.id(task_index).into());
+            for picked_instance in predecessors.iter().filter_map(|candidates| first_other(candidates, &instance)) {
+                picked.nodes.extend(picked_instance.0.clone());
+                picked.pairs.insert((picked_instance, instance.clone()));
             }
-            for first in after.iter().filter_map(|firsts| first_other(firsts, &own)) {
-                picked.nodes.extend(first.0.clone());
-                picked.pairs.insert((own.clone(), first));
+            for picked_instance in successors.iter().filter_map(|candidates| first_other(candidates, &instance)) {
+                picked.nodes.extend(picked_instance.0.clone());
+                picked.pairs.insert((instance.clone(), picked_instance));
             }
         }
     }
 
-    /// Returns the first two instances by name of the tasks that an entry names, on the nodes that it selects.
+    /// Returns the instances of the tasks that a cross dependency names, on the nodes that the dependency selects. Only
+    /// the first two instances, sorted by the name of the node, are returned.
     fn first_instances(&self, release: &CompiledRelease, cross: &CompiledCross) -> FirstInstances {
-        let by_name = |a: &TaskOnNode, b: &TaskOnNode| {
+        let by_name = |left: &TaskOnNode, right: &TaskOnNode| {
             let name = |instance: &TaskOnNode| instance.0.clone().unwrap_or_default();
-            natural_cmp(&name(a), &name(b)).then_with(|| a.1.cmp(&b.1))
+            natural_cmp(&name(left), &name(right)).then_with(|| left.1.cmp(&right.1))
         };
         let is_selected = |class: &&NodeClass| class.profile.key.is_target(release.matching.roles, &cross.target);
-        let mut firsts: FirstInstances = Vec::new();
+        let mut candidates: FirstInstances = Vec::new();
         for class in self.classes.iter().filter(is_selected) {
-            for ix in cross.tasks.iter().filter(|ix| class.profile.has_task(**ix)) {
+            for task in cross.tasks.iter().filter(|task| class.profile.has_task(**task)) {
                 // The nodes of a class are sorted, so only its first two can be among the first two of all.
                 let nodes = class.nodes.iter().take(2);
-                firsts.extend(nodes.map(|node| (Some(Arc::clone(node)), Arc::from(release.id(*ix)))));
+                candidates.extend(nodes.map(|node| (Some(Arc::clone(node)), Arc::from(release.id(*task)))));
             }
         }
-        firsts.sort_by(by_name);
-        firsts.truncate(2);
-        firsts
+        candidates.sort_by(by_name);
+        candidates.truncate(2);
+        candidates
     }
 }
 
-/// Instances in the order in which one is picked. Two are enough, because only the instance that waits cannot be
-/// picked.
+/// At most two instances, of which the first is picked if possible. Two are enough, because an instance that must not
+/// be paired with itself is the only one that cannot be picked.
 type FirstInstances = Vec<TaskOnNode>;
 
-/// Returns the first of these instances that is not `own`.
-fn first_other(firsts: &[TaskOnNode], own: &TaskOnNode) -> Option<TaskOnNode> {
-    firsts.iter().find(|instance| *instance != own).cloned()
+/// Returns the first of these instances that is not `excluded_instance`.
+fn first_other(candidates: &[TaskOnNode], excluded_instance: &TaskOnNode) -> Option<TaskOnNode> {
+    candidates.iter().find(|instance| *instance != excluded_instance).cloned()
 }

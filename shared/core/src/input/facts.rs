@@ -2,7 +2,7 @@
 //!
 //! A fact that changes by itself (uptime, free memory, load) would change the digest of each task that reads it, and
 //! roll the fleet. So the registry lists the facts that may be read, not those that may not: a new fact is unreadable
-//! until it is added here. Observations contain these facts and no others.
+//! until the fact is added here. Observations contain these facts and no others.
 
 use std::net::IpAddr;
 
@@ -70,7 +70,7 @@ pub enum FactType {
 /// A stable fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// The keys, joined by dots. `*` stands for any one key.
+    /// The keys that lead to the fact, joined by dots. `*` matches any single key.
     pub path: &'static str,
     /// The type of the value.
     pub fact_type: FactType,
@@ -78,7 +78,8 @@ pub struct Fact {
     pub title: &'static str,
 }
 
-/// A fact that may not be read.
+/// The error for a fact that templates and conditions may not read. Only stable facts, which do not change by
+/// themselves, may be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`facts{path}` is not a stable fact; stable are {}", joined_paths(.candidates))]
 pub struct UnstableFact {
@@ -88,6 +89,7 @@ pub struct UnstableFact {
     pub candidates: Vec<&'static str>,
 }
 
+/// Creates an entry of [`STABLE_FACTS`].
 const fn fact(path: &'static str, kind: FactType, title: &'static str) -> Fact {
     Fact { path, fact_type: kind, title }
 }
@@ -138,24 +140,24 @@ impl FactType {
 }
 
 impl Fact {
-    /// Returns whether the path is that of this fact.
+    /// Returns whether `path` leads to this fact. `*` in the path of the fact matches any key.
     pub fn matches_path(&self, path: &Path) -> bool {
         self.remaining_keys(path) == Some(0)
     }
 
-    /// Returns whether a value has this fact's type. The value that a host reports is checked this way before another
-    /// host can read it.
+    /// Returns whether a value has this fact's type. Before another host can read a fact, the value that the host
+    /// reported is checked with this function.
     pub fn accepts(&self, value: &Value) -> bool {
-        let text = value.as_str();
+        let text_value = value.as_str();
         match self.fact_type {
-            FactType::Address => text.is_some_and(is_address),
+            FactType::Address => text_value.is_some_and(is_address),
             FactType::Addresses => {
                 value.as_array().is_some_and(|items| items.iter().all(|item| item.as_str().is_some_and(is_address)))
             }
             FactType::Number => value.is_number(),
             FactType::Boolean => value.is_boolean(),
-            FactType::HostName => text.is_some_and(is_host_name),
-            FactType::Name => text.is_some_and(|name| self.allowed_names().contains(&name)),
+            FactType::HostName => text_value.is_some_and(is_host_name),
+            FactType::Name => text_value.is_some_and(|name| self.allowed_names().contains(&name)),
             FactType::Text => value.is_string(),
         }
     }
@@ -171,8 +173,8 @@ impl Fact {
         }
     }
 
-    /// Returns how many keys of this fact's path follow after those of `path`. Returns `None` if `path` is not a
-    /// beginning of this fact's path.
+    /// Returns the number of keys that this fact's path has after the keys of `path`. Returns `None` if this fact's
+    /// path does not begin with `path`.
     fn remaining_keys(&self, path: &Path) -> Option<usize> {
         let mut segments = self.path.split('.');
         for key in path.keys() {
@@ -185,18 +187,19 @@ impl Fact {
     }
 }
 
-/// Returns the stable facts that a path reads: one fact, or all facts below a path that ends above them (`facts.cpu`).
+/// Returns the stable facts that a path reads. A path that ends above several facts, such as `facts.cpu`, reads all
+/// facts below it.
 ///
 /// # Errors
-/// [`UnstableFact`] if there are none.
+/// [`UnstableFact`] if the path reads no stable fact.
 pub fn stable_facts(path: &Path) -> Result<Vec<&'static Fact>, UnstableFact> {
     let facts: Vec<_> = STABLE_FACTS.iter().filter(|fact| fact.remaining_keys(path).is_some()).collect();
     if !facts.is_empty() {
         return Ok(facts);
     }
-    let first = path.first();
+    let first_key = path.first();
     let mut candidates: Vec<_> =
-        STABLE_FACTS.iter().map(|fact| fact.path).filter(|dotted| dotted.split('.').next() == Some(first)).collect();
+        STABLE_FACTS.iter().map(|fact| fact.path).filter(|fact_path| fact_path.split('.').next() == Some(first_key)).collect();
     if candidates.is_empty() {
         candidates = STABLE_FACTS.iter().map(|fact| fact.path).collect();
     }
@@ -219,6 +222,7 @@ fn is_address(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok()
 }
 
+/// Joins the paths of facts with commas, for a message.
 fn joined_paths(paths: &[&str]) -> String {
     paths.join(", ")
 }
@@ -243,7 +247,7 @@ mod tests {
 
     #[test]
     fn fact_accepts_only_values_of_declared_type() {
-        for (dotted, value, admitted) in [
+        for (dotted, value, expected) in [
             ("virtualization", serde_json::json!("vm-other"), true),
             ("virtualization", serde_json::json!("a cloud"), false),
             ("disks.sda.rotational", serde_json::json!(false), true),
@@ -251,7 +255,7 @@ mod tests {
             ("cpu.model", serde_json::json!("any text"), true),
             ("cpu.model", serde_json::json!(1), false),
         ] {
-            assert_eq!(stable_facts(&path(dotted)).unwrap()[0].accepts(&value), admitted, "{dotted} {value}");
+            assert_eq!(stable_facts(&path(dotted)).unwrap()[0].accepts(&value), expected, "{dotted} {value}");
         }
     }
 
@@ -261,8 +265,8 @@ mod tests {
             stable_facts(&path("memory.free_bytes")).unwrap_err().to_string(),
             "`facts.memory.free_bytes` is not a stable fact; stable are memory.total_bytes"
         );
-        let all = stable_facts(&path("uptime")).unwrap_err();
-        assert_eq!(all.candidates.len(), STABLE_FACTS.len());
+        let error = stable_facts(&path("uptime")).unwrap_err();
+        assert_eq!(error.candidates.len(), STABLE_FACTS.len());
         assert!(stable_facts(&path("cpu.count.x")).is_err());
     }
 }

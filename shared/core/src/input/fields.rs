@@ -1,8 +1,8 @@
 //! The fields of `node`, of `cluster` and of the nodes that a look-up returns.
 //!
-//! There are few on purpose. Each field that a template reads is an input, and one that changes often would roll the
-//! tasks that read it. A look-up's nodes have fewer fields than the host itself, because what another host reported is
-//! shared only as a typed value.
+//! There are few fields on purpose. Each field that a template reads is an input. An input that changes often would
+//! change the digest of each task that reads it, and so roll the task out again. The nodes that a look-up returns have
+//! fewer fields than the host itself, because the report of another host is shared only as typed values.
 
 use super::facts;
 use super::path::Path;
@@ -10,26 +10,26 @@ use super::path::Path;
 /// A field that templates and conditions can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadableField {
-    /// The keys, joined by dots. `*` stands for any one key.
+    /// The keys that lead to the field, joined by dots. `*` matches any single key.
     pub path: &'static str,
     /// A short description.
     pub title: &'static str,
 }
 
-/// An error in a path below `node`, `cluster` or a look-up's node.
+/// The error for a path below `node`, `cluster` or a node of a look-up (`nodes(…)`, `primary(…)`) that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownField {
     /// The field does not exist.
     #[error("`{root}{path}` does not exist; {root} has {}", joined_paths(.known))]
     Missing {
-        /// The root of the path: `node`, `cluster`, or the look-up's function.
+        /// The root of the path: `node`, `cluster`, or the name of the look-up, such as `nodes`.
         root: &'static str,
         /// The path that was requested.
         path: Path,
         /// The fields that exist.
         known: &'static [ReadableField],
     },
-    /// The field is a fact of another host that is free text or not stable.
+    /// The path reads a fact of another host, and this fact is free text or not stable.
     #[error("fact `{}` of another host cannot be read: only stable facts that are not free text are shared between hosts", .path.to_string().trim_start_matches('.'))]
     Fact {
         /// The path below the node, beginning with `facts`.
@@ -37,6 +37,7 @@ pub enum UnknownField {
     },
 }
 
+/// Creates an entry of a list of fields.
 const fn field(path: &'static str, title: &'static str) -> ReadableField {
     ReadableField { path, title }
 }
@@ -71,7 +72,7 @@ pub(crate) const LOOKUP_FIELDS: &[ReadableField] = &[
     field("uuid", "uuid of the node"),
 ];
 
-/// Checks a path below `node`.
+/// Checks that a template or condition can read a path below `node`.
 ///
 /// # Errors
 /// [`UnknownField::Missing`], which lists the fields.
@@ -79,7 +80,7 @@ pub fn check_node(path: &Path) -> Result<(), UnknownField> {
     check_root("node", NODE_FIELDS, path)
 }
 
-/// Checks a path below `cluster`.
+/// Checks that a template or condition can read a path below `cluster`.
 ///
 /// # Errors
 /// [`UnknownField::Missing`], which lists the fields.
@@ -87,36 +88,38 @@ pub fn check_cluster(path: &Path) -> Result<(), UnknownField> {
     check_root("cluster", CLUSTER_FIELDS, path)
 }
 
-/// Checks a path below a node of a look-up. `function` is the look-up's function.
+/// Checks that a template or condition can read a path of a node that a look-up returns. `function` is the name of the
+/// look-up, such as `nodes`.
 ///
 /// # Errors
 /// [`UnknownField`] if the field does not exist, or is a fact that is not shared with other hosts.
 pub fn check_lookup(function: &'static str, path: &Path) -> Result<(), UnknownField> {
-    let [first, rest @ ..] = path.keys() else { unreachable!("a path is never empty") };
-    if &**first != "facts" {
+    let [first_key, fact_keys @ ..] = path.keys() else { unreachable!("a path is never empty") };
+    if &**first_key != "facts" {
         return check_root(function, LOOKUP_FIELDS, path);
     }
-    let is_shared = Path::new(rest.iter().cloned())
+    let is_shared = Path::new(fact_keys.iter().cloned())
         .and_then(|fact| facts::stable_facts(&fact).ok())
-        .is_some_and(|matching| matching.iter().all(|fact| fact.fact_type.is_shareable()));
+        .is_some_and(|matching_facts| matching_facts.iter().all(|fact| fact.fact_type.is_shareable()));
     if is_shared { Ok(()) } else { Err(UnknownField::Fact { path: path.clone() }) }
 }
 
-/// Checks a path against the fields of a root.
-fn check_root(root: &'static str, known: &'static [ReadableField], path: &Path) -> Result<(), UnknownField> {
-    let fits = |field: &ReadableField| {
+/// Fails if a path is not the path of one of these fields. `root` is the name before the path, for the error.
+fn check_root(root: &'static str, fields: &'static [ReadableField], path: &Path) -> Result<(), UnknownField> {
+    let has_path = |field: &ReadableField| {
         let mut segments = field.path.split('.');
         path.keys().iter().all(|key| segments.next().is_some_and(|segment| segment == "*" || segment == &**key))
             && segments.next().is_none()
     };
-    if known.iter().any(fits) {
+    if fields.iter().any(has_path) {
         return Ok(());
     }
-    Err(UnknownField::Missing { root, path: path.clone(), known })
+    Err(UnknownField::Missing { root, path: path.clone(), known: fields })
 }
 
-fn joined_paths(known: &[ReadableField]) -> String {
-    known.iter().map(|field| field.path).collect::<Vec<_>>().join(", ")
+/// Joins the paths of fields with commas, for a message.
+fn joined_paths(fields: &[ReadableField]) -> String {
+    fields.iter().map(|field| field.path).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -141,7 +144,7 @@ mod tests {
 
     #[test]
     fn check_lookup_rejects_free_text_of_another_host() {
-        for (dotted, crosses) in [
+        for (dotted, is_shared) in [
             ("facts.network.address", true),
             ("facts.cpu.count", true),
             ("facts.hostname", true),
@@ -153,7 +156,7 @@ mod tests {
             ("labels", false),
             ("params.x", false),
         ] {
-            assert_eq!(check_lookup("nodes", &path(dotted)).is_ok(), crosses, "{dotted}");
+            assert_eq!(check_lookup("nodes", &path(dotted)).is_ok(), is_shared, "{dotted}");
         }
     }
 }

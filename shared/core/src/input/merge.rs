@@ -1,7 +1,7 @@
 //! Merges the references of a task's templates, so that each value is read once.
 //!
-//! Two templates that look up the same nodes get one list of nodes. So a name in one file and an address in the other
-//! belong to the same node.
+//! Two templates that look up the same nodes receive the same list of nodes. So a name in one file and an address in
+//! the other file belong to the same node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,60 +16,61 @@ use super::syntax;
 /// # Errors
 /// [`ReferenceError::TooMany`] if a merged look-up has too many fields.
 pub fn merge_references(references: impl IntoIterator<Item = Reference>) -> Result<Vec<Reference>, ReferenceError> {
-    let mut plain = BTreeSet::new();
-    let mut rooted: BTreeMap<Box<str>, (Read, BTreeSet<Path>)> = BTreeMap::new();
+    let mut merged = BTreeSet::new();
+    let mut mergeable: BTreeMap<Box<str>, (Read, BTreeSet<Path>)> = BTreeMap::new();
     for reference in references {
         let Some((key, paths)) = reference.read().mergeable_paths() else {
-            plain.insert(reference);
+            merged.insert(reference);
             continue;
         };
-        rooted.entry(key).or_insert_with(|| (reference.read().clone(), BTreeSet::new())).1.extend(paths);
+        mergeable.entry(key).or_insert_with(|| (reference.read().clone(), BTreeSet::new())).1.extend(paths);
     }
-    for (read, paths) in rooted.into_values() {
+    for (read, paths) in mergeable.into_values() {
         for read in read.with_paths(remove_nested(paths)) {
-            plain.insert(Reference::new(read)?);
+            merged.insert(Reference::new(read)?);
         }
     }
-    Ok(plain.into_iter().collect())
+    Ok(merged.into_iter().collect())
 }
 
-/// An input that contains what a reference reads, and more.
+/// An input that contains the value that a reference reads, and more.
 pub(super) enum WiderInput {
-    /// The input with this text, and the path in its value to what is read.
+    /// The input whose reference has this text. The path leads from the input's value to the value that is read.
     Whole(String, Path),
-    /// The look-up whose text begins with this one, with at least these fields.
+    /// The look-up whose reference begins with this text, provided that the look-up has at least these fields.
     MoreFields(String, FieldSet),
 }
 
 impl Reference {
-    /// Returns the inputs that would contain what this reference reads.
+    /// Returns the inputs that would contain the value that this reference reads. For a parameter or fact, these are
+    /// the values that enclose the value. For a look-up, this is a look-up of the same nodes with more fields.
     pub(super) fn wider_inputs(&self) -> impl Iterator<Item = WiderInput> + '_ {
-        let (path, whole): (Option<&Path>, fn(Path) -> Read) = match self.read() {
+        let (path, to_read): (Option<&Path>, fn(Path) -> Read) = match self.read() {
             Read::Parameter(path) => (Some(path), Read::Parameter),
             Read::Fact(path) => (Some(path), Read::Fact),
             _ => (None, Read::Parameter),
         };
-        let cut = path.into_iter().flat_map(Path::splits);
-        let looked_up = self.read().mergeable_paths().zip(self.read().fields().cloned());
-        cut.map(move |(first, rest)| WiderInput::Whole(syntax::to_text(&whole(first)), rest))
-            .chain(looked_up.map(|((bare, _), fields)| WiderInput::MoreFields(bare.into(), fields)))
+        let cuts = path.into_iter().flat_map(Path::splits);
+        let lookup = self.read().mergeable_paths().zip(self.read().fields().cloned());
+        cuts.map(move |(outer_path, inner_path)| WiderInput::Whole(syntax::to_text(&to_read(outer_path)), inner_path))
+            .chain(lookup.map(|((text_without_fields, _), fields)| WiderInput::MoreFields(text_without_fields.into(), fields)))
     }
 }
 
 impl Read {
-    /// Returns the key that mergeable reads have in common, and the paths that this read takes. Returns `None` if this
-    /// read cannot be merged.
+    /// Returns a key that is equal for all reads that can be merged, and the paths that this read reads. Returns `None`
+    /// if this read cannot be merged.
     fn mergeable_paths(&self) -> Option<(Box<str>, Vec<Path>)> {
         match self {
             Self::Parameter(path) => Some(("params".into(), vec![path.clone()])),
             Self::Fact(path) => Some(("facts".into(), vec![path.clone()])),
             Self::Nodes { query, fields } => {
-                let bare = Self::Nodes { query: query.clone(), fields: FieldSet::default() };
-                Some((syntax::to_text(&bare).into(), fields.iter().cloned().collect()))
+                let without_fields = Self::Nodes { query: query.clone(), fields: FieldSet::default() };
+                Some((syntax::to_text(&without_fields).into(), fields.iter().cloned().collect()))
             }
             Self::Primary { tag, fields } => {
-                let bare = Self::Primary { tag: tag.clone(), fields: FieldSet::default() };
-                Some((syntax::to_text(&bare).into(), fields.iter().cloned().collect()))
+                let without_fields = Self::Primary { tag: tag.clone(), fields: FieldSet::default() };
+                Some((syntax::to_text(&without_fields).into(), fields.iter().cloned().collect()))
             }
             Self::Label(_)
             | Self::LabelsWithPrefix(_)
@@ -81,14 +82,15 @@ impl Read {
         }
     }
 
-    /// Returns the read with other paths: several reads if the read takes only one path, as a parameter does.
+    /// Replaces the paths of this read. A parameter or a fact has a single path, so one read for each path is returned.
+    /// A read without paths is returned unchanged.
     fn with_paths(self, paths: BTreeSet<Path>) -> Vec<Self> {
         match self {
             Self::Parameter(_) => paths.into_iter().map(Self::Parameter).collect(),
             Self::Fact(_) => paths.into_iter().map(Self::Fact).collect(),
             Self::Nodes { query, .. } => vec![Self::Nodes { query, fields: FieldSet(paths) }],
             Self::Primary { tag, .. } => vec![Self::Primary { tag, fields: FieldSet(paths) }],
-            other => vec![other],
+            unchanged => vec![unchanged],
         }
     }
 }
@@ -99,7 +101,7 @@ mod tests {
 
     #[test]
     fn merge_references_returns_one_sorted_list() {
-        let read = [
+        let texts = [
             "params.x.y",
             "nodes(tag='a'){name}",
             "params.x",
@@ -111,7 +113,7 @@ mod tests {
             "primary('a'){name}",
             "facts.cpu.count",
         ];
-        let merged = merge_references(read.iter().map(|text| text.parse().unwrap())).unwrap();
+        let merged = merge_references(texts.iter().map(|text| text.parse().unwrap())).unwrap();
         assert_eq!(
             merged.iter().map(Reference::as_str).collect::<Vec<_>>(),
             [

@@ -1,9 +1,9 @@
 //! Inputs: what a template or a condition reads, by name, and the value of each.
 //!
 //! A host renders only from the inputs that it received. The controller evaluates conditions over the same map, and
-//! computes a task's digest from it without rendering. So three parties must use the same name for a read: a
-//! [`Reference`], which has exactly one text. An absent value is an input too. If it were omitted, removing a label
-//! would change no digest, and the file made from it would stay.
+//! computes a task's digest from the map without rendering. So all parties must use the same name for a value that is
+//! read: a [`Reference`], which has exactly one text. An absent value is an input too. If an absent value were omitted,
+//! the removal of a label would change no digest, and the file that was rendered with the label would remain.
 
 pub mod facts;
 pub mod fields;
@@ -44,31 +44,34 @@ pub(crate) const MAX_INPUTS: usize = 1_024;
 /// state.
 pub(crate) const MAX_INPUT_BYTES: usize = 256 * 1024;
 
-/// Maximum size of a value that is copied for each task that reads it, in bytes.
+/// Maximum size of a value that is copied for each task that reads it, in bytes. A larger value is stored once and
+/// shared.
 const MAX_COPIED_BYTES: usize = 128;
 
-/// The value of one reference for one host.
+/// The value of one reference for one host: what a template or a condition reads there.
 ///
 /// Two inputs are equal if their values are equal, however they are stored.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A value. `null` is a value: a parameter may contain it.
+    /// A value, which may be `null`, because a parameter may contain `null`.
     Value(Value),
     /// A value that is stored once for all tasks that read it: the result of a look-up, which may be as large as its
     /// cluster, or a large text from a level above.
     Shared(Arc<SharedValue>),
-    /// There is no value. Templates see it as undefined. In conditions it is an error unless `has()` tests for it.
+    /// No value. Templates see an undefined value. In a condition this is an error, unless `has()` tests for the value.
     Absent,
-    /// A secret, by name and version. Its value is never an input, so it is in no digest, log or history.
+    /// A secret, by name and version. Its value is never an input, so a digest, log or history never contains the
+    /// value.
     Secret {
         /// The name of the Secret object.
         name: Box<str>,
-        /// The version of the object's value. 0 if the controller does not store the value, so that the host must.
+        /// The version of the Secret's value. 0 if the host stores the value instead of the controller.
         version: u64,
     },
 }
 
-/// A value that is stored once for all tasks that read it. Its size is computed once, its digest at the first use.
+/// A value that is stored once for all tasks that read it. Its size is computed at creation, and its digest at the
+/// first use.
 #[derive(Debug)]
 pub struct SharedValue {
     storage: ValueStorage,
@@ -76,12 +79,12 @@ pub struct SharedValue {
     digest: OnceLock<String>,
 }
 
-/// How a shared value is stored.
+/// The form in which a shared value is stored.
 #[derive(Debug)]
 enum ValueStorage {
-    /// As a value.
+    /// A parsed JSON value.
     Value(Value),
-    /// As its canonical text, which parses to an equal value.
+    /// The canonical JSON text of the value. Parsing the text returns an equal value.
     Text(JsonText),
 }
 
@@ -92,19 +95,19 @@ pub struct Inputs {
     bytes: usize,
 }
 
-/// A task reads more than may be sent to a host.
+/// The error for a task that reads more than may be sent to a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "with `{}` the inputs exceed {MAX_INPUTS} entries or {MAX_INPUT_BYTES} bytes; read fewer or smaller values",
     .reference.display_text()
 )]
 pub struct InputsTooLarge {
-    /// The reference that did not fit.
+    /// The reference whose input exceeded the maximum.
     pub reference: Reference,
 }
 
 impl Input {
-    /// Returns the value, or `None` if it is absent or secret.
+    /// Returns the value, or `None` if the input is absent or a secret.
     pub fn value(&self) -> Option<Cow<'_, Value>> {
         match self {
             Self::Value(value) => Some(Cow::Borrowed(value)),
@@ -113,26 +116,27 @@ impl Input {
         }
     }
 
-    /// Moves a large value into a shared one, with text chunks from `texts`.
+    /// Converts a value larger than [`MAX_COPIED_BYTES`] to a shared value. Its text is stored in chunks, and chunks
+    /// that `texts` contains already are shared. Any other input is returned unchanged.
     pub(crate) fn into_shared(self, texts: &SharedTexts) -> Self {
         match self {
             Self::Value(value) if estimate_bytes(&value) > MAX_COPIED_BYTES => {
                 Self::Shared(Arc::new(SharedValue::from_texts(value, texts)))
             }
-            other => other,
+            unchanged => unchanged,
         }
     }
 
-    /// Returns whether two inputs are equal. Shared values are compared by address, which is fast, so the result may be
-    /// `false` for shared values that are equal.
+    /// Returns whether two inputs are equal. Two shared values are compared by address only, which is fast. So the
+    /// result is `false` for equal shared values at different addresses.
     pub fn is_identical(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Shared(one), Self::Shared(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one == other,
+            (Self::Shared(this), Self::Shared(other)) => Arc::ptr_eq(this, other),
+            (this, other) => this == other,
         }
     }
 
-    /// Appends the input as canonical JSON, from which a task's digest is computed.
+    /// Appends the input to `out` as canonical JSON. The digest of a task is computed from this text.
     pub(crate) fn write_canonical(&self, out: &mut String) {
         let text = match self {
             Self::Value(value) => JsonText::from_value(value),
@@ -146,7 +150,8 @@ impl Input {
         out.push('}');
     }
 
-    /// Returns the approximate size as JSON, in bytes. Escapes in strings are not counted.
+    /// Returns the approximate size of the input as JSON, in bytes. Escapes in strings are not counted. 8 and 32 are
+    /// the sizes of the fixed text around an absent input and a secret.
     fn size_bytes(&self) -> usize {
         match self {
             Self::Value(value) => estimate_bytes(value),
@@ -158,13 +163,13 @@ impl Input {
 }
 
 impl SharedValue {
-    /// Creates a shared value.
+    /// Creates a shared value that is stored as a parsed value.
     pub fn new(value: Value) -> Self {
         Self { size_bytes: estimate_bytes(&value), storage: ValueStorage::Value(value), digest: OnceLock::new() }
     }
 
-    /// Creates a shared value that is stored as text, with chunks shared through `texts`. It is stored as a value if
-    /// its canonical text would not parse to an equal one.
+    /// Creates a shared value that is stored as text. Chunks of the text that `texts` contains already are shared. If
+    /// the canonical text would not parse to an equal value, the parsed value is stored instead.
     fn from_texts(value: Value, texts: &SharedTexts) -> Self {
         if !round_trips(&value) {
             return Self::new(value);
@@ -174,7 +179,7 @@ impl SharedValue {
         Self { size_bytes: estimate_bytes(&value), storage: ValueStorage::Text(text), digest: OnceLock::new() }
     }
 
-    /// Returns the value.
+    /// Returns the value. A value that is stored as text is parsed at each call.
     pub fn value(&self) -> Cow<'_, Value> {
         match &self.storage {
             ValueStorage::Value(value) => Cow::Borrowed(value),
@@ -190,41 +195,45 @@ impl SharedValue {
         }
     }
 
-    /// Returns a text that identifies the value: different values have different texts.
+    /// Returns the SHA-256 digest of the value in hexadecimal. It is computed at the first call. Different values have
+    /// different digests.
     pub(crate) fn value_digest(&self) -> &str {
-        let sum = || match &self.storage {
+        let compute_digest = || match &self.storage {
             ValueStorage::Value(value) => sha256(value.to_string().as_bytes()),
             ValueStorage::Text(text) => sha256_of_parts(text.chunks().iter().map(|chunk| chunk.as_bytes())),
         };
-        self.digest.get_or_init(|| Hex(&sum()).to_string())
+        self.digest.get_or_init(|| Hex(&compute_digest()).to_string())
     }
 }
 
 impl PartialEq for Input {
+    /// Returns whether the values are equal. Equal values can be stored in different ways. A secret equals only a
+    /// secret with the same name and version.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Shared(one), Self::Shared(other)) if Arc::ptr_eq(one, other) => true,
-            (Self::Shared(one), Self::Shared(other)) => match (&one.storage, &other.storage) {
-                (ValueStorage::Text(one), ValueStorage::Text(other)) => one == other,
-                _ => one.value() == other.value(),
+            (Self::Shared(this), Self::Shared(other)) if Arc::ptr_eq(this, other) => true,
+            (Self::Shared(this), Self::Shared(other)) => match (&this.storage, &other.storage) {
+                (ValueStorage::Text(this), ValueStorage::Text(other)) => this == other,
+                _ => this.value() == other.value(),
             },
             (Self::Secret { name, version }, Self::Secret { name: other_name, version: other_version }) => {
                 (name, version) == (other_name, other_version)
             }
             (Self::Secret { .. }, _) | (_, Self::Secret { .. }) => false,
-            (one, other) => one.value() == other.value(),
+            (this, other) => this.value() == other.value(),
         }
     }
 }
 
 impl From<Option<Value>> for Input {
+    /// Returns an input with the value. `None` becomes an absent input.
     fn from(value: Option<Value>) -> Self {
         value.map_or(Self::Absent, Self::Value)
     }
 }
 
-/// Returns whether a value's canonical text parses to an equal value. Whole floats and integers past 2^53 do not: they
-/// are printed as other numbers.
+/// Returns whether a value's canonical JSON text parses to an equal value. The result is `false` for a value with a
+/// float without a fraction (`1.0`), or an integer past 2^53, because canonical JSON prints these as other numbers.
 fn round_trips(value: &Value) -> bool {
     const MAX_EXACT_INTEGER: u64 = 1 << 53;
     match value {
@@ -247,7 +256,8 @@ impl Inputs {
     /// Sets the input of one reference.
     ///
     /// # Errors
-    /// [`InputsTooLarge`] past [`MAX_INPUTS`] or [`MAX_INPUT_BYTES`]. Nothing is changed then.
+    /// [`InputsTooLarge`] if the inputs would exceed [`MAX_INPUTS`] or [`MAX_INPUT_BYTES`]. In this case nothing is
+    /// changed.
     pub fn insert(&mut self, reference: Reference, input: Input) -> Result<(), InputsTooLarge> {
         let (old_bytes, is_replaced) =
             self.entries.get(&reference).map_or((0, false), |old| (reference.as_str().len() + old.size_bytes(), true));
@@ -261,25 +271,27 @@ impl Inputs {
         Ok(())
     }
 
-    /// Returns the input of a reference. `None` means that it was not sent, which differs from [`Input::Absent`].
+    /// Returns the input of a reference. `None` means that no input was sent. [`Input::Absent`] means that the input
+    /// was sent and has no value.
     pub fn get(&self, reference: &Reference) -> Option<&Input> {
         self.entries.get(reference)
     }
 
-    /// Returns what a reference reads: its own input, or a part of an input that contains more, because
-    /// [`merge_references`] retains only the wider input. Returns `None` if neither was sent.
+    /// Returns the input that a reference reads. If the reference has no input of its own, a wider input is searched,
+    /// because [`merge_references`] retains only the wider of two inputs. Of a wider parameter or fact, the part is
+    /// returned. Of a look-up with more fields, the whole input is returned. Returns `None` if no such input was sent.
     pub fn find(&self, reference: &Reference) -> Option<Cow<'_, Input>> {
         if let Some(input) = self.get(reference) {
             return Some(Cow::Borrowed(input));
         }
         reference.wider_inputs().find_map(|wider| match wider {
-            WiderInput::Whole(whole, rest) => {
-                let value = self.get_by_text(&whole)?.1.value();
-                Some(Cow::Owned(value.and_then(|value| rest.get(&value).cloned()).into()))
+            WiderInput::Whole(text, inner_path) => {
+                let value = self.get_by_text(&text)?.1.value();
+                Some(Cow::Owned(value.and_then(|value| inner_path.get(&value).cloned()).into()))
             }
             WiderInput::MoreFields(prefix, fields) => self
                 .with_text_prefix(&prefix)
-                .find(|(other, _)| other.read().fields().is_some_and(|more| fields.is_within(more)))
+                .find(|(key, _)| key.read().fields().is_some_and(|outer| fields.is_within(outer)))
                 .map(|(_, input)| Cow::Borrowed(input)),
         })
     }
@@ -299,7 +311,7 @@ impl Inputs {
             .take_while(move |(reference, _)| reference.as_str().starts_with(prefix))
     }
 
-    /// Returns all inputs in order.
+    /// Returns all inputs, in the order of the texts of their references.
     pub fn iter(&self) -> btree_map::Iter<'_, Reference, Input> {
         self.entries.iter()
     }
@@ -337,6 +349,7 @@ impl Serialize for Inputs {
 }
 
 impl<'de> Deserialize<'de> for Inputs {
+    /// Reads a map of references to inputs. Fails if a reference occurs twice or the inputs exceed their maximum size.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct InputsVisitor;
         impl<'de> Visitor<'de> for InputsVisitor {
@@ -361,8 +374,8 @@ impl<'de> Deserialize<'de> for Inputs {
     }
 }
 
-/// The serialized form of an input. A self-describing format contains the value as JSON. Other formats contain the JSON
-/// as text: postcard has no recursive types, and the parser of the text bounds its depth.
+/// The serialized form of an input. `T` is the type of the value: a JSON value in a self-describing format, and a JSON
+/// text in other formats. Postcard has no recursive types, and the parser of the text limits the nesting depth.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum InputWire<T> {
@@ -372,10 +385,11 @@ enum InputWire<T> {
 }
 
 impl Serialize for Input {
+    /// Writes the value as JSON in a self-describing format, and as JSON text in any other format, such as postcard.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let readable = serializer.is_human_readable();
+        let is_readable = serializer.is_human_readable();
         let write = |value: &Value, serializer: S| {
-            if readable {
+            if is_readable {
                 InputWire::Value(value).serialize(serializer)
             } else {
                 InputWire::Value(value.to_string()).serialize(serializer)
@@ -393,6 +407,7 @@ impl Serialize for Input {
 }
 
 impl<'de> Deserialize<'de> for Input {
+    /// Reads the value as JSON from a self-describing format, and as JSON text from any other format, such as postcard.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = if deserializer.is_human_readable() {
             InputWire::<Value>::deserialize(deserializer)?
@@ -435,13 +450,13 @@ mod tests {
         let mut inputs = Inputs::new();
         let large = json!("x".repeat(MAX_INPUT_BYTES / 2));
         inputs.insert(reference("params.a"), Input::Value(large.clone())).unwrap();
-        let refused = inputs.insert(reference("params.b"), Input::Value(large.clone())).unwrap_err();
-        assert_eq!(refused.reference, reference("params.b"));
+        let error = inputs.insert(reference("params.b"), Input::Value(large.clone())).unwrap_err();
+        assert_eq!(error.reference, reference("params.b"));
         assert_eq!(inputs.len(), 1);
         inputs.insert(reference("params.a"), Input::Value(large)).expect("replaces what it weighed");
 
-        let many: Vec<_> = (0..=MAX_INPUTS).map(|n| format!(r#""labels.k{n}":"absent""#)).collect();
-        let error = serde_json::from_str::<Inputs>(&format!("{{{}}}", many.join(","))).unwrap_err();
+        let entries: Vec<_> = (0..=MAX_INPUTS).map(|n| format!(r#""labels.k{n}":"absent""#)).collect();
+        let error = serde_json::from_str::<Inputs>(&format!("{{{}}}", entries.join(","))).unwrap_err();
         assert!(error.to_string().contains("exceed 1024 entries"), "{error}");
     }
 
@@ -456,7 +471,7 @@ mod tests {
             inputs.insert(reference(text), Input::Value(value)).unwrap();
         }
         inputs.insert(reference("params.gone"), Input::Absent).unwrap();
-        for (text, found) in [
+        for (text, expected) in [
             ("params.x.y.z", Some(Input::Value(json!(1)))),
             ("params.x.q", Some(Input::Absent)),
             ("params.gone.q", Some(Input::Absent)),
@@ -466,14 +481,14 @@ mod tests {
             ("nodes(tag='a')", Some(Input::Value(json!([{"labels": {"zone": "z"}, "name": "n"}])))),
             ("nodes(tag='a'){address}", None),
         ] {
-            assert_eq!(inputs.find(&reference(text)).map(Cow::into_owned), found, "{text}");
+            assert_eq!(inputs.find(&reference(text)).map(Cow::into_owned), expected, "{text}");
         }
     }
 
     #[test]
     fn inputs_reject_duplicate_reference() {
-        let twice = r#"{"labels.a":"absent","labels.a":{"value":"x"}}"#;
-        let error = serde_json::from_str::<Inputs>(twice).unwrap_err();
+        let text = r#"{"labels.a":"absent","labels.a":{"value":"x"}}"#;
+        let error = serde_json::from_str::<Inputs>(text).unwrap_err();
         assert!(error.to_string().contains("`labels.a` occurs twice"), "{error}");
     }
 }

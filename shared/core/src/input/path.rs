@@ -6,10 +6,10 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// Maximum number of keys in a path. It equals the depth of parameters.
+/// Maximum number of keys in a path. It equals the maximum nesting depth of parameters.
 pub const MAX_PATH_KEYS: usize = 16;
 
-/// One or more keys into a value. Built by [`Path::new`] or as part of a reference's text.
+/// A path into a JSON value: one or more keys of nested objects, the outermost key first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path(Box<[Box<str>]>);
 
@@ -25,7 +25,8 @@ impl Path {
         &self.0
     }
 
-    /// Returns the outermost key. Levels override parameters by this key.
+    /// Returns the outermost key. A level (template, cluster, node group or node) overrides the whole parameter with
+    /// this key.
     pub fn first(&self) -> &str {
         &self.0[0]
     }
@@ -35,25 +36,26 @@ impl Path {
         self.0.starts_with(&other.0)
     }
 
-    /// Returns the value at this path in `value`, or `None` if there is none.
+    /// Returns the part of `value` at this path, or `None` if `value` has nothing at this path.
     pub fn get<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         get_at(&self.0, value)
     }
 
-    /// Returns the value at this path, given the value of its first key.
-    pub(crate) fn get_in_first<'a>(&self, first: &'a Value) -> Option<&'a Value> {
-        get_at(&self.0[1..], first)
+    /// Returns the value at this path. `first_value` is the value at the first key of the path.
+    pub(crate) fn get_in_first<'a>(&self, first_value: &'a Value) -> Option<&'a Value> {
+        get_at(&self.0[1..], first_value)
     }
 
-    /// Returns each way to cut this path in two, the longest first part first.
+    /// Returns each way to divide this path into an outer and an inner path. Both have at least one key. The pair with
+    /// the longest outer path is first.
     pub(crate) fn splits(&self) -> impl Iterator<Item = (Self, Self)> + '_ {
-        (1..self.0.len()).rev().map(|at| (Self(self.0[..at].into()), Self(self.0[at..].into())))
+        (1..self.0.len()).rev().map(|length| (Self(self.0[..length].into()), Self(self.0[length..].into())))
     }
 
-    /// Inserts a value at this path into a map, and creates the maps on the way. Without a value, only the maps are
-    /// created.
+    /// Inserts a value at this path into a map, and creates the missing maps on the path. If `value` is `None`, only
+    /// the maps are created. Inserts nothing if the path leads through a value that is not a map.
     pub(super) fn insert_into(&self, value: Option<Value>, map: &mut Map<String, Value>) {
-        let (last, parents) = self.0.split_last().expect("a path is never empty");
+        let (last_key, parents) = self.0.split_last().expect("a path is never empty");
         let mut current = map;
         for key in parents {
             let child = current.entry(&**key).or_insert_with(|| Value::Object(Map::new()));
@@ -63,23 +65,24 @@ impl Path {
             }
         }
         if let Some(value) = value {
-            current.insert(last.to_string(), value);
+            current.insert(last_key.to_string(), value);
         }
     }
 }
 
+/// Returns the value at these keys of nested objects, or `None` if a key is missing.
 fn get_at<'a>(keys: &[Box<str>], value: &'a Value) -> Option<&'a Value> {
     keys.iter().try_fold(value, |value, key| value.as_object()?.get(&**key))
 }
 
-/// Writes the path as in a template after the root: `.x['a/b']`.
+/// Writes the path as a template has it after the root, for example `.x['a/b']`.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|key| write_key(f, key))
     }
 }
 
-/// Returns whether a key can follow a dot.
+/// Returns whether a key is an identifier, so that a template can have it after a dot.
 pub(super) fn is_identifier(key: &str) -> bool {
     let mut bytes = key.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_') && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -98,11 +101,11 @@ pub(super) fn write_key(out: &mut impl fmt::Write, key: &str) -> fmt::Result {
 /// Writes a text in single quotes, with quotes and backslashes escaped.
 pub(super) fn write_literal(out: &mut impl fmt::Write, text: &str) -> fmt::Result {
     out.write_char('\'')?;
-    for c in text.chars() {
-        if matches!(c, '\'' | '\\') {
+    for character in text.chars() {
+        if matches!(character, '\'' | '\\') {
             out.write_char('\\')?;
         }
-        out.write_char(c)?;
+        out.write_char(character)?;
     }
     out.write_char('\'')
 }
@@ -115,14 +118,14 @@ mod tests {
     #[test]
     fn path_descends_only_into_maps() {
         let value = json!({"a": {"b/c": 1, "list": [7], "none": null}});
-        for (keys, found) in [
+        for (keys, expected) in [
             (vec!["a", "b/c"], Some(json!(1))),
             (vec!["a", "none"], Some(json!(null))),
             (vec!["a", "x"], None),
             (vec!["a", "list", "0"], None),
             (vec!["a", "b/c", "d"], None),
         ] {
-            assert_eq!(Path::new(keys.clone()).unwrap().get(&value).cloned(), found, "{keys:?}");
+            assert_eq!(Path::new(keys.clone()).unwrap().get(&value).cloned(), expected, "{keys:?}");
         }
         assert!(Path::new(Vec::<String>::new()).is_none());
         assert!(Path::new(vec!["k"; MAX_PATH_KEYS + 1]).is_none());

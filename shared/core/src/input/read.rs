@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::path::Path;
 
-/// Maximum length of a literal in a reference, in bytes. A label key with its prefix has at most 317.
+/// Maximum length of a literal in a reference, in bytes. A label key with its prefix has at most 317 bytes.
 pub(crate) const MAX_LITERAL_BYTES: usize = 512;
 
 /// Maximum number of names in a look-up, and of fields read from its result.
@@ -17,33 +17,34 @@ pub const MAX_NAMES: usize = 64;
 pub enum Read {
     /// `labels.ntp`, `labels['a/b']`: the effective label, a string.
     Label(Box<str>),
-    /// `labels_with_prefix('x/')`: an object of the effective labels whose key begins with the prefix, by whole key.
-    /// Empty if there are none.
+    /// `labels_with_prefix('x/')`: an object with the effective labels whose key begins with the prefix. It maps whole
+    /// keys to values, and is empty if no label matches.
     LabelsWithPrefix(Box<str>),
-    /// `params.x`, `params.x.y`: the parameter of the first key, and in it the value at the rest of the path.
+    /// `params.x`, `params.x.y`: a value in the parameters. The first key is the parameter, and the other keys lead
+    /// into its value.
     Parameter(Path),
-    /// `'HW_CPU_X86_AVX2' in traits`: a boolean, never absent.
+    /// `'HW_CPU_X86_AVX2' in traits`: a boolean, never absent. True if the node has the trait.
     Trait(Box<str>),
-    /// `'mysql' in tags`: a boolean, never absent. Selectors match the tag in the same way.
+    /// `'mysql' in tags`: a boolean, never absent. True if the node has the tag.
     Tag(Box<str>),
     /// `facts.cpu.count`: a stable fact of the host itself ([`facts`](super::facts)).
     Fact(Path),
     /// `node.name`: a field of the host itself ([`fields::NODE_FIELDS`](super::fields::NODE_FIELDS)).
     Node(Path),
-    /// `cluster.name` ([`fields::CLUSTER_FIELDS`](super::fields::CLUSTER_FIELDS)).
+    /// `cluster.name`: a field of the host's cluster ([`fields::CLUSTER_FIELDS`](super::fields::CLUSTER_FIELDS)).
     Cluster(Path),
     /// `nodes(tag='mysql')`: an array of the cluster's nodes that match, sorted by name (digits compared as numbers).
     /// Each is an object built by [`FieldSet::project`].
     Nodes {
         /// The nodes to find.
         query: NodeQuery,
-        /// The fields to read from them.
+        /// The fields to read from these nodes.
         fields: FieldSet,
     },
-    /// `primary('mysql')`: the node that holds the tag as primary, built by [`FieldSet::project`]. Absent if there is
-    /// none.
+    /// `primary('mysql')`: the node that is the primary of the tag, as an object built by [`FieldSet::project`]. Absent
+    /// if the tag has no primary.
     Primary {
-        /// The tag, without a pattern.
+        /// The name of the tag. It must not be a pattern.
         tag: Box<str>,
         /// The fields to read from the node.
         fields: FieldSet,
@@ -68,11 +69,12 @@ pub enum NodeQuery {
     },
 }
 
-/// The union of names and `/patterns/` of a look-up: sorted, without duplicates, at least one.
+/// The names and `/patterns/` of a look-up. A node matches if at least one of them matches. Sorted, without duplicates,
+/// not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamePatterns(Box<[Box<str>]>);
 
-/// The fields to read from a look-up's nodes. Empty if only the number of nodes is read.
+/// The fields to read from the nodes of a look-up. Empty if only the number of nodes is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet(pub(super) BTreeSet<Path>);
 
@@ -91,13 +93,14 @@ pub enum ReferenceError {
         /// The key or name, cut to 64 characters.
         literal: String,
     },
-    /// There are too many names or fields.
+    /// A look-up has more than [`MAX_NAMES`] names or fields.
     #[error("a look-up takes at most {MAX_NAMES} names and {MAX_NAMES} fields")]
     TooMany,
 }
 
 impl Read {
-    /// Returns the fields that are read from a look-up's nodes, or `None` if this is not such a look-up.
+    /// Returns the fields that `nodes(…)` or `primary(…)` reads from the nodes that it finds, or `None` for other
+    /// reads.
     pub fn fields(&self) -> Option<&FieldSet> {
         match self {
             Self::Nodes { fields, .. } | Self::Primary { fields, .. } => Some(fields),
@@ -113,7 +116,7 @@ impl Read {
         }
     }
 
-    /// Returns whether the value depends on the node alone, and not on the levels above it.
+    /// Returns whether the value depends on the node alone, and not on its node group, cluster or cluster template.
     pub(crate) fn is_node_local(&self) -> bool {
         match self {
             Self::Trait(_) | Self::Fact(_) | Self::Node(_) => true,
@@ -147,10 +150,12 @@ impl Read {
     }
 }
 
+/// Checks each key of a path.
 fn check_path(path: &Path) -> Result<(), ReferenceError> {
     path.keys().iter().try_for_each(|key| check_literal(key))
 }
 
+/// Fails if a key or name is empty, too long, or has a control character.
 fn check_literal(literal: &str) -> Result<(), ReferenceError> {
     if (1..=MAX_LITERAL_BYTES).contains(&literal.len()) && !literal.contains(char::is_control) {
         return Ok(());
@@ -159,7 +164,7 @@ fn check_literal(literal: &str) -> Result<(), ReferenceError> {
 }
 
 impl NodeQuery {
-    /// Returns all names and patterns, tags before roles.
+    /// Returns all names and patterns of the query. Those of tags precede those of roles.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let (first, second): (&NamePatterns, Option<&NamePatterns>) = match self {
             Self::Tag(names) | Self::Role(names) => (names, None),
@@ -170,7 +175,8 @@ impl NodeQuery {
 }
 
 impl NamePatterns {
-    /// Creates a union of names and `/patterns/`. Returns `None` if there are none or more than [`MAX_NAMES`].
+    /// Creates a set of names and `/patterns/`. Returns `None` if the set is empty or has more than [`MAX_NAMES`]
+    /// entries.
     pub fn new(names: impl IntoIterator<Item = Box<str>>) -> Option<Self> {
         let names: BTreeSet<Box<str>> = names.into_iter().collect();
         (1..=MAX_NAMES).contains(&names.len()).then(|| Self(names.into_iter().collect()))
@@ -183,23 +189,24 @@ impl NamePatterns {
 }
 
 impl FieldSet {
-    /// Returns the fields in order.
+    /// Returns the fields, sorted.
     pub fn iter(&self) -> impl Iterator<Item = &Path> {
         self.0.iter()
     }
 
-    /// Returns whether no field is read, only the number of nodes.
+    /// Returns whether no field is read, but only the number of nodes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether each of these fields is in `more`, or lies within one of its fields.
-    pub fn is_within(&self, more: &Self) -> bool {
-        self.0.iter().all(|field| more.0.iter().any(|other| field.is_within(other)))
+    /// Returns whether each of these fields is a field of `wider_set`, or lies within a field of `wider_set`.
+    pub fn is_within(&self, wider_set: &Self) -> bool {
+        self.0.iter().all(|field| wider_set.0.iter().any(|wider_field| field.is_within(wider_field)))
     }
 
     /// Builds a node as a template sees it: an object with these fields only. A field for which `value_of` returns
-    /// `None` is omitted. The maps around it are still created, so that `is defined` works.
+    /// `None` is omitted. The maps that would enclose the field are created nevertheless, so that a template can test
+    /// the field with `is defined`.
     pub fn project(&self, mut value_of: impl FnMut(&Path) -> Option<Value>) -> Value {
         let mut node = Map::new();
         for field in &self.0 {
@@ -208,6 +215,7 @@ impl FieldSet {
         Value::Object(node)
     }
 
+    /// Checks the number of fields, and the lengths and characters of their keys.
     fn check(&self) -> Result<(), ReferenceError> {
         if self.0.len() > MAX_NAMES {
             return Err(ReferenceError::TooMany);
@@ -216,22 +224,23 @@ impl FieldSet {
     }
 }
 
-/// Omits fields that lie within another one.
+/// Collects fields. A field that lies within another field is omitted.
 impl FromIterator<Path> for FieldSet {
     fn from_iter<I: IntoIterator<Item = Path>>(fields: I) -> Self {
         Self(remove_nested(fields.into_iter().collect()))
     }
 }
 
-/// Removes paths that lie within another one. In sorted order, a path is directly followed by those within it.
+/// Removes each path that lies within another path. In sorted order, such a path follows directly after the path that
+/// contains it, so each path is compared only with the last path of the result.
 pub(super) fn remove_nested(paths: BTreeSet<Path>) -> BTreeSet<Path> {
-    let mut outer: BTreeSet<Path> = BTreeSet::new();
+    let mut outer_paths: BTreeSet<Path> = BTreeSet::new();
     for path in paths {
-        if !outer.last().is_some_and(|last| path.is_within(last)) {
-            outer.insert(path);
+        if !outer_paths.last().is_some_and(|outer_path| path.is_within(outer_path)) {
+            outer_paths.insert(path);
         }
     }
-    outer
+    outer_paths
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! References: each names one thing that a template or a condition reads.
+//! References: each names one value that a template or a condition reads.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -9,22 +9,25 @@ use super::path::Path;
 use super::read::{FieldSet, Read, ReferenceError};
 use super::syntax;
 
-/// One thing to read, with its canonical text. It is compared, ordered and stored by that text, and cheap to clone.
+/// A value that a template or condition reads, with its canonical text such as `labels.ntp`. References are compared,
+/// ordered and stored by this text. A clone is cheap.
 #[derive(Clone, derive_more::Display, derive_more::Debug)]
 #[display("{}", self.as_str())]
 #[debug("{self}")]
 pub struct Reference(Arc<ReferenceInner>);
 
+/// The shared content of a reference.
 struct ReferenceInner {
     text: Box<str>,
     read: Read,
 }
 
 impl Reference {
-    /// Creates the reference for a read.
+    /// Creates the reference for a value to read.
     ///
     /// # Errors
-    /// [`ReferenceError`] if a key or name is empty, is too long or has control characters.
+    /// [`ReferenceError`] if a key or name is empty, is too long or has control characters, or if a look-up has too
+    /// many fields.
     pub fn new(read: Read) -> Result<Self, ReferenceError> {
         read.check()?;
         Ok(Self(Arc::new(ReferenceInner { text: syntax::to_text(&read).into(), read })))
@@ -40,15 +43,15 @@ impl Reference {
         &self.0.text
     }
 
-    /// Returns the text as an author writes it: `primary('w').name` for the canonical text `primary('w'){name}`. If a
-    /// look-up returns a list, or several fields of it are read, the text is the look-up without fields.
+    /// Returns the text as an author writes it: `primary('w').name` for the canonical text `primary('w'){name}`. The
+    /// text of `nodes(…)`, and of `primary(…)` with several fields, is the look-up without fields.
     pub fn display_text(&self) -> String {
-        let bare = match self.read().clone() {
+        let without_fields = match self.read().clone() {
             Read::Nodes { query, fields: _ } => Read::Nodes { query, fields: FieldSet::default() },
             Read::Primary { tag, fields: _ } => Read::Primary { tag, fields: FieldSet::default() },
             _ => return self.to_string(),
         };
-        let look_up = syntax::to_text(&bare);
+        let look_up = syntax::to_text(&without_fields);
         match self.read() {
             Read::Primary { fields, .. } if fields.iter().count() == 1 => {
                 look_up + &fields.iter().map(Path::to_string).collect::<String>()
@@ -61,6 +64,7 @@ impl Reference {
 impl FromStr for Reference {
     type Err = ReferenceError;
 
+    /// Parses the canonical text of a reference. Fails for any other text.
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
         let read = syntax::parse(text).ok_or_else(|| ReferenceError::Syntax { text: text.chars().take(64).collect() })?;
         read.check()?;
@@ -71,6 +75,7 @@ impl FromStr for Reference {
 crate::name::written_as_text!(Reference);
 
 impl PartialEq for Reference {
+    /// Compares the canonical texts. References that share their content are equal without a comparison.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.as_str() == other.as_str()
     }
@@ -155,7 +160,7 @@ mod tests {
     /// a condition.
     #[test]
     fn y09_display_text_uses_author_notation() {
-        for (canonical, written) in [
+        for (canonical, expected) in [
             ("primary('w'){name}", "primary('w').name"),
             ("primary('w'){labels['a/b']}", "primary('w').labels['a/b']"),
             ("primary('w'){address, name}", "primary('w')"),
@@ -166,7 +171,7 @@ mod tests {
             ("params.x['y z'].w", "params.x['y z'].w"),
             ("'X' in tags", "'X' in tags"),
         ] {
-            assert_eq!(canonical.parse::<Reference>().unwrap().display_text(), written);
+            assert_eq!(canonical.parse::<Reference>().unwrap().display_text(), expected);
         }
     }
 

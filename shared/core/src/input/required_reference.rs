@@ -4,19 +4,21 @@ use serde_json::Value;
 
 use super::{FieldSet, Input, Read, Reference};
 
-/// A reference without which a template fails, because the template does not test whether it is present.
+/// A reference without which a template fails, because the template does not test whether the value is present.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequiredReference {
-    /// A label, a parameter, or one field of a look-up's result. `nodes(…)` without a field means that it finds at
+    /// A label, a parameter, or a look-up with one field. `nodes(…)` without a field means that the template needs at
     /// least one node.
     pub reference: Reference,
-    /// True if every path through the template reads the reference. Otherwise the read is inside an `if` or a loop.
+    /// True if each rendering of the template reads the reference. False if the reference is read inside an `if` or a
+    /// loop only.
     pub is_unconditional: bool,
 }
 
 impl RequiredReference {
-    /// Returns whether the input is missing, so that rendering would fail. For a field of `nodes(…)` that is read
-    /// unconditionally, one node without the field is enough. If it is read conditionally, all nodes must lack it.
+    /// Returns whether the value is missing in `input`, so that rendering would fail. An unconditional read of a field
+    /// of `nodes(…)` fails if one node lacks the field. A conditional read of a field is assumed to fail only if all
+    /// nodes lack the field.
     pub fn is_missing(&self, input: &Input) -> bool {
         match self.reference.read() {
             Read::Nodes { fields, .. } => {
@@ -25,8 +27,8 @@ impl RequiredReference {
                 if fields.is_empty() {
                     return nodes.is_empty();
                 }
-                let mut lack = nodes.iter().map(|node| lacks_label(node, fields));
-                if self.is_unconditional { lack.any(|lacks| lacks) } else { !nodes.is_empty() && lack.all(|lacks| lacks) }
+                let mut results = nodes.iter().map(|node| lacks_label(node, fields));
+                if self.is_unconditional { results.any(|lacks| lacks) } else { !nodes.is_empty() && results.all(|lacks| lacks) }
             }
             Read::Primary { fields, .. } => input.value().is_none_or(|node| lacks_label(&node, fields)),
             _ => *input == Input::Absent,
@@ -34,7 +36,8 @@ impl RequiredReference {
     }
 }
 
-/// Returns whether a node lacks one of these labels. Other fields are not checked: their facts may be unknown.
+/// Returns whether a node lacks one of the labels in `fields`. Other fields are not checked, because they may be facts
+/// that the host has not reported yet.
 fn lacks_label(node: &Value, fields: &FieldSet) -> bool {
     fields.iter().any(|field| field.first() == "labels" && field.get(node).is_none())
 }

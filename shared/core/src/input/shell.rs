@@ -1,78 +1,93 @@
 //! Finds how a value must be quoted at a position in a shell script, so that it is one word there.
 //!
-//! A value that is put into a script is untrusted data. Single quotes around it are right outside of other quotes, and
-//! wrong inside `"…"`, where `$(…)` in the value would run. So quoting depends on the position, and this part of sh's
-//! lexer determines it. Where sh and this lexer could read a text differently (here-documents, arithmetic, backquotes),
-//! a value is refused rather than guessed at.
+//! A value that a template inserts into a script is untrusted data. Single quotes around the value are right outside of
+//! other quotes. They are wrong inside `"…"`, where sh would run `$(…)` in the value. So quoting depends on the
+//! position, which this part of sh's lexer determines. Where sh and this lexer could read a text differently
+//! (here-documents, arithmetic, backquotes), a value is refused.
 
 /// How a value must be quoted at a position in a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quoting {
-    /// Outside of quotes, as a word or a part of one.
+    /// Outside of quotes: the value becomes a word or a part of a word.
     Unquoted,
     /// Inside `"…"`.
     DoubleQuoted,
     /// Inside `'…'`.
     SingleQuoted,
-    /// The value cannot be quoted here, with the reason.
+    /// A position at which no value can be quoted, with the reason.
     Unquotable(&'static str),
 }
 
-/// A construct of sh that encloses the current position. Frames are nested.
+/// A construct of sh that encloses the current position of the lexer. Frames can be nested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Frame {
-    /// `$(…)`.
+    /// A command substitution, `$(…)`.
     Command,
-    /// `(…)`, or a parenthesis inside one of the others.
+    /// Parentheses, `(…)`, such as those of a subshell.
     Paren,
-    /// `((…))`, `$((…))` with the number of open brackets.
+    /// An arithmetic expression, `((…))` or `$((…))`, with the number of parentheses that are still open.
     Arithmetic(u32),
-    /// `${…}`.
+    /// A parameter expansion, `${…}`.
     Parameter,
+    /// A command substitution in backquotes.
     Backquote,
+    /// Double quotes, `"…"`.
     Double,
+    /// Single quotes, `'…'`.
     Single,
-    /// `$'…'`, which sh and bash read differently.
+    /// Quotes after a dollar sign, `$'…'`, which sh and bash read differently.
     Dollar,
+    /// A comment, from `#` to the end of the line.
     Comment,
+    /// The lines of a here-document.
     HereDocument,
 }
 
-/// The end of a here-document that was announced but has not begun.
+/// The delimiter of a here-document: the line that ends it, such as `EOF` for `<<EOF`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Delimiter {
+    /// The delimiter without its quotes.
     word: String,
+    /// True after `<<-`: tabs at the beginning of each line are ignored.
     should_strip_tabs: bool,
 }
 
-/// The state of the lexer after some text. Two equal states interpret any following text in the same way.
+/// The state of the lexer at a position in a script. Two lexers with equal states interpret any following text in the
+/// same way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShellLexer {
+    /// The constructs that enclose the position, the innermost last.
     frames: Vec<Frame>,
-    /// The word so far outside of quotes, or the line so far of a here-document. Begins with [`MAYBE_TEXT`] if it is
-    /// unknown whether text precedes the rest.
+    /// The part of the current word that was read outside of quotes, or of the current line of a here-document. Begins
+    /// with [`MAYBE_TEXT`] if the word may have other text before the part that was read.
     word: String,
+    /// True if a backslash escapes the next character.
     is_escaped: bool,
+    /// The construct that the last character may have begun.
     last: LastToken,
+    /// The delimiters of the here-documents that follow the current line or contain the position, in order.
     here_documents: Vec<Delimiter>,
-    /// The delimiter of a here-document, while it is being read.
+    /// The delimiter that is being read after `<<`.
     delimiter: Option<Delimiter>,
+    /// The reason why no value can be quoted at any later position of the script.
     failure: Option<&'static str>,
 }
 
-/// Placeholder in a word for text that may be empty.
+/// Placeholder in a word for unknown text that may be empty.
 const MAYBE_TEXT: char = '\u{fffe}';
 
-/// Placeholder in a word for unknown text.
+/// Placeholder in a word for unknown text that is not empty, such as a value.
 const UNKNOWN_TEXT: char = '\u{fffd}';
 
 /// The construct that the last character may have begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum LastToken {
+    /// No construct.
     #[default]
     Nothing,
+    /// `$`.
     Dollar,
-    /// `(` or `$(`, which a second `(` makes arithmetic.
+    /// `(` or `$(`. A second `(` begins an arithmetic expression.
     Bracket,
     /// `<`.
     Less,
@@ -86,15 +101,15 @@ impl ShellLexer {
         Self::default()
     }
 
-    /// Reads more text of the script itself.
+    /// Reads text that the script's author wrote, and advances the state. [`Self::push_value`] is called for a value.
     pub fn push_text(&mut self, text: &str) {
-        text.chars().for_each(|c| self.step(c));
+        text.chars().for_each(|c| self.read_char(c));
     }
 
-    /// Returns how a value must be quoted at the current position.
+    /// Returns how a value must be quoted at the current position, or the reason why it cannot be quoted.
     pub fn quoting(&self) -> Quoting {
-        if let Some(why) = self.failure {
-            return Quoting::Unquotable(why);
+        if let Some(reason) = self.failure {
+            return Quoting::Unquotable(reason);
         }
         if self.is_escaped {
             return Quoting::Unquotable("right after a backslash");
@@ -127,13 +142,14 @@ impl ShellLexer {
         }
     }
 
-    /// Continues after a value that was quoted for this position.
+    /// Skips a value that was quoted for the current position. The value is part of a word, and its text is unknown.
     pub fn push_value(&mut self) {
         self.last = LastToken::Nothing;
         self.word.push(UNKNOWN_TEXT);
     }
 
-    /// Returns the state before text that may occur here any number of times.
+    /// Returns the state at the start of a loop in a template, whose text may occur any number of times. So the current
+    /// word may have other text before this position.
     #[must_use]
     pub fn at_loop_start(mut self) -> Self {
         if self.is_reading_word() {
@@ -142,7 +158,8 @@ impl ShellLexer {
         self
     }
 
-    /// Merges the states at the end of two branches. Returns `None` if they would read the following text differently.
+    /// Merges the states at the ends of two branches of a template. Returns `None` if the two states would read the
+    /// following text differently. If one state has failed, the result is that state.
     pub fn merge(&self, other: &Self) -> Option<Self> {
         if self == other || self.failure.is_some() {
             return Some(self.clone());
@@ -150,45 +167,46 @@ impl ShellLexer {
         if other.failure.is_some() {
             return Some(other.clone());
         }
-        let [one, two] = [self, other].map(|shell| Self { word: String::new(), ..shell.clone() });
-        (one == two && self.is_reading_word()).then(|| one.at_loop_start())
+        let [without_word, other_without_word] = [self, other].map(|lexer| Self { word: String::new(), ..lexer.clone() });
+        (without_word == other_without_word && self.is_reading_word()).then(|| without_word.at_loop_start())
     }
 
-    /// Returns whether `word` is a word, of which only its presence matters. Otherwise it is a delimiter or a line of a
-    /// here-document.
+    /// Returns whether the lexer is reading a word of the script, and not the delimiter or a line of a here-document.
+    /// Of a word, only its presence matters, because `#` begins a comment only outside of a word.
     fn is_reading_word(&self) -> bool {
         self.delimiter.is_none() && self.frames.last() != Some(&Frame::HereDocument)
     }
 
-    /// Reads one character of the script, by the rules of the innermost frame.
-    fn step(&mut self, c: char) {
+    /// Reads one character of the script, by the rules of the innermost frame (the construct that encloses the
+    /// position).
+    fn read_char(&mut self, character: char) {
         if std::mem::take(&mut self.is_escaped) {
-            self.word.push(c);
+            self.word.push(character);
             return;
         }
-        if self.delimiter.is_some() && !self.read_delimiter_char(c) {
+        if self.delimiter.is_some() && !self.read_delimiter_char(character) {
             return;
         }
         let last = std::mem::take(&mut self.last);
         match self.frames.last().copied() {
-            Some(Frame::Single | Frame::Dollar) if c == '\'' => self.leave_frame(),
-            Some(Frame::Dollar) if c == '\\' => {
+            Some(Frame::Single | Frame::Dollar) if character == '\'' => self.leave_frame(),
+            Some(Frame::Dollar) if character == '\\' => {
                 self.failure = Some("after a `$'…'` with a backslash, which shells read differently");
             }
-            Some(Frame::Comment) if c == '\n' => {
+            Some(Frame::Comment) if character == '\n' => {
                 self.leave_frame();
                 self.end_line();
             }
             Some(Frame::Single | Frame::Dollar | Frame::Comment) => {}
-            Some(Frame::HereDocument) => self.step_here_document(c),
-            Some(Frame::Double | Frame::Parameter) => self.step_quoted(c, last),
-            Some(Frame::Arithmetic(open)) => self.step_arithmetic(c, last, open),
-            Some(Frame::Command | Frame::Paren | Frame::Backquote) | None => self.step_open(c, last),
+            Some(Frame::HereDocument) => self.read_here_document_char(character),
+            Some(Frame::Double | Frame::Parameter) => self.read_quoted_char(character, last),
+            Some(Frame::Arithmetic(open_count)) => self.read_arithmetic_char(character, last, open_count),
+            Some(Frame::Command | Frame::Paren | Frame::Backquote) | None => self.read_unquoted_char(character, last),
         }
     }
 
-    /// Leaves the innermost frame. The result of an expansion is part of a word, so a `#` after it does not begin a
-    /// comment.
+    /// Leaves the innermost frame. The result of a command substitution or an arithmetic expression is part of a word,
+    /// so a `#` that follows directly does not begin a comment.
     fn leave_frame(&mut self) {
         if matches!(self.frames.pop(), Some(Frame::Command | Frame::Arithmetic(_))) {
             self.word.clear();
@@ -197,25 +215,26 @@ impl ShellLexer {
     }
 
     /// Reads a character inside double quotes or `${…}`.
-    fn step_quoted(&mut self, c: char, last: LastToken) {
-        let parameter = self.frames.last() == Some(&Frame::Parameter);
-        match c {
+    fn read_quoted_char(&mut self, character: char, last: LastToken) {
+        let is_parameter = self.frames.last() == Some(&Frame::Parameter);
+        match character {
             '\\' => self.is_escaped = true,
-            '"' if parameter => self.frames.push(Frame::Double),
+            '"' if is_parameter => self.frames.push(Frame::Double),
             '"' => self.leave_frame(),
-            '}' if parameter => self.leave_frame(),
-            '\'' if parameter && self.frames.contains(&Frame::Double) => {
+            '}' if is_parameter => self.leave_frame(),
+            '\'' if is_parameter && self.frames.contains(&Frame::Double) => {
                 self.failure = Some("after a quote within `${…}` within double quotes");
             }
-            '\'' if parameter => self.frames.push(Frame::Single),
-            _ => self.step_expansion(c, last),
+            '\'' if is_parameter => self.frames.push(Frame::Single),
+            _ => self.read_expansion_char(character, last),
         }
     }
 
-    /// Reads a character of an expansion, which begins with `$` or a backquote. Expansions are alike in and outside of
-    /// double quotes.
-    fn step_expansion(&mut self, c: char, last: LastToken) {
-        match (c, last) {
+    /// Reads a character that may begin an expansion (`$`, `$(`, `${` or a backquote). Any other character has no
+    /// effect. The rules are the same inside and outside of double quotes. A second backquote leaves every frame up to
+    /// and including that of the first backquote.
+    fn read_expansion_char(&mut self, character: char, last: LastToken) {
+        match (character, last) {
             ('$', _) => self.last = LastToken::Dollar,
             ('(', LastToken::Dollar) => {
                 self.frames.push(Frame::Command);
@@ -234,23 +253,24 @@ impl ShellLexer {
         }
     }
 
-    /// Reads a character of an arithmetic expression with `open` open parentheses.
-    fn step_arithmetic(&mut self, c: char, last: LastToken, open: u32) {
-        let top = self.frames.len() - 1;
-        match c {
-            '(' if last != LastToken::Dollar => self.frames[top] = Frame::Arithmetic(open + 1),
-            ')' if open == 1 => self.leave_frame(),
-            ')' => self.frames[top] = Frame::Arithmetic(open - 1),
+    /// Reads a character of an arithmetic expression in which `open_count` parentheses are still open.
+    fn read_arithmetic_char(&mut self, character: char, last: LastToken, open_count: u32) {
+        let innermost = self.frames.len() - 1;
+        match character {
+            '(' if last != LastToken::Dollar => self.frames[innermost] = Frame::Arithmetic(open_count + 1),
+            ')' if open_count == 1 => self.leave_frame(),
+            ')' => self.frames[innermost] = Frame::Arithmetic(open_count - 1),
             '\\' => self.is_escaped = true,
             '\'' => self.frames.push(Frame::Single),
             '"' => self.frames.push(Frame::Double),
-            _ => self.step_expansion(c, last),
+            _ => self.read_expansion_char(character, last),
         }
     }
 
-    /// Reads a character outside of quotes, where words, comments, operators and quotes can begin.
-    fn step_open(&mut self, c: char, last: LastToken) {
-        match c {
+    /// Reads a character outside of quotes, where words, comments, operators and quotes can begin. `#` begins a comment
+    /// only if no word precedes it directly. The reading fails if it is unknown whether a word precedes it.
+    fn read_unquoted_char(&mut self, character: char, last: LastToken) {
+        match character {
             '#' if self.word.starts_with(MAYBE_TEXT) && self.word.len() == MAYBE_TEXT.len_utf8() && last != LastToken::Dollar => {
                 self.failure = Some("after a `#` that may begin a comment or be in a word; put a space before it");
             }
@@ -259,29 +279,29 @@ impl ShellLexer {
                 self.leave_frame();
                 self.frames.push(Frame::Arithmetic(2));
             }
-            '<' => self.step_less(last),
-            ' ' | '\t' | ';' | '&' | '|' | '>' | '\n' | '(' | ')' if !(c == '(' && last == LastToken::Dollar) => {
+            '<' => self.read_less_than(last),
+            ' ' | '\t' | ';' | '&' | '|' | '>' | '\n' | '(' | ')' if !(character == '(' && last == LastToken::Dollar) => {
                 self.end_word();
-                self.step_operator(c);
+                self.read_operator(character);
             }
             '\\' => self.is_escaped = true,
             '\'' if last == LastToken::Dollar => self.frames.push(Frame::Dollar),
             '\'' => self.frames.push(Frame::Single),
             '"' => self.frames.push(Frame::Double),
             _ => {
-                self.word.push(c);
-                self.step_expansion(c, last);
+                self.word.push(character);
+                self.read_expansion_char(character, last);
                 return;
             }
         }
-        if matches!(c, '\\' | '\'' | '"') {
-            self.word.push(c);
+        if matches!(character, '\\' | '\'' | '"') {
+            self.word.push(character);
         }
     }
 
-    /// Reads a character that ends a word: a line break, a parenthesis or another operator.
-    fn step_operator(&mut self, c: char) {
-        match c {
+    /// Reads a character that ended a word: a line break, a parenthesis or another operator.
+    fn read_operator(&mut self, character: char) {
+        match character {
             '\n' => self.end_line(),
             '(' => {
                 self.frames.push(Frame::Paren);
@@ -292,8 +312,8 @@ impl ShellLexer {
         }
     }
 
-    /// Reads `<`. The second one in a row begins a here-document.
-    fn step_less(&mut self, last: LastToken) {
+    /// Reads `<`, which ends the current word. A second `<` directly after it begins the delimiter of a here-document.
+    fn read_less_than(&mut self, last: LastToken) {
         self.end_word();
         match last {
             LastToken::Less => {
@@ -304,18 +324,19 @@ impl ShellLexer {
         }
     }
 
-    /// Reads one character of a here-document's delimiter. Returns whether the delimiter ended before it.
-    fn read_delimiter_char(&mut self, c: char) -> bool {
-        let Some(end) = self.delimiter.as_mut() else { return true };
-        match c {
-            '<' if end.word.is_empty() && self.last == LastToken::LessLess => {
+    /// Reads one character of a here-document's delimiter. Returns `true` if the delimiter ended before this character,
+    /// so that the caller must read the character as ordinary text.
+    fn read_delimiter_char(&mut self, character: char) -> bool {
+        let Some(delimiter) = self.delimiter.as_mut() else { return true };
+        match character {
+            '<' if delimiter.word.is_empty() && self.last == LastToken::LessLess => {
                 // `<<<` is bash's here-string: an ordinary word follows.
                 self.delimiter = None;
                 self.last = LastToken::Nothing;
                 return false;
             }
-            '-' if end.word.is_empty() && self.last == LastToken::LessLess => end.should_strip_tabs = true,
-            ' ' | '\t' if end.word.is_empty() => {}
+            '-' if delimiter.word.is_empty() && self.last == LastToken::LessLess => delimiter.should_strip_tabs = true,
+            ' ' | '\t' if delimiter.word.is_empty() => {}
             '\'' | '"' | '\\' => {}
             '$' | '`' | '(' => self.failure = Some("after a here-document with a computed delimiter"),
             ' ' | '\t' | ';' | '&' | '|' | '<' | '>' | ')' | '\n' => {
@@ -323,13 +344,14 @@ impl ShellLexer {
                 self.last = LastToken::Nothing;
                 return true;
             }
-            c => end.word.push(c),
+            character => delimiter.word.push(character),
         }
         self.last = LastToken::Nothing;
         false
     }
 
-    /// Ends the current word. A `case` within `$(…)` is refused, because its patterns contain unbalanced parentheses.
+    /// Ends the current word. After the word `case` within `$(…)`, no value can be quoted any more, because the
+    /// patterns of a `case` contain unbalanced parentheses.
     fn end_word(&mut self) {
         if self.word.trim_start_matches(MAYBE_TEXT) == "case"
             && self.frames.iter().any(|frame| matches!(frame, Frame::Command | Frame::Backquote))
@@ -339,7 +361,7 @@ impl ShellLexer {
         self.word.clear();
     }
 
-    /// Ends a line. The here-documents that were announced in it begin on the next line.
+    /// Ends a line. If the line contained `<<` with a delimiter, the here-document begins on the next line.
     fn end_line(&mut self) {
         self.word.clear();
         if !self.here_documents.is_empty() {
@@ -347,16 +369,17 @@ impl ShellLexer {
         }
     }
 
-    /// Reads a character of a here-document, which ends with a line that equals its delimiter.
-    fn step_here_document(&mut self, c: char) {
-        if c != '\n' {
-            self.word.push(c);
+    /// Reads a character of a here-document. At a line break, a line that equals the delimiter ends the here-document.
+    /// The next here-document of the same command follows, or the frame is left.
+    fn read_here_document_char(&mut self, character: char) {
+        if character != '\n' {
+            self.word.push(character);
             return;
         }
         let line = std::mem::take(&mut self.word);
-        let Some(end) = self.here_documents.first() else { return self.leave_frame() };
-        let line = if end.should_strip_tabs { line.trim_start_matches('\t') } else { &line };
-        if line == end.word {
+        let Some(delimiter) = self.here_documents.first() else { return self.leave_frame() };
+        let line = if delimiter.should_strip_tabs { line.trim_start_matches('\t') } else { &line };
+        if line == delimiter.word {
             self.here_documents.remove(0);
             if self.here_documents.is_empty() {
                 self.leave_frame();
@@ -365,19 +388,20 @@ impl ShellLexer {
     }
 }
 
-/// Quotes a value as one word, or as a part of the quotes around it. Returns `None` if no value is possible at this
+/// Quotes a value for a position in a script. Outside of quotes, the result is one word in single quotes. Inside
+/// quotes, the characters that have a meaning there are escaped. Returns `None` if no value can be quoted at the
 /// position.
-pub fn quote(value: &str, place: Quoting) -> Option<String> {
-    match place {
+pub fn quote(value: &str, quoting: Quoting) -> Option<String> {
+    match quoting {
         Quoting::Unquoted => Some(format!("'{}'", value.replace('\'', r"'\''"))),
         Quoting::SingleQuoted => Some(value.replace('\'', r"'\''")),
         Quoting::DoubleQuoted => {
             let mut out = String::with_capacity(value.len());
-            for c in value.chars() {
-                if matches!(c, '\\' | '"' | '$' | '`') {
+            for character in value.chars() {
+                if matches!(character, '\\' | '"' | '$' | '`') {
                     out.push('\\');
                 }
-                out.push(c);
+                out.push(character);
             }
             Some(out)
         }
@@ -391,14 +415,14 @@ mod tests {
     use Quoting::{DoubleQuoted, SingleQuoted, Unquotable, Unquoted};
 
     fn quoting_after(script: &str) -> Quoting {
-        let mut shell = ShellLexer::new();
-        shell.push_text(script);
-        shell.quoting()
+        let mut lexer = ShellLexer::new();
+        lexer.push_text(script);
+        lexer.quoting()
     }
 
     #[test]
     fn quoting_follows_preceding_text() {
-        for (script, place) in [
+        for (script, expected) in [
             ("", Unquoted),
             ("echo ", Unquoted),
             ("echo x", Unquoted),
@@ -431,7 +455,7 @@ mod tests {
             ("echo `date` ", Unquoted),
             ("x < ", Unquoted),
         ] {
-            assert_eq!(quoting_after(script), place, "{script}");
+            assert_eq!(quoting_after(script), expected, "{script}");
         }
     }
 
@@ -464,12 +488,12 @@ mod tests {
 
     #[test]
     fn merge_succeeds_when_following_text_is_read_alike() {
-        let after = |script: &str| {
-            let mut shell = ShellLexer::new();
-            shell.push_text(script);
-            shell
+        let lexer_after = |script: &str| {
+            let mut lexer = ShellLexer::new();
+            lexer.push_text(script);
+            lexer
         };
-        for (one, two, meet) in [
+        for (first, second, expected) in [
             ("echo ", "echo x", true),
             ("echo 'x' ", "echo \"x\"", true),
             ("echo \"x", "echo \"y z", true),
@@ -479,12 +503,12 @@ mod tests {
             ("cat <<A\nx", "cat <<A\ny", false),
             ("echo ", "echo # ", false),
         ] {
-            assert_eq!(after(one).merge(&after(two)).is_some(), meet, "{one:?} {two:?}");
+            assert_eq!(lexer_after(first).merge(&lexer_after(second)).is_some(), expected, "{first:?} {second:?}");
         }
-        let mut met = after("echo ").merge(&after("echo x")).unwrap();
-        assert_eq!(met.quoting(), Unquoted);
-        met.push_text("#");
-        assert!(matches!(met.quoting(), Unquotable(_)));
+        let mut merged = lexer_after("echo ").merge(&lexer_after("echo x")).unwrap();
+        assert_eq!(merged.quoting(), Unquoted);
+        merged.push_text("#");
+        assert!(matches!(merged.quoting(), Unquotable(_)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The text of references: one spelling for each, parsed strictly.
 //!
-//! The text looks like what an author writes, so `explain` and errors need no translation. A second spelling would give
-//! a second digest, so [`parse`] refuses any text that [`to_text`] would not produce.
+//! The text is similar to the text that an author writes, so `explain` and errors need no translation. A second
+//! spelling would result in a second digest, so [`parse`] refuses any text that [`to_text`] would not produce.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -9,40 +9,41 @@ use std::fmt::{self, Write as _};
 use super::path::{Path, is_identifier, write_key, write_literal};
 use super::read::{FieldSet, NamePatterns, NodeQuery, Read};
 
-/// Writes a single name as a literal, and several names as a list.
+/// Writes a single name as a quoted literal, and several names as a list of literals in brackets.
 fn write_names(out: &mut impl fmt::Write, names: &NamePatterns) -> fmt::Result {
     if let [name] = names.as_slice() {
         return write_literal(out, name);
     }
     out.write_char('[')?;
-    for (n, name) in names.as_slice().iter().enumerate() {
-        out.write_str(if n == 0 { "" } else { ", " })?;
+    for (index, name) in names.as_slice().iter().enumerate() {
+        out.write_str(if index == 0 { "" } else { ", " })?;
         write_literal(out, name)?;
     }
     out.write_char(']')
 }
 
-/// Writes the fields that are read from looked-up nodes in braces, or nothing if only their number is read.
+/// Writes the fields that a look-up reads from its nodes, in braces. Writes nothing if no field is read, but only the
+/// number of nodes.
 fn write_fields(out: &mut impl fmt::Write, fields: &FieldSet) -> fmt::Result {
     if fields.is_empty() {
         return Ok(());
     }
-    for (n, field) in fields.iter().enumerate() {
+    for (index, field) in fields.iter().enumerate() {
         let text = field.to_string();
-        out.write_str(if n == 0 { "{" } else { ", " })?;
+        out.write_str(if index == 0 { "{" } else { ", " })?;
         out.write_str(text.strip_prefix('.').unwrap_or(&text))?;
     }
     out.write_char('}')
 }
 
-/// Returns the canonical text of a read.
+/// Returns the canonical text of a value to read, such as `labels.ntp`.
 pub(super) fn to_text(read: &Read) -> String {
     let mut out = String::new();
     write_read(&mut out, read).expect("writing to a string does not fail");
     out
 }
 
-/// Writes the canonical text of a read.
+/// Writes the canonical text of a value to read, such as `labels.ntp`.
 fn write_read(out: &mut String, read: &Read) -> fmt::Result {
     match read {
         Read::Label(key) => {
@@ -74,13 +75,14 @@ fn write_read(out: &mut String, read: &Read) -> fmt::Result {
     }
 }
 
+/// Writes a call of a function with one quoted argument.
 fn write_call(out: &mut String, function: &str, literal: &str) -> fmt::Result {
     write!(out, "{function}(")?;
     write_literal(out, literal)?;
     out.write_char(')')
 }
 
-/// Writes the look-up of nodes by tags, by roles or by either.
+/// Writes the look-up of nodes by tags, by roles, or by tags or roles.
 fn write_query(out: &mut String, query: &NodeQuery) -> fmt::Result {
     out.write_str("nodes(")?;
     match query {
@@ -105,142 +107,148 @@ fn write_query(out: &mut String, query: &NodeQuery) -> fmt::Result {
 /// Parses a text that [`to_text`] produced. Returns `None` for any other text.
 pub(super) fn parse(text: &str) -> Option<Read> {
     let mut cursor = Cursor { rest: text };
-    let read = cursor.read()?;
+    let read = cursor.parse_reference()?;
     (cursor.rest.is_empty() && to_text(&read) == text).then_some(read)
 }
 
-/// The rest of a reference's text that is not parsed yet. Each method parses a part at its start, or returns `None`.
+/// The rest of a reference's text that is not parsed yet. Each method parses and removes a part at its start, or
+/// returns `None` if the rest begins with something else.
 struct Cursor<'a> {
     rest: &'a str,
 }
 
 impl<'a> Cursor<'a> {
-    /// Parses a read. What it reads is determined by the first identifier, or by the text after a literal.
-    fn read(&mut self) -> Option<Read> {
+    /// Parses a whole reference. Its kind is determined by the first identifier, or by the text after a literal, as in
+    /// `'mysql' in tags`.
+    fn parse_reference(&mut self) -> Option<Read> {
         if self.rest.starts_with('\'') {
-            let name = self.literal()?;
+            let name = self.parse_literal()?;
             let read = if self.rest == " in traits" { Read::Trait(name) } else { Read::Tag(name) };
-            return self.eat(" in traits").or_else(|| self.eat(" in tags")).map(|()| read);
+            return self.consume(" in traits").or_else(|| self.consume(" in tags")).map(|()| read);
         }
-        match self.identifier()? {
-            "labels" => match *self.keys()? {
+        match self.parse_identifier()? {
+            "labels" => match *self.parse_keys()? {
                 [ref key] => Some(Read::Label(key.clone())),
                 _ => None,
             },
-            "params" => Some(Read::Parameter(self.path()?)),
-            "facts" => Some(Read::Fact(self.path()?)),
-            "node" => Some(Read::Node(self.path()?)),
-            "cluster" => Some(Read::Cluster(self.path()?)),
-            "labels_with_prefix" => Some(Read::LabelsWithPrefix(self.argument()?)),
-            "secret" => Some(Read::Secret(self.argument()?)),
-            "primary" => Some(Read::Primary { tag: self.argument()?, fields: self.fields()? }),
-            "nodes" => Some(Read::Nodes { query: self.query()?, fields: self.fields()? }),
+            "params" => Some(Read::Parameter(self.parse_path()?)),
+            "facts" => Some(Read::Fact(self.parse_path()?)),
+            "node" => Some(Read::Node(self.parse_path()?)),
+            "cluster" => Some(Read::Cluster(self.parse_path()?)),
+            "labels_with_prefix" => Some(Read::LabelsWithPrefix(self.parse_argument()?)),
+            "secret" => Some(Read::Secret(self.parse_argument()?)),
+            "primary" => Some(Read::Primary { tag: self.parse_argument()?, fields: self.parse_fields()? }),
+            "nodes" => Some(Read::Nodes { query: self.parse_query()?, fields: self.parse_fields()? }),
             _ => None,
         }
     }
 
-    fn eat(&mut self, token: &str) -> Option<()> {
+    /// Removes a token from the start of the rest. Returns `None` if the rest does not begin with the token.
+    fn consume(&mut self, token: &str) -> Option<()> {
         self.rest = self.rest.strip_prefix(token)?;
         Some(())
     }
 
-    fn identifier(&mut self) -> Option<&'a str> {
+    /// Parses an identifier: letters, digits and `_`, not beginning with a digit.
+    fn parse_identifier(&mut self) -> Option<&'a str> {
         let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(self.rest.len());
         let (name, rest) = self.rest.split_at(end);
         self.rest = rest;
         is_identifier(name).then_some(name)
     }
 
-    /// Parses a literal in single quotes, in which a backslash precedes quotes and backslashes.
-    fn literal(&mut self) -> Option<Box<str>> {
-        self.eat("'")?;
+    /// Parses a literal in single quotes and returns its content. A backslash escapes a quote or a backslash in it.
+    fn parse_literal(&mut self) -> Option<Box<str>> {
+        self.consume("'")?;
         let mut out = String::new();
         let mut chars = self.rest.char_indices();
-        while let Some((at, c)) = chars.next() {
-            match c {
+        while let Some((offset, character)) = chars.next() {
+            match character {
                 '\'' => {
-                    self.rest = &self.rest[at + 1..];
+                    self.rest = &self.rest[offset + 1..];
                     return Some(out.into());
                 }
                 '\\' => out.push(chars.next()?.1),
-                c => out.push(c),
+                character => out.push(character),
             }
         }
         None
     }
 
-    fn argument(&mut self) -> Option<Box<str>> {
-        self.eat("(")?;
-        let literal = self.literal()?;
-        self.eat(")")?;
+    /// Parses a single argument of a function: a literal in parentheses.
+    fn parse_argument(&mut self) -> Option<Box<str>> {
+        self.consume("(")?;
+        let literal = self.parse_literal()?;
+        self.consume(")")?;
         Some(literal)
     }
 
-    /// Parses keys, each as `.x` or `['a/b']`, up to the first text that is neither.
-    fn keys(&mut self) -> Option<Box<[Box<str>]>> {
+    /// Parses keys of the form `.x` or `['a/b']`, as many as follow. The result may be empty.
+    fn parse_keys(&mut self) -> Option<Box<[Box<str>]>> {
         let mut keys = Vec::new();
         loop {
-            if self.eat(".").is_some() {
-                keys.push(self.identifier()?.into());
+            if self.consume(".").is_some() {
+                keys.push(self.parse_identifier()?.into());
             } else if self.rest.starts_with("['") {
-                self.eat("[")?;
-                keys.push(self.literal()?);
-                self.eat("]")?;
+                self.consume("[")?;
+                keys.push(self.parse_literal()?);
+                self.consume("]")?;
             } else {
                 return Some(keys.into());
             }
         }
     }
 
-    fn path(&mut self) -> Option<Path> {
-        Path::new(self.keys()?)
+    /// Parses a path of at least one key.
+    fn parse_path(&mut self) -> Option<Path> {
+        Path::new(self.parse_keys()?)
     }
 
-    /// Parses the fields in braces, or no fields if there is no brace.
-    fn fields(&mut self) -> Option<FieldSet> {
-        if self.eat("{").is_none() {
+    /// Parses the fields of a look-up in braces. Without an opening brace, the result is empty.
+    fn parse_fields(&mut self) -> Option<FieldSet> {
+        if self.consume("{").is_none() {
             return Some(FieldSet::default());
         }
         let mut fields = BTreeSet::new();
         loop {
-            let first: Box<str> = self.identifier()?.into();
-            fields.insert(Path::new(std::iter::once(first).chain(self.keys()?))?);
-            if self.eat("}").is_some() {
+            let first_key: Box<str> = self.parse_identifier()?.into();
+            fields.insert(Path::new(std::iter::once(first_key).chain(self.parse_keys()?))?);
+            if self.consume("}").is_some() {
                 return Some(fields.into_iter().collect());
             }
-            self.eat(", ")?;
+            self.consume(", ")?;
         }
     }
 
     /// Parses one name, or a list of names in brackets.
-    fn names(&mut self) -> Option<NamePatterns> {
-        if self.eat("[").is_none() {
-            return NamePatterns::new([self.literal()?]);
+    fn parse_names(&mut self) -> Option<NamePatterns> {
+        if self.consume("[").is_none() {
+            return NamePatterns::new([self.parse_literal()?]);
         }
         let mut names = Vec::new();
         loop {
-            names.push(self.literal()?);
-            if self.eat("]").is_some() {
+            names.push(self.parse_literal()?);
+            if self.consume("]").is_some() {
                 return NamePatterns::new(names);
             }
-            self.eat(", ")?;
+            self.consume(", ")?;
         }
     }
 
-    /// Parses the arguments of `nodes(…)`.
-    fn query(&mut self) -> Option<NodeQuery> {
-        self.eat("(")?;
-        let query = if self.eat("role=").is_some() {
-            NodeQuery::Role(self.names()?)
+    /// Parses the arguments of `nodes(…)`, with the parentheses.
+    fn parse_query(&mut self) -> Option<NodeQuery> {
+        self.consume("(")?;
+        let query = if self.consume("role=").is_some() {
+            NodeQuery::Role(self.parse_names()?)
         } else {
-            self.eat("tag=")?;
-            let tags = self.names()?;
-            match self.eat(", or_role=") {
-                Some(()) => NodeQuery::TagOrRole { tags, roles: self.names()? },
+            self.consume("tag=")?;
+            let tags = self.parse_names()?;
+            match self.consume(", or_role=") {
+                Some(()) => NodeQuery::TagOrRole { tags, roles: self.parse_names()? },
                 None => NodeQuery::Tag(tags),
             }
         };
-        self.eat(")")?;
+        self.consume(")")?;
         Some(query)
     }
 }

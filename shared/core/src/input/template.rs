@@ -1,19 +1,21 @@
 //! What a template may use: the limits, filters, tests and functions.
 //!
-//! The side that stores templates refuses anything that is not listed here. The side that renders them offers exactly
-//! these lists, so every stored template can be rendered. Some of minijinja's own are left out: those that would remove
-//! quoting (`safe`, `escape`), read by a computed name (`attr`), or grow without bound (`namespace`).
+//! The controller, which stores templates, refuses any name that is not listed here. The agent, which renders
+//! templates, offers exactly the listed names, so it can render every stored template. Some names of minijinja are
+//! omitted: names that would remove quoting (`safe`, `escape`), read by a computed name (`attr`), or grow without bound
+//! (`namespace`).
 
 /// Maximum size of a template, in bytes.
 pub const MAX_TEMPLATE_BYTES: usize = 64 * 1024;
 
-/// Maximum number of tokens between `{{` or `{%` and its end. It bounds the depth of the parsed tree.
+/// Maximum number of tokens between `{{` or `{%` and its end. This limits the depth of the parsed tree.
 pub const MAX_TOKENS_PER_TAG: usize = 250;
 
-/// Maximum number of `elif` in a template. Each is nested in the one before it. Minijinja bounds the other blocks.
+/// Maximum number of `elif` branches in a template. The parser nests each branch in the previous branch, so this limits
+/// the depth of the parsed tree. Minijinja itself limits the nesting of other blocks.
 pub const MAX_ELIF_BRANCHES: usize = 100;
 
-/// The filters, sorted. Scripts also have `raw`.
+/// The filters that a template may use, sorted. The template of a script may also use the filter `raw`.
 pub const FILTERS: &[&str] = &[
     "abs",
     "batch",
@@ -59,7 +61,7 @@ pub const FILTERS: &[&str] = &[
     "zip",
 ];
 
-/// The tests of `is`, sorted.
+/// The tests that a template may use after `is`, sorted.
 pub const TESTS: &[&str] = &[
     "boolean",
     "defined",
@@ -95,10 +97,10 @@ pub const TESTS: &[&str] = &[
     "upper",
 ];
 
-/// The functions other than look-ups, sorted.
+/// The functions that a template may call, except look-ups ([`LOOKUPS`]), sorted.
 pub const FUNCTIONS: &[&str] = &["dict", "range"];
 
-/// The look-ups, sorted.
+/// The look-ups that a template may call: functions that read values of the node or cluster. Sorted.
 pub const LOOKUPS: &[&str] = &["labels_with_prefix", "nodes", "primary", "secret"];
 
 #[cfg(test)]

@@ -8,18 +8,23 @@ use super::budget::RuleBudget;
 use super::limits::{Failure, InvalidRule, MAX_LOOP_ITEMS};
 use super::text::{PathStep, TextScope, TextTemplate};
 
-/// The names of the required arguments of an operator or action, then those of the optional ones.
+/// The arguments that the operator of a condition accepts, or that an action accepts: the names of the required
+/// arguments, then the names of the optional arguments.
 pub(super) type ArgumentSpec = (&'static [&'static str], &'static [&'static str]);
 
-/// Arguments by name, as written in a rule.
+/// The arguments of a condition or action by name, as written in a rule.
 pub(super) struct ArgumentMap<'a>(BTreeMap<&'a str, &'a Value>);
 
-/// An argument whose texts can be filled in.
+/// An argument of a condition or action. Values of a report can be filled into its texts.
 #[derive(Clone, Debug)]
 pub(super) enum RuleArgument {
+    /// A text, which may contain placeholders.
     Text(TextTemplate),
+    /// A list of arguments.
     List(Box<[RuleArgument]>),
+    /// A map. Its keys may contain placeholders too.
     Map(Box<[(TextTemplate, RuleArgument)]>),
+    /// `null`, a boolean or a number.
     Value(Value),
 }
 
@@ -28,20 +33,21 @@ pub(super) enum RuleArgument {
 pub(super) struct LoopItems(Box<[RuleArgument]>);
 
 impl<'a> ArgumentMap<'a> {
-    /// Parses arguments, by name or in the order of the signature.
+    /// Parses arguments that a rule gives as a map by name, or as a list in the order of the specification. Fails if a
+    /// required argument is missing, or an argument is unexpected.
     pub(super) fn parse((required, optional): ArgumentSpec, args: &'a Value) -> Result<Self, InvalidRule> {
-        let valid = || required.iter().chain(optional);
+        let allowed_names = || required.iter().chain(optional);
         let by_name: BTreeMap<&str, &Value> = match args {
             Value::Object(map) => map.iter().map(|(name, value)| (name.as_str(), value)).collect(),
-            Value::Array(list) if list.len() <= valid().count() => valid().copied().zip(list).collect(),
+            Value::Array(list) if list.len() <= allowed_names().count() => allowed_names().copied().zip(list).collect(),
             Value::Array(list) => {
-                let reason = format!("there are {} of them, and the most are {}", list.len(), valid().count());
+                let reason = format!("there are {} of them, and the maximum is {}", list.len(), allowed_names().count());
                 return Err(InvalidRule::new("args", reason));
             }
             _ => return Err(InvalidRule::new("args", "they must be a map with their names, or a list in their order")),
         };
         let missing: Vec<&str> = required.iter().copied().filter(|name| !by_name.contains_key(name)).collect();
-        let unexpected: Vec<&str> = by_name.keys().copied().filter(|name| !valid().any(|one| one == name)).collect();
+        let unexpected: Vec<&str> = by_name.keys().copied().filter(|name| !allowed_names().any(|item| item == name)).collect();
         let message =
             |problem: &str, names: &[&str]| (!names.is_empty()).then(|| format!("{problem} argument(s): {}", names.join(", ")));
         let errors: Vec<String> =
@@ -51,12 +57,13 @@ impl<'a> ArgumentMap<'a> {
         } else {
             Err(InvalidRule::new(
                 "args",
-                format!("{}; it takes {}", errors.join("; "), valid().copied().collect::<Vec<_>>().join(", ")),
+                format!("{}; it takes {}", errors.join("; "), allowed_names().copied().collect::<Vec<_>>().join(", ")),
             ))
         }
     }
 
-    /// Returns a required argument.
+    /// Returns an argument that [`Self::parse`] required, with its texts parsed. Fails if a text in the argument is
+    /// invalid.
     pub(super) fn required(&self, name: &str) -> Result<RuleArgument, InvalidRule> {
         RuleArgument::new(self.0.get(name).copied().unwrap_or(&Value::Null)).map_err(|e| e.prefixed(name))
     }
@@ -66,7 +73,7 @@ impl<'a> ArgumentMap<'a> {
         self.0.get(name).copied()
     }
 
-    /// Returns an argument that must be a text.
+    /// Returns an argument that must be a text. Fails if the argument is absent or not a text.
     pub(super) fn text(&self, name: &'static str) -> Result<TextTemplate, InvalidRule> {
         let text = self.get(name).and_then(Value::as_str);
         let text = text.ok_or_else(|| InvalidRule::new(name, "it is a text"))?;
@@ -84,6 +91,7 @@ impl<'a> ArgumentMap<'a> {
 }
 
 impl RuleArgument {
+    /// Parses the texts in an argument. Fails if the path of a placeholder in a text is too long.
     pub(super) fn new(value: &Value) -> Result<Self, InvalidRule> {
         Ok(match value {
             Value::String(text) => Self::Text(TextTemplate::new(text)?),
@@ -106,7 +114,7 @@ impl RuleArgument {
         }
     }
 
-    /// Returns the value with its texts filled in.
+    /// Returns the value of the argument, with its placeholders filled in from `scope`. Fails if a limit is exceeded.
     pub(super) fn fill(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<Value, Failure> {
         Ok(match self {
             Self::Text(text) => Value::String(text.fill(scope, budget)?),
@@ -128,12 +136,12 @@ impl RuleArgument {
         })
     }
 
-    /// Returns the text that the author wrote at a path within the argument. Returns `None` for any other value, or if
-    /// the path passes a map whose keys have placeholders.
+    /// Returns the text that the author wrote at a path within the argument. Returns `None` if there is no text at the
+    /// path, or if the path leads through a map whose keys have placeholders.
     pub(super) fn text_at(&self, steps: &[PathStep]) -> Option<&TextTemplate> {
         match (self, steps) {
             (Self::Text(text), []) => Some(text),
-            (Self::List(list), [PathStep::Index(at), rest @ ..]) => list.get(*at)?.text_at(rest),
+            (Self::List(list), [PathStep::Index(index), rest @ ..]) => list.get(*index)?.text_at(rest),
             (Self::Map(map), [PathStep::Key(key), rest @ ..]) if map.iter().all(|(name, _)| name.is_literal()) => {
                 map.iter().find(|(name, _)| name.source() == &**key)?.1.text_at(rest)
             }
@@ -141,7 +149,8 @@ impl RuleArgument {
         }
     }
 
-    /// Returns whether the argument is a text with a placeholder whose key is missing.
+    /// Returns whether the argument is a text with a placeholder that reads a missing key. Fails if a limit is
+    /// exceeded.
     pub(super) fn has_missing_key(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<bool, Failure> {
         match self {
             Self::Text(text) => text.has_missing_key(scope, budget),
@@ -151,11 +160,12 @@ impl RuleArgument {
 }
 
 impl LoopItems {
-    /// Parses a loop. Returns `None` if there is none. A map is a single item.
+    /// Parses the `loop` of a condition or an action. Returns `None` if the loop is absent or empty. A map is a loop
+    /// over a single item, the map itself.
     pub(super) fn parse(value: Option<&Value>) -> Result<Option<Self>, InvalidRule> {
-        let read = |items: &[Value]| {
+        let parse_items = |items: &[Value]| {
             if items.len() > MAX_LOOP_ITEMS {
-                let reason = format!("it has {} items, and the most are {MAX_LOOP_ITEMS}", items.len());
+                let reason = format!("it has {} items, and the maximum is {MAX_LOOP_ITEMS}", items.len());
                 return Err(InvalidRule::new("loop", reason));
             }
             let items: Result<Box<[RuleArgument]>, _> = items.iter().map(RuleArgument::new).collect();
@@ -163,9 +173,9 @@ impl LoopItems {
         };
         match value {
             None | Some(Value::Null) => Ok(None),
-            Some(Value::Array(items)) => read(items),
+            Some(Value::Array(items)) => parse_items(items),
             Some(Value::Object(map)) if map.is_empty() => Ok(None),
-            Some(map @ Value::Object(_)) => read(std::slice::from_ref(map)),
+            Some(map @ Value::Object(_)) => parse_items(std::slice::from_ref(map)),
             Some(_) => Err(InvalidRule::new("loop", "it is a list, or a map")),
         }
     }

@@ -2,11 +2,11 @@
 
 use super::limits::Failure;
 
-/// Maximum number of steps of all rules for one report. A step is a condition that is evaluated, a step of a path, 64
-/// bytes of a text that is built, or a byte that a regular expression reads.
+/// Maximum number of steps of all inspection rules for one report. A step is the evaluation of a condition, one name in
+/// the path of a placeholder, 64 bytes of a text that is built, or one byte that a regular expression reads.
 const MAX_STEPS: usize = 1_000_000;
 
-/// The number of steps left.
+/// The number of steps of work that inspection rules may still do for one report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RuleBudget(usize);
 

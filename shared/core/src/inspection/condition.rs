@@ -1,7 +1,7 @@
 //! The conditions of a rule: Ironic's operators, evaluated over a report.
 //!
-//! Values compare as in Python: a number does not equal a text, and `True` is 1. A value that was filled into a text is
-//! text.
+//! Values are compared as in Python: a number does not equal a text, and `True` equals 1. A value that was filled into
+//! a text is part of this text.
 
 use std::cmp::Ordering;
 use std::net::IpAddr;
@@ -16,29 +16,36 @@ use super::text::{TextScope, python_text};
 use crate::name::{closest_match, did_you_mean, is_blank};
 use crate::object::{Multiple, RuleCondition};
 
-/// Size limits for compiled patterns, in bytes, the smallest first. The first limit that a pattern meets determines its
-/// cost.
+/// Size limits for compiled patterns, in bytes, the smallest first. The smallest limit that a compiled pattern does not
+/// exceed determines the cost of matching it.
 const PATTERN_SIZES_BYTES: [usize; 4] = [1024, 4 * 1024, 16 * 1024, 32 * 1024];
 
-/// A parsed condition.
+/// A parsed condition of an inspection rule. The actions of a rule run only if all its conditions hold.
 #[derive(Clone, Debug)]
 pub(super) struct ParsedCondition {
+    /// The test that the operator defines.
     test: ConditionTest,
+    /// True if the operator has a `!` before its name, so that the result of the test is negated.
     is_inverted: bool,
+    /// The items of the condition's loop, if it has a loop.
     items: Option<LoopItems>,
+    /// The number of items for which a condition with a loop must hold.
     multiple: Multiple,
 }
 
-/// What a condition tests. Each operator has a test.
+/// The test of a condition. Each operator has one test.
 #[derive(Clone, Debug)]
 enum ConditionTest {
-    /// True if each pair of neighbouring values is in this order.
+    /// True if each value has this order to the next value of the list.
     Compare {
         order: Ordering,
         values: RuleArgument,
+        /// True if the values are converted to texts first.
         as_texts: bool,
     },
+    /// True if a placeholder reads a missing key, or the value is empty.
     IsEmpty(RuleArgument),
+    /// True if the address is in the subnet.
     InNet {
         address: RuleArgument,
         subnet: RuleArgument,
@@ -48,6 +55,7 @@ enum ConditionTest {
         value: RuleArgument,
         pattern: CostedPattern,
     },
+    /// True if the list, text or map `values` contains the value.
     OneOf {
         value: RuleArgument,
         values: RuleArgument,
@@ -68,7 +76,7 @@ struct CostedPattern {
 /// An operator: its name, its arguments, the argument that must not be empty, and the function that parses its test.
 type OperatorDef = (&'static str, ArgumentSpec, Option<&'static str>, ParseTest);
 
-/// All operators.
+/// All operators of conditions.
 const OPERATOR_DEFS: &[OperatorDef] = &[
     ("eq", (&["values"], &["force_strings"]), Some("values"), |args| ConditionTest::parse_comparison(Ordering::Equal, args)),
     ("lt", (&["values"], &["force_strings"]), Some("values"), |args| ConditionTest::parse_comparison(Ordering::Less, args)),
@@ -85,9 +93,11 @@ const OPERATOR_DEFS: &[OperatorDef] = &[
     ("is-false", (&["value"], &[]), None, |args| args.required("value").map(ConditionTest::IsFalse)),
 ];
 
+/// A function that parses the test of an operator from the arguments of a condition.
 type ParseTest = fn(&ArgumentMap<'_>) -> Result<ConditionTest, InvalidRule>;
 
-/// Returns the operator of a condition, and whether it is inverted.
+/// Returns the operator of a condition, and whether a `!` before its name inverts the result. Fails if the operator is
+/// unknown.
 fn parse_operator(condition: &RuleCondition) -> Result<(&'static OperatorDef, bool), InvalidRule> {
     let op = condition.op.trim();
     let (op, is_inverted) = op.strip_prefix('!').map_or((op, false), |op| (op.trim_start(), true));
@@ -101,11 +111,13 @@ fn parse_operator(condition: &RuleCondition) -> Result<(&'static OperatorDef, bo
     Ok((definition, is_inverted))
 }
 
-/// Fails if a condition is always or never true because its pattern, or each of its values, is empty. This happens when
-/// a variable that produces the rule was not set. Only rules that are written are checked, not stored ones.
+/// Fails if a condition is always or never true because its pattern, or each of its values, is empty. This happens if
+/// a program writes the rule from a variable that is not set. Rules are checked when they are written. Stored rules are
+/// not checked.
 pub(super) fn check_not_trivial(condition: &RuleCondition) -> Result<(), InvalidRule> {
-    let (_, signature, Some(name), _) = parse_operator(condition)?.0 else { return Ok(()) };
-    let args = ArgumentMap::parse(*signature, &condition.args)?;
+    // `name` is the argument of the operator that must not be empty.
+    let (_, argument_spec, Some(name), _) = parse_operator(condition)?.0 else { return Ok(()) };
+    let args = ArgumentMap::parse(*argument_spec, &condition.args)?;
     let is_trivial = match args.get(name) {
         Some(Value::String(text)) => matches_no_character(text),
         Some(Value::Array(values)) => !values.is_empty() && values.iter().all(|value| value.as_str().is_some_and(is_blank)),
@@ -126,8 +138,8 @@ fn matches_no_character(pattern: &str) -> bool {
 impl ParsedCondition {
     /// Parses a condition.
     pub(super) fn new(condition: &RuleCondition) -> Result<Self, InvalidRule> {
-        let ((_, signature, _, parse), is_inverted) = parse_operator(condition)?;
-        let args = ArgumentMap::parse(*signature, &condition.args)?;
+        let ((_, argument_spec, _, parse), is_inverted) = parse_operator(condition)?;
+        let args = ArgumentMap::parse(*argument_spec, &condition.args)?;
         Ok(Self {
             test: parse(&args).map_err(|e| e.prefixed("args"))?,
             is_inverted,
@@ -136,22 +148,25 @@ impl ParsedCondition {
         })
     }
 
-    /// Returns whether the condition holds.
+    /// Returns whether the condition holds. With a loop, the condition is evaluated for one item after the other, and
+    /// `multiple` determines for which items it must hold. `Any` and `First` are the same: both end at the first item
+    /// for which the condition holds. Fails if a value cannot be compared or a limit is exceeded.
     pub(super) fn holds(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<bool, Failure> {
         let Some(items) = &self.items else { return self.holds_for_item(scope, budget) };
-        let mut last = false;
+        let mut holds_for_last = false;
         for item in items.items() {
             let item = item.fill(scope, budget)?;
-            last = self.holds_for_item(TextScope { item: Some(&item), ..scope }, budget)?;
+            holds_for_last = self.holds_for_item(TextScope { item: Some(&item), ..scope }, budget)?;
             match self.multiple {
-                Multiple::Any | Multiple::First if last => return Ok(true),
-                Multiple::All if !last => return Ok(false),
+                Multiple::Any | Multiple::First if holds_for_last => return Ok(true),
+                Multiple::All if !holds_for_last => return Ok(false),
                 Multiple::Any | Multiple::First | Multiple::All | Multiple::Last => {}
             }
         }
-        Ok(last)
+        Ok(holds_for_last)
     }
 
+    /// Returns whether the condition holds for the loop's item in `scope`. Without a loop, `scope` has no item.
     fn holds_for_item(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<bool, Failure> {
         budget.consume(1)?;
         self.test.holds(scope, budget).map(|holds| holds != self.is_inverted)
@@ -159,15 +174,19 @@ impl ParsedCondition {
 }
 
 impl ConditionTest {
-    fn parse_pattern_test(args: &ArgumentMap<'_>, whole: bool) -> Result<Self, InvalidRule> {
-        Ok(Self::PatternFound { value: args.required("value")?, pattern: CostedPattern::parse(args, whole)? })
+    /// Parses the test of the operators `matches` and `contains`. For `matches`, `is_full_match` is true: the pattern
+    /// must match the whole text.
+    fn parse_pattern_test(args: &ArgumentMap<'_>, is_full_match: bool) -> Result<Self, InvalidRule> {
+        Ok(Self::PatternFound { value: args.required("value")?, pattern: CostedPattern::parse(args, is_full_match)? })
     }
 
+    /// Parses the test of the operator `one-of`. Missing `values` mean an empty list.
     fn parse_one_of(args: &ArgumentMap<'_>) -> Result<Self, InvalidRule> {
         let values = args.get("values").map_or(Ok(RuleArgument::List(Box::new([]))), RuleArgument::new);
         Ok(Self::OneOf { value: args.required("value")?, values: values.map_err(|e| e.prefixed("values"))? })
     }
 
+    /// Parses the test of the operators `eq`, `lt` and `gt`. Fails if the values to compare are not a list.
     fn parse_comparison(order: Ordering, args: &ArgumentMap<'_>) -> Result<Self, InvalidRule> {
         let values = args.required("values")?;
         if !matches!(values, RuleArgument::List(_)) {
@@ -176,7 +195,8 @@ impl ConditionTest {
         Ok(Self::Compare { order, values, as_texts: args.boolean("force_strings")? })
     }
 
-    /// Returns whether the test is true for the values that are filled into its arguments.
+    /// Fills in the arguments of the test, and returns whether the test is true. Fails if a value cannot be compared or
+    /// a limit is exceeded.
     fn holds(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<bool, Failure> {
         match self {
             Self::Compare { order, values, as_texts } => {
@@ -184,8 +204,9 @@ impl ConditionTest {
                 compare_neighbours(*order, values.fill(scope, budget)?, *as_texts || scope.item.is_some())
             }
             Self::IsEmpty(value) => {
-                let lacks = value.has_missing_key(scope, budget)?;
-                Ok(lacks || matches!(&*python_text(&value.fill(scope, budget)?)?, "" | "None" | "[]" | "{}"))
+                // The texts below are the empty text, and the empty values of Python.
+                let is_missing = value.has_missing_key(scope, budget)?;
+                Ok(is_missing || matches!(&*python_text(&value.fill(scope, budget)?)?, "" | "None" | "[]" | "{}"))
             }
             Self::InNet { address, subnet } => {
                 is_in_net(&python_text(&address.fill(scope, budget)?)?, &python_text(&subnet.fill(scope, budget)?)?)
@@ -193,13 +214,14 @@ impl ConditionTest {
             Self::PatternFound { value, pattern } => pattern.is_found(&python_text(&value.fill(scope, budget)?)?, budget),
             Self::OneOf { value, values } => is_one_of(&value.fill(scope, budget)?, &values.fill(scope, budget)?),
             Self::IsNone(value) => Ok(value.fill(scope, budget)?.is_null()),
-            Self::IsTrue(value) => Ok(is_boolean_word(&value.fill(scope, budget)?, true)),
-            Self::IsFalse(value) => Ok(is_boolean_word(&value.fill(scope, budget)?, false)),
+            Self::IsTrue(value) => Ok(means_boolean(&value.fill(scope, budget)?, true)),
+            Self::IsFalse(value) => Ok(means_boolean(&value.fill(scope, budget)?, false)),
         }
     }
 }
 
-/// Returns whether each value of a list is in this order with the next one. Returns `false` for other values.
+/// Returns whether each value of a list has this order to the next value of the list. Returns `false` if `values` is
+/// not a list. Fails if two values have no order.
 fn compare_neighbours(order: Ordering, values: Value, as_texts: bool) -> Result<bool, Failure> {
     let Value::Array(mut values) = values else { return Ok(false) };
     if as_texts {
@@ -228,6 +250,7 @@ fn as_number(value: &Value) -> Option<f64> {
     }
 }
 
+/// Returns an integer, or a boolean as 0 or 1, as in Python. Returns `None` for other values.
 fn as_integer(value: &Value) -> Option<i128> {
     match value {
         Value::Number(number) => number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)),
@@ -236,32 +259,36 @@ fn as_integer(value: &Value) -> Option<i128> {
     }
 }
 
-fn equals(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equals(a, b)),
-        (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| equals(a, b)))
+/// Returns whether two values are equal as in Python: 1, 1.0 and `true` are equal.
+fn equals(lhs: &Value, rhs: &Value) -> bool {
+    match (lhs, rhs) {
+        (Value::Array(lhs), Value::Array(rhs)) => lhs.len() == rhs.len() && lhs.iter().zip(rhs).all(|(a, b)| equals(a, b)),
+        (Value::Object(lhs), Value::Object(rhs)) => {
+            lhs.len() == rhs.len() && lhs.iter().all(|(key, lhs)| rhs.get(key).is_some_and(|rhs| equals(lhs, rhs)))
         }
-        _ => a == b || compare_numbers(a, b) == Some(Ordering::Equal),
+        _ => lhs == rhs || compare_numbers(lhs, rhs) == Some(Ordering::Equal),
     }
 }
 
-/// Compares two numbers. Returns `None` if one value is not a number. JSON has no NaN.
-fn compare_numbers(a: &Value, b: &Value) -> Option<Ordering> {
-    let exact = as_integer(a).zip(as_integer(b)).map(|(a, b)| a.cmp(&b));
-    exact.or_else(|| as_number(a).zip(as_number(b)).and_then(|(a, b)| a.partial_cmp(&b)))
+/// Compares two numbers or booleans. Returns `None` if a value has another type. JSON has no NaN. Integers are compared
+/// exactly, and not as floats.
+fn compare_numbers(left: &Value, right: &Value) -> Option<Ordering> {
+    let exact = as_integer(left).zip(as_integer(right)).map(|(left, right)| left.cmp(&right));
+    exact.or_else(|| as_number(left).zip(as_number(right)).and_then(|(left, right)| left.partial_cmp(&right)))
 }
 
-fn compare_values(a: &Value, b: &Value) -> Result<Ordering, Failure> {
-    if let (Value::String(a), Value::String(b)) = (a, b) {
-        return Ok(a.cmp(b));
+/// Compares two texts, or two numbers. Fails for values of other types, which have no order.
+fn compare_values(left: &Value, right: &Value) -> Result<Ordering, Failure> {
+    if let (Value::String(left), Value::String(right)) = (left, right) {
+        return Ok(left.cmp(right));
     }
-    compare_numbers(a, b).ok_or_else(|| {
-        let message = format!("{} and {} cannot be ordered: set force_strings to compare texts", type_name(a), type_name(b));
-        Failure::Argument(message)
+    compare_numbers(left, right).ok_or_else(|| {
+        let (left, right) = (type_name(left), type_name(right));
+        Failure::Argument(format!("{left} and {right} cannot be ordered: set force_strings to compare texts"))
     })
 }
 
+/// Returns the type of a value in words, for error messages.
 fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "nothing",
@@ -273,73 +300,80 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
+/// Returns whether `values` contains the value, as Python's `in`: an item of a list, a part of a text, or a key of a
+/// map. Fails for other types.
 fn is_one_of(value: &Value, values: &Value) -> Result<bool, Failure> {
     match (values, value) {
         (Value::Array(values), _) => Ok(values.iter().any(|item| equals(item, value))),
         (Value::String(text), Value::String(part)) => Ok(text.contains(part.as_str())),
         (Value::Object(map), Value::String(key)) => Ok(map.contains_key(key)),
-        _ => Err(Failure::Argument(format!("{} is looked for in {}", type_name(value), type_name(values)))),
+        _ => Err(Failure::Argument(format!("{} cannot be searched for in {}", type_name(value), type_name(values)))),
     }
 }
 
-/// Returns whether a value means `wanted`. Some values mean neither true nor false.
-fn is_boolean_word(value: &Value, wanted: bool) -> bool {
+/// Returns whether a value means the boolean `expected`. Numbers other than 0, `yes` and `true` mean true. 0, `null`,
+/// `no` and `false` mean false. Other values mean neither.
+fn means_boolean(value: &Value, expected: bool) -> bool {
     match value {
-        Value::Bool(flag) => *flag == wanted,
-        Value::Number(number) => (number.as_f64() != Some(0.0)) == wanted,
+        Value::Bool(flag) => *flag == expected,
+        Value::Number(number) => (number.as_f64() != Some(0.0)) == expected,
         Value::String(text) => {
-            let words = if wanted { ["yes", "true"] } else { ["no", "false"] };
+            let words = if expected { ["yes", "true"] } else { ["no", "false"] };
             words.contains(&&*text.to_lowercase())
         }
-        Value::Null => !wanted,
+        Value::Null => !expected,
         Value::Array(_) | Value::Object(_) => false,
     }
 }
 
-/// Returns whether an address is in a subnet. A subnet without a prefix length is a single address.
+/// Returns whether an address is in a subnet. A subnet without a prefix length is a single address. With the prefix
+/// length 0, the shift removes all bits, so every address of the same IP version matches. Fails if a text cannot be
+/// parsed.
 fn is_in_net(address: &str, subnet: &str) -> Result<bool, Failure> {
     let parse = |text: &str| {
         text.trim()
             .parse::<IpAddr>()
             .map_err(|_| Failure::Argument(format!("{:?} is not an IP address", crate::name::truncated(text))))
     };
-    let (net, prefix) = match subnet.split_once('/') {
-        Some((net, prefix)) => (parse(net)?, Some(prefix)),
+    let (subnet_address, prefix) = match subnet.split_once('/') {
+        Some((subnet_address, prefix)) => (parse(subnet_address)?, Some(prefix)),
         None => (parse(subnet)?, None),
     };
-    let width: u32 = if net.is_ipv4() { 32 } else { 128 };
+    let address_bits: u32 = if subnet_address.is_ipv4() { 32 } else { 128 };
     let invalid = || Failure::Argument(format!("{:?} is not a subnet", crate::name::truncated(subnet)));
-    let prefix = prefix.map_or(Some(width), |text| text.parse().ok().filter(|prefix| *prefix <= width));
+    let prefix = prefix.map_or(Some(address_bits), |text| text.parse().ok().filter(|prefix| *prefix <= address_bits));
     let prefix = prefix.ok_or_else(invalid)?;
-    Ok(match (parse(address)?, net) {
-        (IpAddr::V4(address), IpAddr::V4(net)) => {
-            (u32::from(address) ^ u32::from(net)).checked_shr(width - prefix).unwrap_or(0) == 0
+    Ok(match (parse(address)?, subnet_address) {
+        (IpAddr::V4(address), IpAddr::V4(subnet_address)) => {
+            (u32::from(address) ^ u32::from(subnet_address)).checked_shr(address_bits - prefix).unwrap_or(0) == 0
         }
-        (IpAddr::V6(address), IpAddr::V6(net)) => {
-            (u128::from(address) ^ u128::from(net)).checked_shr(width - prefix).unwrap_or(0) == 0
+        (IpAddr::V6(address), IpAddr::V6(subnet_address)) => {
+            (u128::from(address) ^ u128::from(subnet_address)).checked_shr(address_bits - prefix).unwrap_or(0) == 0
         }
         _ => false,
     })
 }
 
 impl CostedPattern {
-    /// Compiles the pattern of a condition. As in Python, `$` also matches before a final line break. With `whole` (the
-    /// operator `matches`), the pattern must match the text from its beginning to its end.
-    fn parse(args: &ArgumentMap<'_>, whole: bool) -> Result<Self, InvalidRule> {
+    /// Compiles the pattern of a condition. As in Python, `$` also matches before a final line break. With
+    /// `is_full_match` (the operator `matches`), the pattern must match the text from its beginning to its end.
+    /// Matching costs one step per byte of text for each 512 bytes of the size limit of the compiled pattern.
+    fn parse(args: &ArgumentMap<'_>, is_full_match: bool) -> Result<Self, InvalidRule> {
         let text = args.text("regex")?;
         let source = text.source();
         if source.len() > MAX_PATTERN_BYTES {
             return Err(InvalidRule::new(
                 "regex",
-                format!("it has {} bytes, and the most are {MAX_PATTERN_BYTES}", source.len()),
+                format!("it has {} bytes, and the maximum is {MAX_PATTERN_BYTES}", source.len()),
             ));
         }
-        let (body, is_ended) = match source.strip_suffix('$').filter(|body| !body.ends_with('\\')) {
+        // A `$` at the end is replaced below, unless a backslash escapes it.
+        let (body, must_match_end) = match source.strip_suffix('$').filter(|body| !body.ends_with('\\')) {
             Some(body) => (body, true),
-            None => (source, whole),
+            None => (source, is_full_match),
         };
-        let end = if is_ended { "\\n?$" } else { "" };
-        let pattern = if whole { format!("^(?:{body}{end})") } else { format!("{body}{end}") };
+        let end_pattern = if must_match_end { "\\n?$" } else { "" };
+        let pattern = if is_full_match { format!("^(?:{body}{end_pattern})") } else { format!("{body}{end_pattern}") };
         let mut last_error = None;
         for limit in PATTERN_SIZES_BYTES {
             match RegexBuilder::new(&pattern).size_limit(limit).build() {
@@ -352,7 +386,8 @@ impl CostedPattern {
         Err(InvalidRule::new("regex", format!("{source:?} cannot be used: {error}; {advice}")))
     }
 
-    /// Returns whether the pattern is found in a text. Consumes steps by the length of the text.
+    /// Returns whether the pattern matches a text. Consumes steps of the budget in proportion to the length of the
+    /// text. Fails if the text is too long or the budget is exceeded.
     fn is_found(&self, text: &str, budget: &mut RuleBudget) -> Result<bool, Failure> {
         if text.len() > MAX_MATCHED_BYTES {
             return Err(Failure::TooLong);

@@ -1,5 +1,5 @@
-//! Stores the values that actions set on labels exactly as their author sent them. A label is text, so a number becomes
-//! its text.
+//! Stores the values that actions set on labels exactly as their author sent them. The value of a label is text, so a
+//! number is replaced by its text, for example `1.50` by `"1.50"`.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -10,18 +10,19 @@ use crate::json::{is_inexact, items, members, number_to_string, parse_value_with
 use crate::key::scalar_text;
 use crate::object::RuleAction;
 
-/// The action that sets an attribute.
+/// The name of the action of rules that sets an attribute: a label or a property of a node.
 const SET_ATTRIBUTE: &str = "set-attribute";
 
-/// Returns the sent actions in a form that can be parsed without loss. If an action sets a label to a number without an
-/// exact value, the number is replaced by its text. [`keep_label_texts`] replaces the other numbers once the stored
-/// actions are known.
+/// Returns the actions of a rule, as their author sent them, in a form that can be parsed without loss. If an action
+/// sets a label to a number that neither a 64-bit integer nor a float represents exactly, the number is replaced by its
+/// text. [`convert_label_values_to_text`] replaces the other numbers later, because it needs the stored actions.
 pub fn with_inexact_label_texts(sent: &RawValue) -> Box<RawValue> {
     rewrite_items(sent, |action| {
         if json_label_value_mut(&mut parse_value_with_inexact_texts(action)).is_none() {
             return action.to_owned();
         }
         rewrite_members(action, |name, raw| match name {
+            // The arguments are a list in order, or a map by name.
             "args" if raw.get().starts_with('[') => rewrite_items(raw, inexact_as_text),
             "args" => rewrite_members(raw, |name, raw| if name == "value" { inexact_as_text(raw) } else { raw.to_owned() }),
             _ => raw.to_owned(),
@@ -29,39 +30,42 @@ pub fn with_inexact_label_texts(sent: &RawValue) -> Box<RawValue> {
     })
 }
 
-/// Returns a number that has no exact value as its text. Any other value is unchanged.
+/// Returns the text of a number, as a JSON string, if neither a 64-bit integer nor a float represents the number
+/// exactly. Any other value is returned unchanged.
 fn inexact_as_text(raw: &RawValue) -> Box<RawValue> {
     if is_inexact(raw) { number_to_string(raw) } else { raw.to_owned() }
 }
 
-/// Returns whether the arguments, as sent, set a label, provided that their action sets an attribute.
+/// Returns whether the arguments of a `set-attribute` action, as sent, set a label.
 pub fn sets_label(args: &RawValue) -> bool {
     label_argument_mut(&mut parse_value_with_inexact_texts(args)).is_some()
 }
 
 /// Replaces the value of each action that sets a label by its text: the digits of a number as sent, `true` or `false`.
-/// Actions that an older version stored are unchanged.
+/// `sent` contains the same actions as their author sent them. `old` are the actions that were stored before. An action
+/// that equals one of them is unchanged, because an older version may have stored a number.
 ///
 /// # Errors
-/// The first value that cannot be a label's.
-pub fn keep_label_texts(actions: &mut [RuleAction], sent: &RawValue, stored: &[RuleAction]) -> Result<(), InvalidRule> {
-    for (at, (action, sent)) in actions.iter_mut().zip(items(sent)).enumerate() {
-        if stored.contains(action) {
+/// [`InvalidRule`] for the first value that is not a text, a number or a boolean.
+pub fn convert_label_values_to_text(actions: &mut [RuleAction], sent: &RawValue, old: &[RuleAction]) -> Result<(), InvalidRule> {
+    for (index, (action, sent)) in actions.iter_mut().zip(items(sent)).enumerate() {
+        if old.contains(action) {
             continue;
         }
         let Some(value) = label_value_mut(action).filter(|value| !value.is_string()) else { continue };
         let text = raw_label_value(sent).and_then(|raw| scalar_text(raw).ok().flatten());
         let Some(text) = text else {
             let reason = "a label is a text: write one, or a number, true or false";
-            return Err(InvalidRule::new(&format!("[{at}].args.value"), reason));
+            return Err(InvalidRule::new(&format!("[{index}].args.value"), reason));
         };
         *value = Value::String(text);
     }
     Ok(())
 }
 
-/// Replaces each label's number in patched actions by its text. `texts` are the same actions with each number as text.
-/// This is done after the whole patch, because only then it is known which values belong to labels.
+/// Replaces each number that an action sets on a label by its text. `actions` are the actions after a patch, and
+/// `texts` are the same actions with each number as text. The caller calls this after the whole patch: before that, a
+/// later operation of the patch could still change which values belong to labels.
 pub fn apply_label_texts(actions: &mut Value, texts: &Value) {
     let (Some(actions), Some(texts)) = (actions.as_array_mut(), texts.as_array()) else { return };
     for (action, texts) in actions.iter_mut().zip(texts) {
@@ -73,18 +77,19 @@ pub fn apply_label_texts(actions: &mut Value, texts: &Value) {
     }
 }
 
-/// Returns the value that an action sets on a label, or `None` for another action.
+/// Returns the value that an action sets on a label, or `None` if the action does not set a label.
 fn label_value_mut(action: &mut RuleAction) -> Option<&mut Value> {
     if action.op == SET_ATTRIBUTE { label_argument_mut(&mut action.args) } else { None }
 }
 
-/// Returns the value that an action in JSON sets on a label, or `None` for another action.
+/// Returns the value that an action in JSON sets on a label, or `None` if the action does not set a label.
 fn json_label_value_mut(action: &mut Value) -> Option<&mut Value> {
     let is_set = action.get("op").and_then(Value::as_str) == Some(SET_ATTRIBUTE);
     action.get_mut("args").filter(|_| is_set).and_then(label_argument_mut)
 }
 
-/// Returns the value in the arguments of an action that sets a label.
+/// Returns the value in the arguments of a `set-attribute` action, or `None` if their path is not that of a label. The
+/// arguments are a map by name, or a list of path and value.
 fn label_argument_mut(args: &mut Value) -> Option<&mut Value> {
     match args {
         Value::Object(args) if args.get("path").and_then(Value::as_str).is_some_and(is_label_path) => args.get_mut("value"),
@@ -96,6 +101,7 @@ fn label_argument_mut(args: &mut Value) -> Option<&mut Value> {
     }
 }
 
+/// Returns whether the path of an attribute is that of a label, such as `labels/rack`.
 fn is_label_path(path: &str) -> bool {
     FilledPath::literal(path).split_first().0 == "labels"
 }
@@ -106,6 +112,7 @@ fn raw_label_value(action: &RawValue) -> Option<&RawValue> {
     if args.get().starts_with('[') { items(args).get(1).copied() } else { raw_member(args, "value") }
 }
 
+/// Returns the value of a member of a JSON object, as sent.
 fn raw_member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
     members(object).ok()?.into_iter().find(|(key, _)| key == name).map(|(_, raw)| raw)
 }
@@ -116,11 +123,12 @@ mod tests {
 
     use super::*;
 
-    /// Returns the arguments of an action after it was read.
-    fn kept_value(action: &str, stored: &[RuleAction]) -> Result<Value, String> {
+    /// Returns the arguments of an action as they are stored. `stored` are the actions that were stored before.
+    fn stored_arguments(action: &str, stored: &[RuleAction]) -> Result<Value, String> {
         let sent = RawValue::from_string(format!("[{action}]")).unwrap();
         let mut actions: Vec<RuleAction> = serde_json::from_str(sent.get()).unwrap();
-        keep_label_texts(&mut actions, &sent, stored).map_err(|wrong| format!("{}: {}", wrong.field, wrong.reason))?;
+        convert_label_values_to_text(&mut actions, &sent, stored)
+            .map_err(|error| format!("{}: {}", error.field, error.reason))?;
         Ok(actions.remove(0).args)
     }
 
@@ -128,6 +136,8 @@ mod tests {
         format!(r#"{{"op": "set-attribute", "args": {{"path": "{path}", "value": {value}}}}}"#)
     }
 
+    /// The value of a label is stored as the text that was sent. A number of a property remains a number. A label's
+    /// value that is `null`, a list or a map is refused.
     #[test]
     fn y04_keep_label_texts_stores_number_as_sent() {
         for (value, text) in
@@ -135,25 +145,25 @@ mod tests {
         {
             for path in ["labels/a", "/labels/example.net/a", "labels.a", "labels/{item}"] {
                 assert_eq!(
-                    kept_value(&set_action(path, value), &[]).unwrap(),
+                    stored_arguments(&set_action(path, value), &[]).unwrap(),
                     json!({"path": path, "value": text}),
                     "{path} {value}"
                 );
             }
             let in_order = format!(r#"{{"op": "set-attribute", "args": ["labels/a", {value}]}}"#);
-            assert_eq!(kept_value(&in_order, &[]).unwrap(), json!(["labels/a", text]), "{value}");
+            assert_eq!(stored_arguments(&in_order, &[]).unwrap(), json!(["labels/a", text]), "{value}");
         }
-        assert_eq!(kept_value(&set_action("properties/a", "1.50"), &[]).unwrap()["value"], 1.5, "a property is not a text");
+        assert_eq!(stored_arguments(&set_action("properties/a", "1.50"), &[]).unwrap()["value"], 1.5, "a property is not a text");
         for value in ["null", "[1]", "{}"] {
-            let refused = kept_value(&set_action("labels/a", value), &[]).unwrap_err();
-            assert!(refused.starts_with("[0].args.value: a label is a text"), "{value}: {refused}");
+            let error = stored_arguments(&set_action("labels/a", value), &[]).unwrap_err();
+            assert!(error.starts_with("[0].args.value: a label is a text"), "{value}: {error}");
         }
     }
 
     #[test]
     fn y04_apply_label_texts_replaces_only_label_values() {
         let action = |op: &str, args: Value| json!([{"op": op, "args": args}]);
-        let forms: [fn(&str, Value) -> Value; 2] =
+        let argument_forms: [fn(&str, Value) -> Value; 2] =
             [|path, value| json!({"path": path, "value": value}), |path, value| json!([path, value])];
         for (op, path, expected) in [
             ("set-attribute", "labels/a", json!("1.50")),
@@ -161,7 +171,7 @@ mod tests {
             ("set-attribute", "properties/a", json!(1.5)),
             ("set-plugin-data", "labels/a", json!(1.5)),
         ] {
-            for args in forms {
+            for args in argument_forms {
                 let mut actions = action(op, args(path, json!(1.5)));
                 apply_label_texts(&mut actions, &action(op, args(path, json!("1.50"))));
                 assert_eq!(actions, action(op, args(path, expected.clone())), "{op} {path}");
@@ -169,12 +179,13 @@ mod tests {
         }
     }
 
+    /// An older version may have stored an action that sets a label to a value other than a text.
     #[test]
     fn y04_stored_action_is_unchanged_when_sent_back() {
         for value in ["1.5", "true", "null"] {
             let action = set_action("labels/a", value);
             let existing: [RuleAction; 1] = [serde_json::from_str(&action).unwrap()];
-            assert_eq!(kept_value(&action, &existing).unwrap(), existing[0].args, "{value}");
+            assert_eq!(stored_arguments(&action, &existing).unwrap(), existing[0].args, "{value}");
         }
     }
 }

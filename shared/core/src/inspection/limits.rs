@@ -1,30 +1,33 @@
 //! The limits of rules, and the errors of rules.
 
-/// Maximum number of rules in a fleet.
+/// Maximum number of inspection rules in a fleet.
 pub const MAX_RULES: usize = 1_000;
-/// Maximum number of conditions, and of actions, in a rule.
+/// Maximum number of conditions in a rule, and also the maximum number of its actions.
 pub const MAX_CLAUSES: usize = 64;
-/// Maximum number of items in a loop.
+/// Maximum number of items in the loop of a condition or action.
 pub const MAX_LOOP_ITEMS: usize = 256;
 /// Maximum size of a rule, in bytes of JSON.
 pub const MAX_RULE_BYTES: usize = 64 * 1024;
 /// Maximum number of steps in a placeholder's path.
 pub(super) const MAX_PATH_STEPS: usize = 16;
-/// Maximum length of a text that is built, in bytes.
+/// Maximum length of a text after values are filled into it, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 16 * 1024;
 /// Maximum length of a text that a pattern is matched against, in bytes.
 pub(super) const MAX_MATCHED_BYTES: usize = 4096;
 /// Maximum length of a pattern, in bytes.
 pub(super) const MAX_PATTERN_BYTES: usize = 512;
-/// Maximum size of the plugin data in bytes of JSON, and its maximum depth. This includes what the host reported.
+/// Maximum size of the plugin data of a node, in bytes of JSON. Plugin data are a map that rules can read and change
+/// during the evaluation of a report. The data that the host reported, with which the map begins, count too.
 pub(super) const MAX_DATA_BYTES: usize = 128 * 1024;
+/// Maximum nesting depth of maps and lists in the plugin data of a node.
 pub(super) const MAX_DATA_DEPTH: usize = 16;
 /// Maximum number of labels that rules set on a node, and their maximum total size in bytes.
 pub(super) const MAX_LABELS_AND_BYTES: (usize, usize) = (64, 16 * 1024);
 /// Maximum number of properties that rules set on a node, and their maximum total size in bytes.
 pub(super) const MAX_PROPERTIES_AND_BYTES: (usize, usize) = (64, 16 * 1024);
-/// Maximum number of notes that are stored for a node, and of characters in each.
+/// Maximum number of notes (messages of rules for operators) that are stored for a node.
 pub(super) const MAX_NOTES: usize = 32;
+/// Maximum length of a note, in characters.
 pub(super) const MAX_NOTE_CHARS: usize = 256;
 
 /// An error in a rule, with its location.
@@ -35,36 +38,40 @@ pub struct InvalidRule {
     pub field: String,
     /// The error, as a sentence.
     pub reason: String,
-    /// True if Ironic supports this, but it has no meaning here.
+    /// True if the rule uses a feature of Ironic that Stemma does not support.
     pub is_unsupported: bool,
 }
 
 /// The reason why a rule had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    /// A value cannot be used in this way.
+    /// The value of an argument is invalid. The text is the reason.
     #[error("{_0}")]
     Argument(String),
-    /// A text is too long.
+    /// A text is longer than [`MAX_TEXT_BYTES`], or than [`MAX_MATCHED_BYTES`] if a pattern is matched against it.
     #[error("a text is too long: at most {MAX_TEXT_BYTES} bytes, and {MAX_MATCHED_BYTES} if a pattern is matched against it")]
     TooLong,
-    /// All rules together exceeded the budget.
+    /// All rules together exceeded the maximum number of steps for one report.
     #[error("all rules together exceed the number of steps for one report")]
     BudgetExceeded,
-    /// The rule's `fail` action: the machine does not meet the rule's expectation.
+    /// The rule's `fail` action ran, because the machine does not meet an expectation. The text is the action's
+    /// message.
     #[error("{_0}")]
     Fail(String),
 }
 
 impl InvalidRule {
+    /// Creates an error with its reason. `field` is empty if the error concerns the checked value as a whole.
     pub(super) fn new(field: &str, reason: impl Into<String>) -> Self {
         Self { field: field.to_owned(), reason: reason.into(), is_unsupported: false }
     }
 
+    /// Creates the error for a feature of Ironic that Stemma does not support.
     pub(super) fn unsupported(field: &str, reason: impl Into<String>) -> Self {
         Self { is_unsupported: true, ..Self::new(field, reason) }
     }
 
+    /// Returns the error with `outer` before its field: with `args`, the field `regex` becomes `args.regex`.
     pub(super) fn prefixed(self, outer: &str) -> Self {
         let field = if self.field.is_empty() { outer.to_owned() } else { format!("{outer}.{}", self.field) };
         Self { field, ..self }

@@ -24,57 +24,59 @@ mod text;
 use crate::object::{InspectionRuleSpec, RuleAction};
 use crate::traits::{InvalidTrait, TraitNames};
 
-pub use label_text::{apply_label_texts, keep_label_texts, sets_label, with_inexact_label_texts};
+pub use label_text::{apply_label_texts, convert_label_values_to_text, sets_label, with_inexact_label_texts};
 pub use limits::{InvalidRule, MAX_CLAUSES, MAX_LOOP_ITEMS, MAX_RULE_BYTES, MAX_RULES};
 pub use outcome::{NoteKind, RuleLabels, RuleNote, RuleOutcome, RuleProperty};
 pub use run::{InspectedNode, RuleSet};
 
-/// Checks a rule.
+/// Checks a rule that is written: its size, its conditions and its actions.
 ///
 /// # Errors
-/// The first error in it.
+/// [`InvalidRule`] for the first error.
 pub fn check_rule(spec: &InspectionRuleSpec) -> Result<(), InvalidRule> {
     if spec.actions.is_empty() {
         return Err(InvalidRule::new("actions", "a rule needs at least one action"));
     }
     for (field, count) in [("conditions", spec.conditions.len()), ("actions", spec.actions.len())] {
         if count > MAX_CLAUSES {
-            return Err(InvalidRule::new(field, format!("there are {count}, and the most are {MAX_CLAUSES}")));
+            return Err(InvalidRule::new(field, format!("there are {count}, and the maximum is {MAX_CLAUSES}")));
         }
     }
+    // A rule that cannot be written as JSON counts as too large.
     let bytes = serde_json::to_string(&(&spec.conditions, &spec.actions)).map_or(usize::MAX, |text| text.len());
     if bytes > MAX_RULE_BYTES {
         return Err(InvalidRule::new(
             "actions",
-            format!("conditions and actions have {bytes} bytes, and the most are {MAX_RULE_BYTES}"),
+            format!("conditions and actions have {bytes} bytes, and the maximum is {MAX_RULE_BYTES}"),
         ));
     }
     run::ParsedRule::new(spec)?;
-    spec.conditions.iter().enumerate().try_for_each(|(at, written)| {
-        condition::check_not_trivial(written).map_err(|wrong| wrong.prefixed(&format!("conditions[{at}]")))
+    spec.conditions.iter().enumerate().try_for_each(|(index, condition_spec)| {
+        condition::check_not_trivial(condition_spec).map_err(|error| error.prefixed(&format!("conditions[{index}]")))
     })
 }
 
-/// Checks an action that is not stored yet by stricter rules. A stored action that an older version accepted still
-/// works.
+/// Checks the numbers, names, labels and traits of an action that is not stored yet. Stored actions are not checked in
+/// this way, so an action that an older version accepted still works.
 ///
 /// # Errors
-/// The first error in it.
+/// [`InvalidRule`] for the first error.
 pub fn check_new_action(action: &RuleAction) -> Result<(), InvalidRule> {
     action::ParsedAction::check_new(action)
 }
 
-/// Checks that the traits which actions add or remove by name are known.
+/// Checks that each trait that an action adds or removes is in `traits`. An action that fills the name of its trait in
+/// from a report is not checked.
 ///
 /// # Errors
-/// The first unknown trait.
+/// [`InvalidRule`] for the first unknown trait.
 pub fn check_named_traits(actions: &[RuleAction], traits: &TraitNames) -> Result<(), InvalidRule> {
-    for (at, action) in actions.iter().enumerate() {
-        // Other errors are reported when the whole rule is checked.
+    for (index, action) in actions.iter().enumerate() {
+        // Other errors are reported when the whole rule is checked. Restricted labels are accepted here (`true`).
         let Ok(parsed) = action::ParsedAction::new(action, true) else { continue };
         if let Some(name) = parsed.static_trait() {
-            let wrong = |why: InvalidTrait| InvalidRule::new(&format!("[{at}].args.name"), why.to_string());
-            traits.parse(name).map_err(wrong)?;
+            let to_error = |error: InvalidTrait| InvalidRule::new(&format!("[{index}].args.name"), error.to_string());
+            traits.parse(name).map_err(to_error)?;
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! What rules may set on any node, whatever its host reports. A list query uses this to find the nodes on which it must
-//! run the rules.
+//! The traits, labels and properties that rules may set on any node, for any report of its host. A list query uses them
+//! to find the nodes on which it must run the rules.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,15 @@ use crate::key::LabelKey;
 /// The traits, labels and properties that the actions of rules may set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PossibleEffects {
+    /// The names of the traits.
     pub(super) traits: BTreeSet<Box<str>>,
+    /// The keys of the labels.
     pub(super) labels: BTreeSet<LabelKey>,
+    /// The names of the properties.
     pub(super) properties: BTreeSet<String>,
-    /// True if the name of an added trait is filled in from a report.
+    /// True if rules may add any trait, because the name of an added trait is filled in from a report.
     pub(super) has_any_trait: bool,
-    /// True if the path of a set attribute is filled in from a report.
+    /// True if rules may set any label or property, because the path of an attribute is filled in from a report.
     pub(super) has_any_attribute: bool,
 }
 

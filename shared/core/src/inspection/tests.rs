@@ -1,4 +1,4 @@
-//! Tests of what rules set and of their limits.
+//! Tests of the effects of inspection rules, and of their limits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::*;
 use crate::name::ObjectName;
 use crate::object::{InspectionRule, Meta, RuleCondition, Timestamp};
 
-/// Returns a rule with this body and `nth` as its uuid and time of creation.
+/// Returns a rule with this body, which must be valid. `nth` is the rule's uuid and its time of creation.
 fn test_rule(nth: u64, mut body: Value) -> InspectionRule {
     let name = body.as_object_mut().unwrap().remove("name").map(|name| ObjectName::new(name.as_str().unwrap()).unwrap());
     let spec: InspectionRuleSpec = serde_json::from_value(body).unwrap();
@@ -19,6 +19,7 @@ fn test_rule(nth: u64, mut body: Value) -> InspectionRule {
     InspectionRule { meta: Meta::new(Uuid::from_u128(u128::from(nth)), name, Timestamp(nth)), spec }
 }
 
+/// Returns rules with these bodies, created in this order.
 fn rule_set(bodies: impl IntoIterator<Item = Value>) -> RuleSet {
     let mut rules = RuleSet::default();
     for (nth, body) in (1..).zip(bodies) {
@@ -27,6 +28,8 @@ fn rule_set(bodies: impl IntoIterator<Item = Value>) -> RuleSet {
     rules
 }
 
+/// Returns a node with properties that operators set (`own`, `list`, `capabilities`), the inventory of its host, and
+/// plugin data with one trait.
 fn inspected_node() -> InspectedNode {
     InspectedNode {
         node: json!({"name": "n1", "driver": null, "properties": {"own": "op", "list": ["op"], "capabilities": "boot_mode:bios"}}),
@@ -35,22 +38,24 @@ fn inspected_node() -> InspectedNode {
     }
 }
 
-/// Returns the outcome of rules, one line for each effect.
+/// Runs rules on [`inspected_node`]. Returns a line for each effect.
 fn outcome_lines(bodies: impl IntoIterator<Item = Value>) -> Vec<String> {
     outcome_lines_for(bodies, &inspected_node())
 }
 
-/// Returns the same for another report.
+/// Runs rules on this node. Returns a line for each trait, label, property and note that the rules cause.
 fn outcome_lines_for(bodies: impl IntoIterator<Item = Value>, inspected: &InspectedNode) -> Vec<String> {
-    let ruled = rule_set(bodies).run(inspected);
-    let traits = ruled
+    let outcome = rule_set(bodies).run(inspected);
+    let traits = outcome
         .traits
         .iter()
         .map(|(name, rules)| format!("{name} by {}", rules.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("+")));
-    let labels =
-        ruled.labels.iter().flat_map(|one| one.labels.iter().map(move |(key, value)| format!("{key}={value} by {}", one.rule)));
-    let properties = ruled.properties.iter().map(|(name, one)| format!("{name}: {} by {}", one.value, one.rule));
-    let notes = ruled.notes.iter().map(|note| format!("{:?} {}: {}", note.kind, note.rule, note.message));
+    let labels = outcome
+        .labels
+        .iter()
+        .flat_map(|entry| entry.labels.iter().map(move |(key, value)| format!("{key}={value} by {}", entry.rule)));
+    let properties = outcome.properties.iter().map(|(name, entry)| format!("{name}: {} by {}", entry.value, entry.rule));
+    let notes = outcome.notes.iter().map(|note| format!("{:?} {}: {}", note.kind, note.rule, note.message));
     traits.chain(labels).chain(properties).chain(notes).collect()
 }
 
@@ -90,7 +95,7 @@ fn rule_set_outcome_names_each_rule() {
             ],
             vec!["example.net/cpus=8 by a", "rack=r1 by b"],
         ),
-        // Values of operators are unchanged. A later rule reads what an earlier one set.
+        // Values that operators set are unchanged. A later rule reads the values that an earlier rule set.
         (
             vec![
                 json!({"name": "a", "priority": 9, "actions": [
@@ -117,7 +122,7 @@ fn rule_set_outcome_names_each_rule() {
             ]})],
             vec!["capabilities: \"boot_mode:bios,cpus:8\" by a"],
         ),
-        // Plugin data that is passed to later rules, and loops.
+        // An earlier rule passes plugin data to a later rule, which has a loop.
         (
             vec![
                 json!({"name": "a", "priority": 9, "actions": [
@@ -144,9 +149,10 @@ fn y03_path_treats_filled_value_as_one_step() {
     let mut inspected = inspected_node();
     inspected.plugin_data =
         json!({"labels": {"rack": "a.b", "zone": "x/y", "all": "labels/x", "end": ".", "braces": "{node.name}"}});
-    let data = |path: &str, items: Value| json!({"op": "set-plugin-data", "args": {"path": path, "value": "yes"}, "loop": items});
+    let set_data =
+        |path: &str, items: Value| json!({"op": "set-plugin-data", "args": {"path": path, "value": "yes"}, "loop": items});
     let rack = "{plugin_data[labels][rack]}";
-    for (path, items, made) in [
+    for (path, items, expected) in [
         ("nics.{item}", json!([rack]), "{'a.b': 'yes'}"),
         ("nics.{item}.c", json!([rack]), "{'a.b': {'c': 'yes'}}"),
         ("nics.x{item}y.{item}", json!([rack]), "{'xa.by': {'a.b': 'yes'}}"),
@@ -156,40 +162,40 @@ fn y03_path_treats_filled_value_as_one_step() {
         ("nics.{item[name]}", json!([{"name": rack, "at": "x.y"}]), "{'a.b': 'yes'}"),
         ("nics.{item}", json!(["{node.name}.c"]), "{'n1': {'c': 'yes'}}"),
         ("nics.{item}", json!(["p.{plugin_data[labels][rack]}.q"]), "{'p': {'a.b': {'q': 'yes'}}}"),
-        // The text that the author wrote into the loop is part of the path.
+        // A dot that the author wrote into a loop item separates two steps of the path.
         ("nics.{item}", json!(["a.b"]), "{'a': {'b': 'yes'}}"),
         ("nics.{item[0][name]}", json!([[{"name": "a.b"}]]), "{'a': {'b': 'yes'}}"),
     ] {
         let log = action("log", json!({"msg": "{plugin_data[nics]}"}));
-        let told = outcome_lines_for([json!({"name": "r", "actions": [data(path, items), log]})], &inspected);
-        assert_eq!(told, [format!("Log r: {made}")], "{path}");
+        let outcome = outcome_lines_for([json!({"name": "r", "actions": [set_data(path, items), log]})], &inspected);
+        assert_eq!(outcome, [format!("Log r: {expected}")], "{path}");
     }
     let unset = json!({"op": "unset-plugin-data", "args": {"path": "nics.{item}"}, "loop": [rack]});
     let log = action("log", json!({"msg": "{plugin_data[nics]}"}));
-    let actions = json!([data("nics.{item}", json!(["a.b", rack])), unset, log]);
+    let actions = json!([set_data("nics.{item}", json!(["a.b", rack])), unset, log]);
     assert_eq!(outcome_lines_for([json!({"name": "r", "actions": actions})], &inspected), ["Log r: {'a': {'b': 'yes'}}"]);
-    let attribute = |path: &str, items: Value| {
+    let run_set_attribute = |path: &str, items: Value| {
         let action = json!({"op": "set-attribute", "args": {"path": path, "value": "v"}, "loop": items});
         outcome_lines_for([json!({"name": "r", "actions": [action]})], &inspected).join("\n")
     };
     let zone = "{plugin_data[labels][zone]}";
-    for (path, item, made) in [
+    for (path, item, expected) in [
         ("labels/{item}", rack, "a.b=v by r"),
         ("labels/example.net/{item}", rack, "example.net/a.b=v by r"),
         ("labels/{item}", "example.net/rack", "example.net/rack=v by r"),
         ("properties/{item}", rack, "a.b: \"v\" by r"),
         ("{item}", "properties/size", "size: \"v\" by r"),
     ] {
-        assert_eq!(attribute(path, json!([item])), made, "{path}");
+        assert_eq!(run_set_attribute(path, json!([item])), expected, "{path}");
     }
-    for (path, item, says) in [
+    for (path, item, expected) in [
         ("labels/{item}", zone, "label \"x/y\" would get its domain from a value"),
         ("labels/{item}", "{plugin_data[labels][zone]}z", "would get its domain from a value"),
         ("properties/{item}", zone, "is not an attribute that rules set"),
         ("{item}", "{plugin_data[labels][all]}", "\"labels/x\" is not an attribute that rules set"),
     ] {
-        let told = attribute(path, json!([item]));
-        assert!(told.starts_with("Failed r: ") && told.contains(says), "{path} {item}: {told}");
+        let outcome = run_set_attribute(path, json!([item]));
+        assert!(outcome.starts_with("Failed r: ") && outcome.contains(expected), "{path} {item}: {outcome}");
     }
 }
 
@@ -198,65 +204,80 @@ fn y03_path_treats_filled_value_as_one_step() {
 fn y04_rule_rejects_filled_name_when_not_printable() {
     let mut inspected = inspected_node();
     inspected.plugin_data = json!({"labels": {"blank": " ", "line": "a\nb", "good": "a b"}});
-    let told = |op: &str, at: &str, name: &str, label: &str| {
+    let run_with_label = |op: &str, argument: &str, name: &str, label: &str| {
         let item = format!("{{plugin_data[labels][{label}]}}");
-        let action = json!({"op": op, "args": {at: name, "value": 1.0}, "loop": [item]});
+        let action = json!({"op": op, "args": {argument: name, "value": 1.0}, "loop": [item]});
         outcome_lines_for([json!({"name": "r", "actions": [action]})], &inspected).join("\n")
     };
-    for (op, at, name, of) in [
+    for (op, argument, name, kind) in [
         ("set-attribute", "path", "properties/{item}", "a property"),
         ("extend-attribute", "path", "properties/{item}", "a property"),
         ("set-capability", "name", "{item}", "a capability"),
         ("set-plugin-data", "path", "nics.{item}", "a part of plugin data"),
         ("extend-plugin-data", "path", "{item}", "a part of plugin data"),
     ] {
-        let blank = format!("Failed r: \" \" is not a name of {of}: it has nothing that can be seen");
-        assert_eq!(told(op, at, name, "blank"), blank, "{op}");
-        let line = format!("Failed r: \"a\\nb\" is not a name of {of}: it has a control character");
-        assert_eq!(told(op, at, name, "line"), line, "{op}");
+        let blank = format!("Failed r: \" \" is not a name of {kind}: it has no visible character");
+        assert_eq!(run_with_label(op, argument, name, "blank"), blank, "{op}");
+        let line = format!("Failed r: \"a\\nb\" is not a name of {kind}: it has a control character");
+        assert_eq!(run_with_label(op, argument, name, "line"), line, "{op}");
     }
-    assert_eq!(told("set-attribute", "path", "properties/{item}", "good"), "a b: 1 by r");
-    // A stored name that the rule's author wrote still works.
-    let stored = action("set-attribute", json!({"path": "properties/ ", "value": "v"}));
-    assert_eq!(outcome_lines([json!({"name": "r", "actions": [stored]})]), [" : \"v\" by r"]);
+    // The number 1.0 is stored as 1.
+    assert_eq!(run_with_label("set-attribute", "path", "properties/{item}", "good"), "a b: 1 by r");
+    // A blank name is refused only if a value fills it. A blank name in the rule's own text still works.
+    let blank_action = action("set-attribute", json!({"path": "properties/ ", "value": "v"}));
+    assert_eq!(outcome_lines([json!({"name": "r", "actions": [blank_action]})]), [" : \"v\" by r"]);
 }
 
+/// A rule of which one action fails has no effect, and the next rule runs. A `fail` action ends the evaluation. The
+/// message of a sensitive rule is hidden.
 #[test]
 fn rule_run_skips_failed_rule_and_ends_at_refusal() {
     let add = |name: &str| action("add-trait", json!({"name": name}));
+    // The last action fails, because `traits` in the plugin data is a list.
     let failing = json!({"name": "failing", "priority": 9, "actions": [
         add("CUSTOM_HALF"),
         action("set-attribute", json!({"path": "properties/half", "value": 1})),
         action("set-plugin-data", json!({"path": "traits.x", "value": 1})),
     ]});
-    let after = json!({"name": "after", "actions": [add("CUSTOM_AFTER")]});
-    let wrong = "plugin data has a value that is not a map on the path \"traits.x\"";
-    assert_eq!(outcome_lines([failing, after.clone()]), ["CUSTOM_AFTER by after".to_owned(), format!("Failed failing: {wrong}")]);
+    let last_rule = json!({"name": "after", "actions": [add("CUSTOM_AFTER")]});
+    let error = "plugin data has a value that is not a map on the path \"traits.x\"";
+    assert_eq!(
+        outcome_lines([failing, last_rule.clone()]),
+        ["CUSTOM_AFTER by after".to_owned(), format!("Failed failing: {error}")]
+    );
     let refusing = json!({"name": "no", "priority": 5, "actions": [action("fail", json!({"msg": "{node.name} is too old"}))]});
-    let before = json!({"name": "before", "priority": 9, "actions": [add("CUSTOM_BEFORE")]});
-    assert_eq!(outcome_lines([refusing, after, before]), ["CUSTOM_BEFORE by before", "Refused no: n1 is too old"]);
+    let first_rule = json!({"name": "before", "priority": 9, "actions": [add("CUSTOM_BEFORE")]});
+    assert_eq!(outcome_lines([refusing, last_rule, first_rule]), ["CUSTOM_BEFORE by before", "Refused no: n1 is too old"]);
     let sensitive = json!({"name": "s", "sensitive": true, "actions": [action("log", json!({"msg": "secret"}))]});
     assert_eq!(outcome_lines([sensitive]), ["Log s: the rule is sensitive, so its message is not shown"]);
 }
 
 #[test]
 fn check_rule_rejects_impossible_conditions_and_actions() {
-    let ok = || vec![action("add-trait", json!({"name": "CUSTOM_A"}))];
+    let valid_actions = || vec![action("add-trait", json!({"name": "CUSTOM_A"}))];
     for (conditions, actions, field) in [
         (json!([]), vec![], "actions"),
-        (json!([{"op": "ne", "args": {"values": []}}]), ok(), "conditions[0].op"),
-        (json!([{"op": "eq", "args": {}}]), ok(), "conditions[0].args"),
-        (json!([{"op": "eq", "args": {"values": [], "more": 1}}]), ok(), "conditions[0].args"),
-        (json!([{"op": "eq", "args": {"values": "x"}}]), ok(), "conditions[0].args.values"),
-        (json!([{"op": "matches", "args": {"value": "x", "regex": "("}}]), ok(), "conditions[0].args.regex"),
-        (json!([{"op": "matches", "args": {"value": "x", "regex": "a{1000}{1000}"}}]), ok(), "conditions[0].args.regex"),
+        (json!([{"op": "ne", "args": {"values": []}}]), valid_actions(), "conditions[0].op"),
+        (json!([{"op": "eq", "args": {}}]), valid_actions(), "conditions[0].args"),
+        (json!([{"op": "eq", "args": {"values": [], "more": 1}}]), valid_actions(), "conditions[0].args"),
+        (json!([{"op": "eq", "args": {"values": "x"}}]), valid_actions(), "conditions[0].args.values"),
+        (json!([{"op": "matches", "args": {"value": "x", "regex": "("}}]), valid_actions(), "conditions[0].args.regex"),
         (
-            json!([{"op": "matches", "args": {"value": "x", "regex": "a".repeat(MAX_PATTERN_BYTES + 1)}}]),
-            ok(),
+            json!([{"op": "matches", "args": {"value": "x", "regex": "a{1000}{1000}"}}]),
+            valid_actions(),
             "conditions[0].args.regex",
         ),
-        (json!([{"op": "is-none", "args": {"value": 1}, "loop": "abc"}]), ok(), "conditions[0].loop"),
-        (json!([{"op": "is-none", "args": {"value": 1}, "loop": vec![1; MAX_LOOP_ITEMS + 1]}]), ok(), "conditions[0].loop"),
+        (
+            json!([{"op": "matches", "args": {"value": "x", "regex": "a".repeat(MAX_PATTERN_BYTES + 1)}}]),
+            valid_actions(),
+            "conditions[0].args.regex",
+        ),
+        (json!([{"op": "is-none", "args": {"value": 1}, "loop": "abc"}]), valid_actions(), "conditions[0].loop"),
+        (
+            json!([{"op": "is-none", "args": {"value": 1}, "loop": vec![1; MAX_LOOP_ITEMS + 1]}]),
+            valid_actions(),
+            "conditions[0].loop",
+        ),
         (json!([]), vec![action("api-call", json!({"url": "http://x"}))], "actions[0].op"),
         (json!([]), vec![action("set-port-attribute", json!({"port_id": "x", "path": "extra/a", "value": 1}))], "actions[0].op"),
         (json!([]), vec![action("set-attribute", json!({"path": "driver", "value": "x"}))], "actions[0].args.path"),
@@ -275,7 +296,7 @@ fn check_rule_rejects_impossible_conditions_and_actions() {
             actions: serde_json::from_value(json!(actions)).unwrap(),
             ..InspectionRuleSpec::default()
         };
-        assert_eq!(check_rule(&spec).map_err(|wrong| wrong.field), Err(field.to_owned()), "{conditions} {actions:?}");
+        assert_eq!(check_rule(&spec).map_err(|error| error.field), Err(field.to_owned()), "{conditions} {actions:?}");
     }
     let unsupported = |spec: Value| check_rule(&serde_json::from_value(spec).unwrap()).unwrap_err().is_unsupported;
     assert!(unsupported(json!({"actions": [action("api-call", json!({"url": "http://x"}))]})));
@@ -290,7 +311,7 @@ fn check_rule_rejects_impossible_conditions_and_actions() {
 #[test]
 fn x06_check_rule_rejects_removal_of_unknown_trait() {
     for op in ["add-trait", "remove-trait"] {
-        let says = |name: &str, items: Value| {
+        let check = |name: &str, items: Value| {
             let mut action = action(op, json!({"name": name}));
             if !items.is_null() {
                 action["loop"] = items;
@@ -299,57 +320,69 @@ fn x06_check_rule_rejects_removal_of_unknown_trait() {
             check_rule(&rule).and_then(|()| check_named_traits(&rule.actions, &TraitNames::default()))
         };
         for name in ["", " ", "\u{200b}", "CUSTOM_", "not one"] {
-            assert!(says(name, Value::Null).is_err(), "{op} {name:?}");
+            assert!(check(name, Value::Null).is_err(), "{op} {name:?}");
         }
-        assert_eq!(says("CUSTOM_A", Value::Null), Ok(()), "{op}");
-        assert_eq!(says("CUSTOM_{item}", json!(["A"])), Ok(()), "{op}");
+        assert_eq!(check("CUSTOM_A", Value::Null), Ok(()), "{op}");
+        assert_eq!(check("CUSTOM_{item}", json!(["A"])), Ok(()), "{op}");
     }
 }
 
+/// A rule that exceeds a limit fails with a message: too many traits, labels or properties, too much or too deep plugin
+/// data, or too many steps.
 #[test]
 fn rule_effects_are_bounded() {
     let numbers: Vec<usize> = (0..MAX_LOOP_ITEMS).collect();
-    let each = |op: &str, args: Value| json!({"name": "r", "actions": [{"op": op, "args": args, "loop": numbers}]});
-    let says = |body: Value| outcome_lines([body]).join("\n");
-    assert!(says(each("add-trait", json!({"name": "CUSTOM_{item}"}))).contains("is one more than the 50"));
-    assert!(says(each("set-attribute", json!({"path": "labels/l{item}", "value": "x"}))).contains("at most 64 labels"));
-    assert!(says(each("set-attribute", json!({"path": "properties/p{item}", "value": "x"}))).contains("at most 64 properties"));
-    let long = "v".repeat(4000);
-    assert!(says(each("set-plugin-data", json!({"path": "p{item}", "value": long}))).contains("plugin data has at most"));
-    // The limit holds across rules, in bytes. Each rule alone is below it.
-    let writes = |n: usize| json!({"name": format!("w{n}"), "actions": [{"op": "extend-plugin-data", "args": {"path": "all", "value": long}, "loop": vec![1; 20]}]});
-    let all = outcome_lines((0..8).map(writes)).join("\n");
-    assert!(all.contains("plugin data has at most"), "{all}");
-    let deep = vec!["d"; MAX_DATA_DEPTH].join(".");
+    let looping_rule = |op: &str, args: Value| json!({"name": "r", "actions": [{"op": op, "args": args, "loop": numbers}]});
+    let outcome_of = |body: Value| outcome_lines([body]).join("\n");
+    assert!(outcome_of(looping_rule("add-trait", json!({"name": "CUSTOM_{item}"}))).contains("is one more than the 50"));
     assert!(
-        says(json!({"name": "r", "actions": [action("set-plugin-data", json!({"path": deep, "value": 1}))]}))
+        outcome_of(looping_rule("set-attribute", json!({"path": "labels/l{item}", "value": "x"}))).contains("at most 64 labels")
+    );
+    assert!(
+        outcome_of(looping_rule("set-attribute", json!({"path": "properties/p{item}", "value": "x"})))
+            .contains("at most 64 properties")
+    );
+    let long_value = "v".repeat(4000);
+    assert!(
+        outcome_of(looping_rule("set-plugin-data", json!({"path": "p{item}", "value": long_value})))
+            .contains("plugin data has at most")
+    );
+    // The limit is the size of the plugin data of all rules together, in bytes. Each rule alone is below the limit.
+    let writes = |n: usize| json!({"name": format!("w{n}"), "actions": [{"op": "extend-plugin-data", "args": {"path": "all", "value": long_value}, "loop": vec![1; 20]}]});
+    let lines = outcome_lines((0..8).map(writes)).join("\n");
+    assert!(lines.contains("plugin data has at most"), "{lines}");
+    let deep_path = vec!["d"; MAX_DATA_DEPTH].join(".");
+    assert!(
+        outcome_of(json!({"name": "r", "actions": [action("set-plugin-data", json!({"path": deep_path, "value": 1}))]}))
             .contains("fewer than 16 names")
     );
+    // The conditions hold for all items, because the text is not none. So each condition costs a step for every item.
     let steps: Vec<Value> =
         (0..MAX_CLAUSES).map(|_| json!({"op": "is-none", "args": {"value": "x"}, "loop": numbers, "multiple": "all"})).collect();
     let inverted: Vec<Value> = steps
         .into_iter()
-        .map(|mut one| {
-            one["op"] = "!is-none".into();
-            one
+        .map(|mut condition| {
+            condition["op"] = "!is-none".into();
+            condition
         })
         .collect();
     let costly =
         |n: usize| json!({"name": format!("c{n:03}"), "conditions": inverted, "actions": [action("log", json!({"msg": "x"}))]});
-    let spent = outcome_lines((0..100).map(costly)).join("\n");
-    assert!(spent.contains("all rules together exceed the number of steps for one report"), "{spent}");
+    let outcome = outcome_lines((0..100).map(costly)).join("\n");
+    assert!(outcome.contains("all rules together exceed the number of steps for one report"), "{outcome}");
 }
 
-/// A value that is replaced or deleted no longer counts.
+/// A value that a later action replaces or deletes does not count towards the limits. Each loop sets 100 values of 200
+/// bytes one after another, which is more than the limit of 16 KiB.
 #[test]
 fn w07_quota_counts_only_final_effects() {
     let long = "v".repeat(190);
     let values: Vec<String> = (0..100).map(|n| format!("{long}{n:010}")).collect();
-    for (kind, shown) in [("labels", ""), ("properties", "\"")] {
-        let each = |op: &str, args: Value| json!({"op": op, "args": args, "loop": values});
-        let set = each("set-attribute", json!({"path": format!("{kind}/one"), "value": "{item}"}));
-        let by = if kind == "labels" { "=" } else { ": " };
-        let expected = format!("one{by}{shown}{long}0000000099{shown} by r");
+    for (kind, quote) in [("labels", ""), ("properties", "\"")] {
+        let looping_action = |op: &str, args: Value| json!({"op": op, "args": args, "loop": values});
+        let set = looping_action("set-attribute", json!({"path": format!("{kind}/one"), "value": "{item}"}));
+        let separator = if kind == "labels" { "=" } else { ": " };
+        let expected = format!("one{separator}{quote}{long}0000000099{quote} by r");
         assert_eq!(outcome_lines([json!({"name": "r", "actions": [set]})]), [expected], "{kind}");
         let rules = (0..MAX_CLAUSES).map(|n| {
             json!({"name": format!("r{n:02}"), "actions": [
@@ -361,39 +394,43 @@ fn w07_quota_counts_only_final_effects() {
     }
 }
 
+/// A change of a rule's description or labels leaves the effects of the rules the same. A change of its name, `grants`
+/// or conditions does not. Each changed rule is compared with the rule before it.
 #[test]
 fn rule_set_has_same_effects_when_only_descriptions_change() {
     let mut rules = rule_set([json!({"name": "a", "actions": [action("add-trait", json!({"name": "CUSTOM_A"}))]})]);
-    let body = |more: Value| {
+    let body = |extra_fields: Value| {
         let mut body = json!({"name": "a", "actions": [action("add-trait", json!({"name": "CUSTOM_A"}))]});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body.as_object_mut().unwrap().extend(extra_fields.as_object().unwrap().clone());
         test_rule(1, body)
     };
-    for (more, decides) in [
+    for (extra_fields, changes_effects) in [
         (json!({"description": "x"}), false),
         (json!({"labels": BTreeMap::from([("a", "b")])}), false),
         (json!({"name": "b"}), true),
         (json!({"name": "b", "grants": true}), true),
         (json!({"name": "b", "grants": true, "conditions": [{"op": "is-none", "args": {"value": null}}]}), true),
     ] {
-        let before = rules.clone();
-        rules.insert(Arc::new(body(more.clone())));
-        assert_eq!(!rules.has_same_effects(&before), decides, "{more}");
+        let rules_before = rules.clone();
+        rules.insert(Arc::new(body(extra_fields.clone())));
+        assert_eq!(!rules.has_same_effects(&rules_before), changes_effects, "{extra_fields}");
     }
-    let before = rules.clone();
+    let rules_before = rules.clone();
     rules.remove(Uuid::from_u128(1));
-    assert!(!rules.has_same_effects(&before));
+    assert!(!rules.has_same_effects(&rules_before));
     assert!(rules.is_empty());
 }
 
+/// A condition whose pattern is empty, or whose values are all blank, is rejected with the name of the argument. The
+/// operators `is-empty` and `one-of` may have blank values.
 #[test]
 fn x06_check_rule_rejects_condition_comparing_nothing() {
-    let says = |op: &str, args: &Value| {
-        let act = json!({"op": "set-attribute", "args": {"path": "properties/a", "value": "x"}});
-        let rule = json!({"conditions": [{"op": op, "args": args}], "actions": [act]});
-        check_rule(&serde_json::from_value(rule).unwrap()).map_err(|wrong| wrong.to_string())
+    let check = |op: &str, args: &Value| {
+        let action_body = json!({"op": "set-attribute", "args": {"path": "properties/a", "value": "x"}});
+        let rule = json!({"conditions": [{"op": op, "args": args}], "actions": [action_body]});
+        check_rule(&serde_json::from_value(rule).unwrap()).map_err(|error| error.to_string())
     };
-    for (op, args, place) in [
+    for (op, args, argument) in [
         ("eq", json!({"values": ["", ""]}), "values"),
         ("!eq", json!([["", " "]]), "values"),
         ("! lt", json!([["", "\u{200b}"]]), "values"),
@@ -404,8 +441,8 @@ fn x06_check_rule_rejects_condition_comparing_nothing() {
         ("contains", json!(["{inventory[cpu][vendor]}", "()"]), "regex"),
         ("matches", json!(["{inventory[cpu][vendor]}", "(?:)*|()"]), "regex"),
     ] {
-        let refused = says(op, &args).unwrap_err();
-        assert!(refused.starts_with(&format!("conditions[0].args.{place}: ")), "{op} {args}: {refused}");
+        let message = check(op, &args).unwrap_err();
+        assert!(message.starts_with(&format!("conditions[0].args.{argument}: ")), "{op} {args}: {message}");
     }
     for (op, args) in [
         ("eq", json!({"values": ["{inventory[cpu][vendor]}", ""]})),
@@ -416,6 +453,6 @@ fn x06_check_rule_rejects_condition_comparing_nothing() {
         ("contains", json!(["{inventory[bmc_address]}", ":"])),
         ("contains", json!(["{inventory[bmc_address]}", "(:)"])),
     ] {
-        assert_eq!(says(op, &args), Ok(()), "{op} {args}");
+        assert_eq!(check(op, &args), Ok(()), "{op} {args}");
     }
 }

@@ -12,10 +12,11 @@ use super::budget::RuleBudget;
 use super::limits::{Failure, InvalidRule, MAX_PATH_STEPS, MAX_TEXT_BYTES};
 use crate::json::python_number;
 
-/// Fields of an inventory that are never shown.
+/// Fields of an inventory that a rule cannot read, because they are secret. A text shows `***` in place of their
+/// values.
 const MASKED_FIELDS: [&str; 3] = ["password", "auth_token", "bmc_password"];
 
-/// The values that a text may read.
+/// The values that the placeholders of a text can read, by root: `node`, `inventory`, `plugin_data` and `item`.
 #[derive(Clone, Copy)]
 pub(super) struct TextScope<'a> {
     pub(super) node: &'a Value,
@@ -26,21 +27,25 @@ pub(super) struct TextScope<'a> {
 }
 
 impl TextScope<'static> {
-    /// The scope without a report.
+    /// The scope without a report, in which no placeholder has a value.
     pub(super) const EMPTY: Self = Self { node: &Value::Null, inventory: &Value::Null, plugin_data: &Value::Null, item: None };
 }
 
 /// A parsed text with placeholders.
 #[derive(Clone, Debug)]
 pub(super) struct TextTemplate {
+    /// The text as written.
     source: Box<str>,
-    /// The pieces. Empty if the text is used unchanged.
+    /// The plain texts and placeholders of the text, in order. Empty if the text is used unchanged.
     pieces: Box<[TextPiece]>,
 }
 
+/// A piece of a text.
 #[derive(Clone, Debug)]
 enum TextPiece {
+    /// Text without placeholders.
     Plain(Box<str>),
+    /// A placeholder: the name of the value that it reads, such as `node`, and the path within this value.
     Placeholder { root: Box<str>, steps: Box<[PathStep]> },
 }
 
@@ -58,14 +63,15 @@ pub(super) enum PathStep {
 /// The reason why a placeholder has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LookupFailure {
-    /// A key is missing.
+    /// A map lacks the key, or there is no value with the name of the root.
     MissingKey,
     /// Any other reason.
     Other,
 }
 
 impl TextTemplate {
-    /// Parses a text.
+    /// Parses a text. A text that Python's `str.format` would refuse is used unchanged. Fails if a placeholder has more
+    /// than [`MAX_PATH_STEPS`] steps.
     pub(super) fn new(source: &str) -> Result<Self, InvalidRule> {
         let pieces = if source.contains(['{', '}']) { parse_pieces(source).unwrap_or_default() } else { Vec::new() };
         for piece in &pieces {
@@ -89,20 +95,21 @@ impl TextTemplate {
         !self.pieces.iter().any(|piece| matches!(piece, TextPiece::Placeholder { .. }))
     }
 
-    /// Returns the text with its placeholders filled in, or the text as written if a placeholder has no value.
+    /// Returns the text with its placeholders filled in, or the text as written if a placeholder has no value. Fails if
+    /// a limit is exceeded.
     pub(super) fn fill(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<String, Failure> {
         Ok(self.fill_pieces(scope, budget, |_, _, _| ())?.unwrap_or_else(|_| self.source.to_string()))
     }
 
-    /// Returns the text, filled in, or `None` if a placeholder has no value. For each placeholder, `note` receives its
-    /// root, its steps, and the byte range of its value.
+    /// Returns the text with its placeholders filled in, or `None` if a placeholder has no value. For each placeholder,
+    /// `on_value` is called with its root, its steps, and the byte range of its value in the result.
     pub(super) fn fill_with_ranges<'t>(
         &'t self,
         scope: TextScope<'_>,
         budget: &mut RuleBudget,
-        note: impl FnMut(&'t str, &'t [PathStep], Range<usize>),
+        on_value: impl FnMut(&'t str, &'t [PathStep], Range<usize>),
     ) -> Result<Option<String>, Failure> {
-        Ok(self.fill_pieces(scope, budget, note)?.ok())
+        Ok(self.fill_pieces(scope, budget, on_value)?.ok())
     }
 
     /// Returns whether a placeholder of the text has a missing key.
@@ -110,13 +117,14 @@ impl TextTemplate {
         Ok(self.fill_pieces(scope, budget, |_, _, _| ())? == Err(LookupFailure::MissingKey))
     }
 
-    /// Fills in the text. The inner result is an error if a placeholder has no value, the outer one if a limit is
-    /// exceeded.
+    /// Fills in the placeholders of the text. The inner result is an error if a placeholder has no value. The outer
+    /// result is an error if a limit is exceeded. Each step of a path, and each 64 bytes of the result, cost a step of
+    /// the budget.
     fn fill_pieces<'t>(
         &'t self,
         scope: TextScope<'_>,
         budget: &mut RuleBudget,
-        mut note: impl FnMut(&'t str, &'t [PathStep], Range<usize>),
+        mut on_value: impl FnMut(&'t str, &'t [PathStep], Range<usize>),
     ) -> Result<Result<String, LookupFailure>, Failure> {
         if self.pieces.is_empty() {
             budget.consume(1 + self.source.len() / 64)?;
@@ -130,11 +138,11 @@ impl TextTemplate {
                     budget.consume(1 + steps.len())?;
                     let begin = text.len();
                     match look_up(root, steps, scope) {
-                        Ok(PlaceValue::Value(value)) => write_python(&mut text, value, false)?,
-                        Ok(PlaceValue::Masked) => text.push_str("***"),
+                        Ok(PlaceholderValue::Value(value)) => write_python(&mut text, value, false)?,
+                        Ok(PlaceholderValue::Masked) => text.push_str("***"),
                         Err(failure) => return Ok(Err(failure)),
                     }
-                    note(root, steps, begin..text.len());
+                    on_value(root, steps, begin..text.len());
                 }
             }
             if text.len() > MAX_TEXT_BYTES {
@@ -153,14 +161,14 @@ pub(super) fn python_text(value: &Value) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Parses a text. Returns `None` if Python's `str.format` would refuse it, or if it uses a form that is not supported
-/// here.
+/// Parses a text with placeholders. A doubled brace is a plain brace. Returns `None` if Python's `str.format` would
+/// refuse the text, or if a placeholder has a form that is not supported here, such as `{a!r}`.
 fn parse_pieces(source: &str) -> Option<Vec<TextPiece>> {
     let (mut pieces, mut plain) = (Vec::new(), String::new());
     let mut rest = source;
-    while let Some(at) = rest.find(['{', '}']) {
-        plain.push_str(&rest[..at]);
-        let (brace, after) = rest[at..].split_at(1);
+    while let Some(index) = rest.find(['{', '}']) {
+        plain.push_str(&rest[..index]);
+        let (brace, after) = rest[index..].split_at(1);
         if let Some(after) = after.strip_prefix(brace) {
             plain.push_str(brace);
             rest = after;
@@ -169,11 +177,11 @@ fn parse_pieces(source: &str) -> Option<Vec<TextPiece>> {
         if brace == "}" {
             return None;
         }
-        let (place, after) = parse_placeholder(after)?;
+        let (placeholder, after) = parse_placeholder(after)?;
         if !plain.is_empty() {
             pieces.push(TextPiece::Plain(std::mem::take(&mut plain).into()));
         }
-        pieces.push(place);
+        pieces.push(placeholder);
         rest = after;
     }
     plain.push_str(rest);
@@ -183,7 +191,8 @@ fn parse_pieces(source: &str) -> Option<Vec<TextPiece>> {
     Some(pieces)
 }
 
-/// Parses a placeholder, whose opening brace was read, and returns it with the text after it.
+/// Parses a placeholder whose opening brace was already removed from `text`. Returns the placeholder, and the text
+/// after its closing brace. Returns `None` if the placeholder has a form that is not supported.
 fn parse_placeholder(text: &str) -> Option<(TextPiece, &str)> {
     let end = text.find(['.', '[', '}', '{', '!', ':'])?;
     let (root, mut rest) = text.split_at(end);
@@ -197,6 +206,7 @@ fn parse_placeholder(text: &str) -> Option<(TextPiece, &str)> {
             rest = &after[end..];
         } else {
             let (key, after) = rest.strip_prefix('[')?.split_once(']')?;
+            // As in Python, only digits are an index. `parse` alone would also accept a sign.
             let is_index = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
             steps.push(match key.parse() {
                 Ok(index) if is_index => PathStep::Index(index),
@@ -207,13 +217,17 @@ fn parse_placeholder(text: &str) -> Option<(TextPiece, &str)> {
     }
 }
 
-enum PlaceValue<'a> {
+/// The value of a placeholder.
+enum PlaceholderValue<'a> {
+    /// A value that may be shown.
     Value(&'a Value),
+    /// A secret, which is shown as `***`.
     Masked,
 }
 
-/// Returns the value of a placeholder. Secret fields of the inventory are masked.
-fn look_up<'a>(root: &str, steps: &[PathStep], scope: TextScope<'a>) -> Result<PlaceValue<'a>, LookupFailure> {
+/// Returns the value of a placeholder, or the reason why it has no value. Fields such as `password` at the top level of
+/// the inventory or the plugin data are masked.
+fn look_up<'a>(root: &str, steps: &[PathStep], scope: TextScope<'a>) -> Result<PlaceholderValue<'a>, LookupFailure> {
     let (mut value, mut rest) = match root {
         "node" => match steps.split_first() {
             // The first step must name an attribute of the node. The other steps lead into its value.
@@ -228,22 +242,24 @@ fn look_up<'a>(root: &str, steps: &[PathStep], scope: TextScope<'a>) -> Result<P
     if let ("inventory" | "plugin_data", Some(PathStep::Key(key))) = (root, rest.first())
         && MASKED_FIELDS.contains(&&**key)
     {
-        return Ok(PlaceValue::Masked);
+        return Ok(PlaceholderValue::Masked);
     }
     while let Some((step, after)) = rest.split_first() {
         value = match (step, value) {
             (PathStep::Key(key), Value::Object(map)) => map.get(&**key).ok_or(LookupFailure::MissingKey)?,
+            // As in Python, a number is a missing key of a map, because all keys of the map are texts.
             (PathStep::Index(_), Value::Object(_)) => return Err(LookupFailure::MissingKey),
-            (PathStep::Index(at), Value::Array(items)) => items.get(*at).ok_or(LookupFailure::Other)?,
+            (PathStep::Index(index), Value::Array(items)) => items.get(*index).ok_or(LookupFailure::Other)?,
             _ => return Err(LookupFailure::Other),
         };
         rest = after;
     }
-    Ok(PlaceValue::Value(value))
+    Ok(PlaceholderValue::Value(value))
 }
 
-/// Writes a value as Python's `str` does. Within a list or a map (`within`), texts are quoted as `repr` does.
-fn write_python(out: &mut String, value: &Value, within: bool) -> Result<(), Failure> {
+/// Writes a value as Python's `str` does. If the value is inside a list or a map (`is_nested`), a text is quoted, as
+/// `repr` does.
+fn write_python(out: &mut String, value: &Value, is_nested: bool) -> Result<(), Failure> {
     if out.len() > MAX_TEXT_BYTES {
         return Err(Failure::TooLong);
     }
@@ -252,20 +268,20 @@ fn write_python(out: &mut String, value: &Value, within: bool) -> Result<(), Fai
         Value::Bool(true) => out.push_str("True"),
         Value::Bool(false) => out.push_str("False"),
         Value::Number(number) => out.push_str(&python_number(number)),
-        Value::String(text) if within => write_python_string(out, text),
+        Value::String(text) if is_nested => write_python_string(out, text),
         Value::String(text) => out.push_str(text),
         Value::Array(items) => {
             out.push('[');
-            for (at, item) in items.iter().enumerate() {
-                out.push_str(if at == 0 { "" } else { ", " });
+            for (index, item) in items.iter().enumerate() {
+                out.push_str(if index == 0 { "" } else { ", " });
                 write_python(out, item, true)?;
             }
             out.push(']');
         }
         Value::Object(map) => {
             out.push('{');
-            for (at, (key, item)) in map.iter().enumerate() {
-                out.push_str(if at == 0 { "" } else { ", " });
+            for (index, (key, item)) in map.iter().enumerate() {
+                out.push_str(if index == 0 { "" } else { ", " });
                 write_python_string(out, key);
                 out.push_str(": ");
                 write_python(out, item, true)?;
@@ -286,8 +302,8 @@ fn write_python_string(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             '\\' => out.push_str("\\\\"),
-            c if c == quote => out.extend(['\\', c]),
-            c => out.push(c),
+            other if other == quote => out.extend(['\\', other]),
+            other => out.push(other),
         }
     }
     out.push(quote);

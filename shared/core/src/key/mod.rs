@@ -2,8 +2,9 @@
 //!
 //! A key is a Kubernetes label key, so that every label can be set on a node of a Kubernetes cluster. A value may be
 //! longer and have more characters than in Kubernetes (text of up to 4,096 bytes), because templates read it. A value
-//! that Kubernetes would refuse is not copied there ([`LabelValue::is_kubernetes_value`]). Lengths are in bytes. Keys
-//! and values are shared strings: merging the labels of a hundred thousand hosts clones them without an allocation.
+//! that Kubernetes would refuse is not copied to Kubernetes ([`LabelValue::is_kubernetes_value`]). Lengths are in
+//! bytes. Keys and values are shared strings, so merging the labels of a hundred thousand hosts clones them without an
+//! allocation.
 
 mod restricted;
 
@@ -29,14 +30,14 @@ checked_text! {
     /// Parameters have keys of this form too.
     LabelKey: InvalidKey;
 
-    /// An annotation's key. It has the form of a label's key, but its prefix may have capitals (Kubernetes checks it in
-    /// lower case).
+    /// An annotation's key. It has the form of a label's key, but its prefix may contain capitals, because Kubernetes
+    /// converts an annotation's key to lower case before the check.
     AnnotationKey: InvalidKey;
 
-    /// A label's value: text of at most [`MAX_VALUE_BYTES`] bytes without control characters. `""` is a value.
+    /// A label's value: text of at most [`MAX_VALUE_BYTES`] bytes without control characters. The empty text is valid.
     LabelValue: InvalidValue;
 
-    /// An annotation's value: any text. The total size is limited, see [`check_annotations`].
+    /// An annotation's value: any text. [`check_annotations`] limits the total size of an object's annotations.
     AnnotationValue: InvalidValue;
 }
 
@@ -101,7 +102,7 @@ pub enum InvalidValue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the annotations of an object have at most {MAX_ANNOTATION_BYTES} bytes together, these {bytes}")]
 pub struct AnnotationsTooLarge {
-    /// The size of all keys and values.
+    /// The size of all keys and values together, in bytes.
     pub bytes: usize,
 }
 
@@ -116,7 +117,7 @@ impl LabelKey {
 }
 
 impl AnnotationKey {
-    /// Parses a key.
+    /// Parses a key. As in Kubernetes, the lower-case form of the key is checked, and the key is stored as written.
     ///
     /// # Errors
     /// [`InvalidKey`] for the first invalid part.
@@ -129,7 +130,7 @@ impl LabelValue {
     /// Parses a value.
     ///
     /// # Errors
-    /// [`InvalidValue`] if it is too long or has control characters.
+    /// [`InvalidValue`] if the text is too long or has control characters.
     pub fn new(text: &str) -> Result<Self, InvalidValue> {
         if text.len() > MAX_VALUE_BYTES {
             return Err(InvalidValue::TooLong { bytes: text.len() });
@@ -140,7 +141,8 @@ impl LabelValue {
         }
     }
 
-    /// Returns whether Kubernetes accepts it as a label's value. Other values are stored, but not copied there.
+    /// Returns whether Kubernetes accepts this value as a label's value. Other values are stored, but not copied to
+    /// Kubernetes.
     pub(crate) fn is_kubernetes_value(&self) -> bool {
         is_kubernetes_value(&self.0)
     }
@@ -150,7 +152,7 @@ impl AnnotationValue {
     /// Creates a value from any text.
     ///
     /// # Errors
-    /// Never fails today. The signature is that of the other values.
+    /// Never fails. The signature is the same as that of [`LabelValue::new`].
     pub fn new(text: &str) -> Result<Self, InvalidValue> {
         Ok(Self(text.into()))
     }
@@ -180,52 +182,53 @@ pub(crate) fn scalar_text(raw: &RawValue) -> Result<Option<String>, InvalidValue
 /// Checks the size of all annotations of an object against the limit of Kubernetes.
 ///
 /// # Errors
-/// [`AnnotationsTooLarge`] if it exceeds [`MAX_ANNOTATION_BYTES`].
+/// [`AnnotationsTooLarge`] if the size exceeds [`MAX_ANNOTATION_BYTES`].
 pub fn check_annotations<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), AnnotationsTooLarge> {
     let bytes = entries.into_iter().map(|(key, value)| key.len() + value.len()).sum();
     if bytes > MAX_ANNOTATION_BYTES { Err(AnnotationsTooLarge { bytes }) } else { Ok(()) }
 }
 
-/// Checks a key: a name, or a DNS name as prefix, a slash and a name.
+/// Checks that a key has the form `NAME` or `PREFIX/NAME`, with a DNS name as prefix.
 fn check_key(text: &str) -> Result<(), InvalidKey> {
     let mut parts = text.split('/');
-    let (first, second) = (parts.next().unwrap_or_default(), parts.next());
+    let (prefix_or_name, name_after_slash) = (parts.next().unwrap_or_default(), parts.next());
     if parts.next().is_some() {
         return Err(InvalidKey::Slashes { key: quoted(text) });
     }
-    if let Some(name) = second {
-        if first.is_empty() {
+    if let Some(name) = name_after_slash {
+        if prefix_or_name.is_empty() {
             return Err(InvalidKey::EmptyPrefix { key: quoted(text) });
         }
-        if !is_dns_subdomain(first) {
+        if !is_dns_subdomain(prefix_or_name) {
             return Err(InvalidKey::Prefix { key: quoted(text) });
         }
         return if is_key_name(name) { Ok(()) } else { Err(InvalidKey::Name { key: quoted(text) }) };
     }
-    if is_key_name(first) { Ok(()) } else { Err(InvalidKey::Name { key: quoted(text) }) }
+    if is_key_name(prefix_or_name) { Ok(()) } else { Err(InvalidKey::Name { key: quoted(text) }) }
 }
 
-/// Returns whether a text is valid as the name part of a key.
+/// Returns whether a text is valid as the name part of a key: 1 to [`MAX_KEY_NAME_BYTES`] letters, digits, `-`, `_` or
+/// `.`, with a letter or digit at both ends.
 fn is_key_name(text: &str) -> bool {
-    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let is_valid_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
     bytes.len() <= MAX_KEY_NAME_BYTES
-        && ends(bytes.first())
-        && ends(bytes.last())
+        && is_valid_end(bytes.first())
+        && is_valid_end(bytes.last())
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// Returns whether a text is a lower-case RFC 1123 subdomain. As in Kubernetes, a single part is not limited to 63
-/// bytes.
+/// Returns whether a text is a lower-case subdomain as RFC 1123 defines it. As in Kubernetes, the part between two dots
+/// may have more than 63 bytes.
 fn is_dns_subdomain(text: &str) -> bool {
     let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let part = |part: &str| {
+    let is_valid_part = |part: &str| {
         let bytes = part.as_bytes();
         bytes.first().is_some_and(|byte| is_alphanumeric(*byte))
             && bytes.last().is_some_and(|byte| is_alphanumeric(*byte))
             && bytes.iter().all(|byte| is_alphanumeric(*byte) || *byte == b'-')
     };
-    text.len() <= MAX_KEY_PREFIX_BYTES && text.split('.').all(part)
+    text.len() <= MAX_KEY_PREFIX_BYTES && text.split('.').all(is_valid_part)
 }
 
 #[cfg(test)]
@@ -242,14 +245,14 @@ mod tests {
         for (length, expected) in
             [(64, format!("key \"{shown}\" needs ")), (300, format!("key \"{shown}…\" (300 characters) needs "))]
         {
-            let said = LabelKey::new(&"a".repeat(length)).unwrap_err().to_string();
-            assert!(said.starts_with(&expected), "{said}");
+            let message = LabelKey::new(&"a".repeat(length)).unwrap_err().to_string();
+            assert!(message.starts_with(&expected), "{message}");
         }
     }
 
     #[test]
     fn key_error_names_wrong_part() {
-        for (key, says) in [
+        for (key, expected) in [
             ("/x", "key \"/x\" has nothing before its slash: leave the slash out, or put a DNS name there"),
             (
                 "Example.com/x",
@@ -258,7 +261,7 @@ mod tests {
             ("a/b/c", "key \"a/b/c\" has more than one slash: write PREFIX/NAME or NAME"),
             ("a b", "key \"a b\" needs a name of 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"),
         ] {
-            assert_eq!(LabelKey::new(key).unwrap_err().to_string(), says);
+            assert_eq!(LabelKey::new(key).unwrap_err().to_string(), expected);
         }
     }
 

@@ -1,12 +1,12 @@
 //! Label keys that a host may not set for itself.
 //!
-//! The lists are compiled in, because an API to change them would be a way to gain rights (Kubernetes' KEP-279). At or
-//! below `kubernetes.io` and `k8s.io` a host may only set the keys on the allow list of `NodeRestriction`. At or below
-//! `node.cluster.x-k8s.io` and `node.stemma.io` it may set none. The part before the **first** slash is compared in
-//! lower-case ASCII, so that a doubled slash or a capital letter does not bypass the check. The check gets the text as
-//! received, before it is known to be a valid key.
+//! The lists are compiled in, because an API to change them would be a way to gain rights (Kubernetes' KEP-279). In the
+//! domains `kubernetes.io` and `k8s.io` and their subdomains, a host may set only the keys on the allow list of
+//! `NodeRestriction`. In `node.cluster.x-k8s.io` and `node.stemma.io` and their subdomains, a host may set no key. The
+//! part before the **first** slash is compared in lower-case ASCII, so that a doubled slash or a capital letter does
+//! not bypass the check. The check receives the text before it is known to be a valid key.
 
-/// Keys below `kubernetes.io` that a kubelet may set.
+/// Label keys of Kubernetes that a kubelet may set on its own node.
 const ALLOWED_KUBERNETES_KEYS: [&str; 11] = [
     "beta.kubernetes.io/arch",
     "beta.kubernetes.io/instance-type",
@@ -20,23 +20,27 @@ const ALLOWED_KUBERNETES_KEYS: [&str; 11] = [
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 ];
-/// Domains below `kubernetes.io` that belong to the kubelet.
+/// Domains below `kubernetes.io` in which a kubelet may set labels of its own node.
 const ALLOWED_KUBERNETES_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 /// The domains of Kubernetes.
 const KUBERNETES_DOMAINS: [&str; 2] = ["kubernetes.io", "k8s.io"];
-/// The domains in which only a controller sets labels.
+/// The domains in which only a controller sets labels, never a host. The first is the domain of Cluster API.
 const CONTROLLER_DOMAINS: [&str; 2] = ["node.cluster.x-k8s.io", "node.stemma.io"];
 
-/// Returns whether the key is restricted: a host may not add, change or remove a label with it.
+/// Returns whether the key is restricted: a host may not add, change or remove a label with this key. The domain is the
+/// text before the first slash, in lower case. A key is restricted if its domain is one in which only a controller sets
+/// labels. A key in a domain of Kubernetes is restricted too, unless a kubelet may set it. A key without a slash is
+/// restricted only if the key itself equals or is below a domain in which only a controller sets labels.
 pub fn is_restricted(key: &str) -> bool {
-    let lower = key.to_ascii_lowercase();
-    let Some((domain, _)) = lower.split_once('/') else {
-        return CONTROLLER_DOMAINS.iter().any(|restricted| is_same_or_subdomain(&lower, restricted));
+    let lower_key = key.to_ascii_lowercase();
+    let Some((domain, _)) = lower_key.split_once('/') else {
+        return CONTROLLER_DOMAINS.iter().any(|parent| is_same_or_subdomain(&lower_key, parent));
     };
-    if CONTROLLER_DOMAINS.iter().any(|restricted| is_same_or_subdomain(domain, restricted)) {
+    if CONTROLLER_DOMAINS.iter().any(|parent| is_same_or_subdomain(domain, parent)) {
         return true;
     }
-    KUBERNETES_DOMAINS.iter().any(|restricted| is_same_or_subdomain(domain, restricted))
+    KUBERNETES_DOMAINS.iter().any(|parent| is_same_or_subdomain(domain, parent))
+        // The allowed keys are compared as written: Kubernetes knows them only in lower case.
         && !ALLOWED_KUBERNETES_KEYS.contains(&key)
         && !ALLOWED_KUBERNETES_DOMAINS.iter().any(|allowed| is_same_or_subdomain(domain, allowed))
 }
@@ -52,7 +56,7 @@ mod tests {
 
     #[test]
     fn is_restricted_blocks_keys_promoting_a_host() {
-        for (key, restricted) in [
+        for (key, expected) in [
             ("rack", false),
             ("kubernetes.io/hostname", false),
             ("nfd.node.kubernetes.io/cpu", false),
@@ -67,7 +71,7 @@ mod tests {
             ("x.node.stemma.io/role", true),
             ("stemma.io/role", false),
         ] {
-            assert_eq!(is_restricted(key), restricted, "{key}");
+            assert_eq!(is_restricted(key), expected, "{key}");
         }
     }
 
@@ -83,7 +87,7 @@ mod tests {
         ] {
             assert!(is_restricted(key), "{key}");
         }
-        // Full-width letters are not ASCII, so this is not such a domain. It is not a valid label key either.
+        // The dots are full-width characters, so the domain is another one. The text is not a valid label key either.
         assert!(!is_restricted("node．stemma．io/x"));
         assert!(super::super::LabelKey::new("node．stemma．io/x").is_err());
     }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The difference between an object's effective map and its parent's. Equal values are in none of the three maps.
+/// The difference between the effective labels or annotations of an object and those of its parent level. A key with
+/// equal values is in none of the three maps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "K: Ord + Deserialize<'de>, V: Deserialize<'de>"))]
 pub struct MapDiff<K: Ord, V> {
-    /// Keys that both maps have with different values. The value here is the **parent's**, as in Magnum.
+    /// Keys that the object and its parent have with different values. The value here is the **parent's**, as in
+    /// Magnum.
     pub overridden: BTreeMap<K, V>,
     /// Keys that only the object has, with the object's value.
     pub added: BTreeMap<K, V>,
@@ -22,8 +24,9 @@ impl<K: Ord, V> Default for MapDiff<K, V> {
     }
 }
 
-/// Compares the effective maps of an object and its parent, as Magnum's `get_labels_diff` does: by plain equality of
-/// keys and values.
+/// Compares the effective maps of an object (`child`) and its parent. A key is overridden if the values differ, added
+/// if only the child has it, and skipped if only the parent has it. An overridden key is listed with the value of the
+/// parent, as in `get_labels_diff` of Magnum.
 pub fn map_diff<K: Ord + Clone, V: PartialEq + Clone>(parent: &BTreeMap<K, V>, child: &BTreeMap<K, V>) -> MapDiff<K, V> {
     let mut diff = MapDiff::default();
     for (key, inherited) in parent {

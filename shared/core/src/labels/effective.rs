@@ -1,4 +1,4 @@
-//! Merges the levels into one effective map, one level at a time.
+//! Merges the maps of the levels into one effective map, one level after the other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,24 +12,26 @@ use crate::key::{LabelKey, LabelValue, is_restricted};
 use crate::origin::{Level, Origin};
 use crate::ownership::{OwnedEntry, OwnedMap, ProvidedValue};
 
-/// A map merged down to some level. A clone is free and shares its data.
+/// The effective map at some level: the maps of the levels from the template down to this level, merged. A clone is
+/// cheap, because it shares the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectiveMap<K: Ord, V> {
     provenances: OrdMap<K, Arc<Provenance<V>>>,
 }
 
-/// The labels of a rule, or the accepted labels of a host. They fill only keys that no level sets or tombstones.
+/// The labels of an inspection rule, or those that a host sets for itself. They apply only to keys that no level
+/// (cluster template, cluster, node group or node) sets or tombstones.
 #[derive(Clone, Debug)]
 pub struct FillSource<'a> {
     /// [`Origin::Rule`] or [`Origin::Host`].
     pub origin: Origin,
-    /// True if the source may set restricted keys. Only a rule with `grants` may.
+    /// True if the source may set restricted keys. Only a rule with `grants: true` may set them.
     pub can_set_restricted: bool,
-    /// The labels to fill. For a host, only the keys that `host_labels.accept` lists.
+    /// The labels of the source. Those of a host have only the keys that `host_labels.accept` lists.
     pub labels: &'a BTreeMap<LabelKey, LabelValue>,
 }
 
-/// The effective labels exceed [`MAX_EFFECTIVE_BYTES`].
+/// The error for effective labels that exceed [`MAX_EFFECTIVE_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the effective labels have at most {MAX_EFFECTIVE_BYTES} bytes together, these {bytes}")]
 pub struct EffectiveTooLarge {
@@ -44,20 +46,21 @@ impl<K: Ord, V> Default for EffectiveMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> EffectiveMap<K, V> {
-    /// Merges the next level into the inherited map. The level farthest from the host is merged first.
+    /// Merges the map of the next level into this inherited map, and returns the result. The caller merges the level
+    /// farthest from the host (the template) first. A level that does not merge hides all inherited keys.
     ///
-    /// If the level provides nothing, the result shares the whole map.
+    /// If the level provides nothing, the result shares all data with this map.
     #[must_use]
     pub fn with_level(&self, level: Level, layer: &Layer<K, V>) -> Self {
         let Some(provided) = &layer.provided else { return self.clone() };
-        let mut next = self.clone();
+        let mut merged = self.clone();
         if !layer.is_merging() {
-            next.replace(level, provided);
+            merged.hide_inherited_keys(level, provided);
         }
         for (key, entry) in provided.iter() {
-            next.set_entry(level, layer.is_merging(), key, entry);
+            merged.set_entry(level, layer.is_merging(), key, entry);
         }
-        next
+        merged
     }
 
     /// Merges several levels, in this order, into an empty map.
@@ -66,7 +69,7 @@ impl<K: Ord + Clone, V: Clone> EffectiveMap<K, V> {
         K: 'a,
         V: 'a,
     {
-        levels.into_iter().fold(Self::default(), |above, (level, layer)| above.with_level(level, layer))
+        levels.into_iter().fold(Self::default(), |inherited, (level, layer)| inherited.with_level(level, layer))
     }
 
     /// Returns the effective values without their provenance.
@@ -74,9 +77,9 @@ impl<K: Ord + Clone, V: Clone> EffectiveMap<K, V> {
         self.iter().map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
     }
 
-    /// Marks the effective keys as replaced, except those that the level provides itself, because the level does not
-    /// merge.
-    fn replace(&mut self, level: Level, provided: &OwnedMap<K, V>) {
+    /// Hides the inherited keys at a level that does not merge. Each inherited key that the level does not provide
+    /// itself is marked as replaced by the level.
+    fn hide_inherited_keys(&mut self, level: Level, provided: &OwnedMap<K, V>) {
         let keys: Vec<_> = self
             .provenances
             .iter()
@@ -88,30 +91,33 @@ impl<K: Ord + Clone, V: Clone> EffectiveMap<K, V> {
         }
     }
 
-    /// Records the entry of a level for a key, and its effect on the key.
-    fn set_entry(&mut self, level: Level, merges: bool, key: &K, entry: &OwnedEntry<V>) {
+    /// Records the entry (a value or a tombstone) of a level for a key, and determines the new state of the key. A
+    /// tombstone of a level that does not merge has no effect, because the level already hides the inherited keys.
+    fn set_entry(&mut self, level: Level, level_merges: bool, key: &K, entry: &OwnedEntry<V>) {
         self.update(key, |provenance| {
-            provenance.state = match (&entry.value, merges, provenance.state) {
+            provenance.state = match (&entry.value, level_merges, provenance.state) {
                 (ProvidedValue::Value(_), ..) => KeyState::Set,
                 (ProvidedValue::Tombstone, true, _) => KeyState::Tombstoned { by: level },
+                // If the level does not merge, the state depends only on whether the key was inherited.
                 (ProvidedValue::Tombstone, false, KeyState::Absent) => KeyState::Absent,
                 (ProvidedValue::Tombstone, false, _) => KeyState::Replaced { by: level },
             };
             let (value, owners) = (entry.value.clone(), Arc::clone(&entry.owners));
-            provenance.entries.push(LevelEntry { level, value, owners, since_ms: entry.since_ms, is_merging: merges });
+            provenance.entries.push(LevelEntry { level, value, owners, since_ms: entry.since_ms, is_merging: level_merges });
         });
     }
 
-    /// Changes the provenance of a key in a copy of its own.
+    /// Changes the provenance of a key: its entries at all levels, and its state. The provenance is copied before it is
+    /// changed, because other maps may share it.
     fn update(&mut self, key: &K, change: impl FnOnce(&mut Provenance<V>)) {
-        let mut provenance = self.provenances.get(key).map_or_else(Provenance::default, |line| Provenance::clone(line));
+        let mut provenance = self.provenances.get(key).map_or_else(Provenance::default, |shared| Provenance::clone(shared));
         change(&mut provenance);
         self.provenances.insert(key.clone(), Arc::new(provenance));
     }
 }
 
 impl<K: Ord, V> EffectiveMap<K, V> {
-    /// Returns the effective value of a key.
+    /// Returns the effective value of a key, or `None` if the key has no effective value.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: std::borrow::Borrow<Q>,
@@ -119,7 +125,8 @@ impl<K: Ord, V> EffectiveMap<K, V> {
         self.provenances.get(key)?.value()
     }
 
-    /// Returns the provenance of a key, even if it has no effective value.
+    /// Returns the provenance of a key: what each level provided for it. A key without an effective value may have a
+    /// provenance too.
     pub fn provenance<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&Provenance<V>>
     where
         K: std::borrow::Borrow<Q>,
@@ -137,38 +144,40 @@ impl<K: Ord, V> EffectiveMap<K, V> {
         self.provenances.iter().filter_map(|(key, provenance)| Some((key, provenance.effective()?)))
     }
 
-    /// Returns whether two maps share all of their data, so that they are equal without a comparison.
-    pub fn is_same(&self, other: &Self) -> bool {
+    /// Returns whether this map and `other` share all of their data. Such maps are equal, and their keys need not be
+    /// compared. The result is `false` for equal maps that do not share their data.
+    pub fn shares_data_with(&self, other: &Self) -> bool {
         self.provenances.ptr_eq(&other.provenances)
     }
 }
 
 impl EffectiveMap<LabelKey, LabelValue> {
-    /// Fills keys from one source. Only keys that no level sets or tombstones, and that no earlier source has filled,
-    /// are filled. Rules are called first, by priority, then the host.
+    /// Returns this map with the labels of one source (an inspection rule or the host) added. A label is effective only
+    /// if no level sets or tombstones its key, and no earlier source has set it. The caller calls this function for the
+    /// rules first, by priority, and then for the host.
     ///
     /// A restricted key is filled only if the source may set restricted keys. A value that is not used is recorded in
     /// the key's provenance nevertheless.
     #[must_use]
-    pub fn fill(&self, fill: &FillSource<'_>) -> Self {
-        let mut next = self.clone();
-        for (key, value) in fill.labels {
-            let restricted = !fill.can_set_restricted && is_restricted(key);
-            next.update(key, |provenance| {
-                let is_open = !provenance.is_decided_by_level() && !matches!(provenance.state, KeyState::Filled { .. });
-                if is_open && !restricted {
-                    provenance.state = KeyState::Filled { at: provenance.candidates.len() };
+    pub fn fill(&self, source: &FillSource<'_>) -> Self {
+        let mut filled_map = self.clone();
+        for (key, value) in source.labels {
+            let is_forbidden = !source.can_set_restricted && is_restricted(key);
+            filled_map.update(key, |provenance| {
+                let has_no_value = !provenance.is_decided_by_level() && !matches!(provenance.state, KeyState::Filled { .. });
+                if has_no_value && !is_forbidden {
+                    provenance.state = KeyState::Filled { index: provenance.candidates.len() };
                 }
-                provenance.candidates.push(FillCandidate { origin: fill.origin.clone(), value: value.clone() });
+                provenance.candidates.push(FillCandidate { origin: source.origin.clone(), value: value.clone() });
             });
         }
-        next
+        filled_map
     }
 
     /// Checks the size of the effective labels.
     ///
     /// # Errors
-    /// [`EffectiveTooLarge`] if it exceeds [`MAX_EFFECTIVE_BYTES`].
+    /// [`EffectiveTooLarge`] if the size exceeds [`MAX_EFFECTIVE_BYTES`].
     pub fn check_size(&self) -> Result<(), EffectiveTooLarge> {
         let bytes = self.iter().map(|(key, label)| key.len() + label.value.len()).sum();
         if bytes > MAX_EFFECTIVE_BYTES { Err(EffectiveTooLarge { bytes }) } else { Ok(()) }

@@ -1,4 +1,5 @@
-//! Reads a map as its author writes it. Each key has a value, or `null` for "not inherited here".
+//! Parses a map of labels, annotations or parameters as its author writes it. Each key has a value, or `null`, which
+//! means "not inherited here".
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,27 +15,29 @@ use crate::key::{AnnotationValue, InvalidValue, LabelValue, scalar_text};
 use crate::name::truncated;
 use crate::ownership::{Intent, ProvidedValue};
 
-/// A type of the values that an author's map can have.
+/// A type of the values in a map that an author sends: a label value, an annotation value or a parameter.
 pub trait FromJson: Sized {
     /// The error for an invalid JSON value.
     type Error: fmt::Display;
 
-    /// Reads a value as it was sent. Returns `None` for `null`.
+    /// Parses a value as it was sent. Returns `None` for `null`.
     ///
     /// # Errors
-    /// The reason, if the JSON is not a valid value of this type.
+    /// [`Self::Error`] if the JSON is not a valid value of this type.
     fn from_json(raw: &RawValue) -> Result<Option<Self>, Self::Error>;
 
-    /// Returns the place of an error within the value, such as `.a[0]`. Empty for the value as a whole.
+    /// Returns the path of an error within the value, such as `.a[0]`. Empty if the error concerns the value as a
+    /// whole.
     fn error_path(_error: &Self::Error) -> String {
         String::new()
     }
 }
 
-/// A JSON object that is read into an [`Intent`]. Duplicate keys are refused.
+/// A map that was parsed from a JSON object: each key has a value, or a tombstone for `null`. Duplicate keys are
+/// refused.
 ///
 /// The texts of numbers are preserved as sent. This needs `serde_json`'s own deserializers (from text, or from a
-/// [`serde_json::Value`]). Within flattened fields and internally tagged enums, serde cannot pass the texts on.
+/// [`serde_json::Value`]). Within flattened fields and internally tagged enums, serde does not preserve the texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentJson<K, V>(
     /// The entries of the object.
@@ -59,13 +62,13 @@ pub enum InvalidEntry {
     /// The value is invalid.
     #[error("{key}: {reason}")]
     Value {
-        /// The key, with the place of the error within the value.
+        /// The key, followed by the path of the error within the value, as `p.a[1]`.
         key: String,
         /// The reason.
         reason: String,
     },
-    /// The key is duplicated.
-    #[error("key {key:?} is there twice")]
+    /// The object has the key twice.
+    #[error("key {key:?} occurs twice")]
     Duplicate {
         /// The key.
         key: String,
@@ -73,7 +76,8 @@ pub enum InvalidEntry {
 }
 
 impl InvalidEntry {
-    /// Returns the field that the error is about, in the map of this name. For an invalid key, this is the map itself.
+    /// Returns the path of the invalid field, such as `labels.a`. `map` is the name of the map. For an invalid key, the
+    /// path is that of the map.
     pub fn field(&self, map: &str) -> String {
         match self {
             Self::Value { key, .. } | Self::Duplicate { key } => format!("{map}.{key}"),
@@ -81,11 +85,11 @@ impl InvalidEntry {
         }
     }
 
-    /// Returns the reason, as a sentence that follows the name of the field.
+    /// Returns the reason, as a text that follows the name of the field in a message.
     pub fn reason(&self) -> String {
         match self {
             Self::Value { reason, .. } => reason.clone(),
-            Self::Duplicate { .. } => "is there twice: keep one of them".to_owned(),
+            Self::Duplicate { .. } => "occurs twice: remove one of them".to_owned(),
             Self::NotAMap { .. } | Self::Key { .. } => self.to_string(),
         }
     }
@@ -111,6 +115,7 @@ impl FromJson for ParameterValue {
         Self::from_json(raw)
     }
 
+    /// Returns the path of a number that cannot be represented exactly. Other errors concern the value as a whole.
     fn error_path(error: &InvalidParameter) -> String {
         match error {
             InvalidParameter::Inexact { place, .. } => place.clone(),
@@ -120,7 +125,7 @@ impl FromJson for ParameterValue {
 }
 
 impl<K: Ord + FromStr<Err: fmt::Display>, V: FromJson> IntentJson<K, V> {
-    /// Reads a JSON text. Returns `None` for `null`, which means not provided.
+    /// Parses a JSON text. Returns `None` for `null`, which means that the author did not provide the map.
     ///
     /// # Errors
     /// [`InvalidEntry`] for the first invalid entry.
@@ -132,27 +137,29 @@ impl<K: Ord + FromStr<Err: fmt::Display>, V: FromJson> IntentJson<K, V> {
         }
         let members = json::members(raw).map_err(|_| InvalidEntry::NotAMap { found: truncated(raw.get()) })?;
         let mut intent = Intent::new();
-        for (text, raw) in members {
-            let key: K = text.parse().map_err(|error: K::Err| InvalidEntry::Key { reason: error.to_string() })?;
+        for (key_text, raw) in members {
+            let key: K = key_text.parse().map_err(|error: K::Err| InvalidEntry::Key { reason: error.to_string() })?;
             let invalid = |error: V::Error| {
-                let (place, reason) = (V::error_path(&error), error.to_string());
-                InvalidEntry::Value { key: format!("{text}{place}"), reason }
+                let (path, reason) = (V::error_path(&error), error.to_string());
+                InvalidEntry::Value { key: format!("{key_text}{path}"), reason }
             };
             let value = V::from_json(raw).map_err(invalid)?;
             if intent.insert(key, ProvidedValue::from(value)).is_some() {
-                return Err(InvalidEntry::Duplicate { key: truncated(&text) });
+                return Err(InvalidEntry::Duplicate { key: truncated(&key_text) });
             }
         }
         Ok(Some(Self(intent)))
     }
 }
 
-/// Converts a map that was sent as a merge patch to changes. In a merge patch, `null` removes the entry of this level.
+/// Converts a map that was sent as a merge patch to changes by key. `null` was parsed as a tombstone, but in a merge
+/// patch it means that the entry of this level is removed. The change of such a key is `None`.
 pub fn to_merge_patch<K: Ord, V>(intent: Intent<K, V>) -> BTreeMap<K, Option<ProvidedValue<V>>> {
     intent.into_iter().map(|(key, value)| (key, if value.is_tombstone() { None } else { Some(value) })).collect()
 }
 
 impl<'de, K: Ord + FromStr<Err: fmt::Display>, V: FromJson> Deserialize<'de> for IntentJson<K, V> {
+    /// Parses a map. `null` is refused, because the result cannot express that no map was provided.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         let not_a_map = || D::Error::custom(InvalidEntry::NotAMap { found: truncated(raw.get()) });
@@ -161,6 +168,7 @@ impl<'de, K: Ord + FromStr<Err: fmt::Display>, V: FromJson> Deserialize<'de> for
 }
 
 impl<K: Serialize, V: Serialize> Serialize for IntentJson<K, V> {
+    /// Writes each key with its value, or with `null` for a tombstone.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(key, value)| (key, value.value())))
     }
@@ -181,24 +189,26 @@ mod tests {
     #[test]
     fn intent_json_keeps_map_as_sent() {
         let IntentJson(labels) = read(r#"{"a": 1.0, "b": null, "c": true, "d": ""}"#).unwrap().unwrap();
-        let texts: Vec<_> = labels.iter().map(|(key, said)| (key.as_str(), said.value().map(LabelValue::as_str))).collect();
+        let texts: Vec<_> =
+            labels.iter().map(|(key, provided)| (key.as_str(), provided.value().map(LabelValue::as_str))).collect();
         assert_eq!(texts, [("a", Some("1.0")), ("b", None), ("c", Some("true")), ("d", Some(""))]);
         assert_eq!(read("null"), Ok(None));
         assert_eq!(read("{}").unwrap().unwrap().0.len(), 0);
     }
 
     #[test]
-    fn invalid_entry_names_path_when_value_is_wrong() {
-        for (sent, says) in [
+    fn labels_json_error_describes_invalid_entry() {
+        for (sent, expected) in [
             ("[\"a\"]", "a map of keys and values is needed here, not [\"a\"]"),
             ("{\"a\": [1]}", "a: a label's value is text, a number, true, false or null, not a list"),
-            ("{\"a\": \"1\", \"a\": \"2\"}", "key \"a\" is there twice"),
+            ("{\"a\": \"1\", \"a\": \"2\"}", "key \"a\" occurs twice"),
             ("{\"a/b/c\": \"1\"}", "key \"a/b/c\" has more than one slash: write PREFIX/NAME or NAME"),
         ] {
-            assert_eq!(read(sent).unwrap_err().to_string(), says);
+            assert_eq!(read(sent).unwrap_err().to_string(), expected);
         }
     }
 
+    /// The path of the error begins with the name of the map, which is `m` here.
     #[test]
     fn y05_invalid_entry_names_field_of_map() {
         type ParametersJson = IntentJson<LabelKey, ParameterValue>;
@@ -220,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn intent_json_keeps_nulls_and_numbers_when_flattened() {
+    fn intent_json_keeps_nulls_and_numbers_in_struct_field() {
         #[derive(Deserialize, Serialize)]
         struct ManifestBody {
             labels: Option<LabelsJson>,

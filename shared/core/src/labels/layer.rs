@@ -1,4 +1,4 @@
-//! The map that one level provides, and whether it merges with the inherited one.
+//! The map that one level provides, and the decision whether the map is merged into the inherited map.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -10,28 +10,30 @@ use crate::ownership::OwnedMap;
 /// Maximum number of keys of one level, including tombstones.
 pub const MAX_KEYS: usize = 256;
 
-/// The map of one level. A map that was never provided differs from an empty one, even after the last key was removed.
+/// The map (labels, annotations or parameters) that one level provides. An empty map, for example after the last key
+/// was removed, differs from a map that was never provided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "K: Ord + Deserialize<'de>, V: Deserialize<'de>"))]
 pub struct Layer<K, V> {
     /// The entries that authors wrote. `None` if nothing was ever provided, so that the inherited map applies
     /// unchanged.
     pub provided: Option<OwnedMap<K, V>>,
-    /// The stored `merge_labels`. `None` if it was never set and nothing was provided yet. Never set for annotations
-    /// and parameters, which always merge.
+    /// The stored value of `merge_labels`. `None` if no write set the value and no labels were provided yet. Always
+    /// `None` for annotations and parameters, which always merge.
     pub merge: Option<bool>,
 }
 
-/// The kind of a write's body, which decides the default of `merge_labels`.
+/// The form of the body of a write. It determines the default of `merge_labels`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyShape {
-    /// The POST of a cluster or node group, as Magnum's clients send it. The default is false.
+    /// The POST of a cluster or node group, as clients of Magnum send it. The default of `merge_labels` is
+    /// false.
     Magnum,
-    /// Any other write. The default is true.
+    /// The body of any other write. The default of `merge_labels` is true.
     Native,
 }
 
-/// A level provides more than [`MAX_KEYS`] keys.
+/// The error for a level that provides more than [`MAX_KEYS`] keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a level may have at most {MAX_KEYS} keys, this one has {count}")]
 pub struct TooManyKeys {
@@ -39,7 +41,7 @@ pub struct TooManyKeys {
     pub count: usize,
 }
 
-/// `merge_labels` is not a boolean.
+/// The error for a `merge_labels` that is not a boolean.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("merge_labels is true or false (or one of 1 t on y yes, 0 f off n no), not {found}")]
 pub struct InvalidMerge {
@@ -54,56 +56,61 @@ impl<K, V> Default for Layer<K, V> {
 }
 
 impl<K: Ord, V> Layer<K, V> {
-    /// Returns whether the provided map merges with the inherited one. This is the default.
+    /// Returns whether the provided map is merged into the inherited map. The default is `true`.
     pub fn is_merging(&self) -> bool {
         self.merge.unwrap_or(true)
     }
 
-    /// Returns whether the level hides everything above it: it provides a map, even an empty one, and does not merge.
+    /// Returns whether the level hides the maps of all levels above. This is the case if the level does not merge and
+    /// provides a map, even an empty map.
     pub fn is_replacing(&self) -> bool {
         self.provided.is_some() && !self.is_merging()
     }
 
-    /// Checks the number of keys.
+    /// Checks the number of keys, including tombstones.
     ///
     /// # Errors
-    /// [`TooManyKeys`].
+    /// [`TooManyKeys`] if the level provides more than [`MAX_KEYS`] keys.
     pub fn check_key_count(&self) -> Result<(), TooManyKeys> {
         let count = self.provided.as_ref().map_or(0, OwnedMap::len);
         if count > MAX_KEYS { Err(TooManyKeys { count }) } else { Ok(()) }
     }
 
-    /// Returns whether the levels above can decide a key below this level. They can if this level merges and does not
-    /// decide the key itself. If it does not merge, they can still prevent that a rule or host fills the key. So
-    /// `is_filled` returns whether one has a value for the key.
+    /// Returns whether an entry of a level above can change the effective value of a key on hosts below this level.
+    /// `is_filled` returns whether an inspection rule or the host has a value for the key.
+    ///
+    /// An entry above has no effect if this level has a value for the key, or if this level merges and has a tombstone
+    /// for the key. Otherwise a level that merges inherits the entry. A level that does not merge inherits nothing, but
+    /// the entry above prevents that a rule or the host fills the key.
     pub fn is_inherited(&self, key: &K, is_filled: impl FnOnce() -> bool) -> bool {
         let Some(provided) = &self.provided else { return true };
         let is_decided = provided.get(key).is_some_and(|entry| self.is_merging() || !entry.value.is_tombstone());
         !is_decided && (self.is_merging() || is_filled())
     }
 
-    /// Returns the tombstones that have no effect because the level does not merge. They are stored, and each is a
-    /// finding.
+    /// Returns the keys whose tombstones have no effect, because the level does not merge and so inherits nothing.
+    /// These tombstones are stored, and each causes a finding.
     pub fn ineffective_tombstones(&self) -> impl Iterator<Item = &K> {
         let provided = self.provided.iter().filter(|_| !self.is_merging());
         provided.flat_map(OwnedMap::iter).filter(|(_, entry)| entry.value.is_tombstone()).map(|(key, _)| key)
     }
 }
 
-/// Returns `merge_labels` after a write. `stored` is the stored value, `sent` the value in the write. `provides` is
-/// true if the write provides labels.
+/// Returns the value of `merge_labels` after a write. `stored` is the stored value, and `sent` is the value in the
+/// write. `provides` is true if the write provides labels.
 ///
-/// A sent value applies. Without a sent value, the stored value remains. If neither exists, the first write that
-/// provides labels sets the value: to false for a Magnum body, to true for any other.
-pub fn merge_after(stored: Option<bool>, sent: Option<bool>, provides: bool, shape: BodyShape) -> Option<bool> {
+/// A sent value is stored. Without a sent value, the stored value remains. If neither exists, the first write that
+/// provides labels sets the value: false for a Magnum body, and true for any other body.
+pub fn merge_labels_after_write(stored: Option<bool>, sent: Option<bool>, provides: bool, shape: BodyShape) -> Option<bool> {
     sent.or(stored).or_else(|| provides.then_some(shape == BodyShape::Native))
 }
 
-/// Reads `merge_labels` as Magnum's API does: a boolean, 0 or 1, or a word for one. `null` counts as not sent.
+/// Parses `merge_labels` as Magnum's API does: a boolean, 0 or 1, or a word for a boolean such as `yes`. `null` is
+/// treated as not sent, and returns `None`.
 ///
 /// # Errors
-/// [`InvalidMerge`] for anything else (upstream answers 500).
-pub fn read_merge(raw: &RawValue) -> Result<Option<bool>, InvalidMerge> {
+/// [`InvalidMerge`] for any other value. (Magnum answers such a value with status 500.)
+pub fn parse_merge_labels(raw: &RawValue) -> Result<Option<bool>, InvalidMerge> {
     let invalid = || InvalidMerge { found: truncated(raw.get()) };
     let word = match raw.get().as_bytes().first() {
         Some(b'n') => return Ok(None),
@@ -121,9 +128,9 @@ mod tests {
     use crate::ownership::{Manager, ProvidedValue};
 
     #[test]
-    fn merge_after_depends_on_body_shape_and_stored_value() {
+    fn merge_labels_after_write_prefers_sent_then_stored_value() {
         use BodyShape::{Magnum, Native};
-        for (stored, sent, provides, shape, after) in [
+        for (stored, sent, provides_labels, shape, expected) in [
             (None, None, false, Magnum, None),
             (None, None, true, Magnum, Some(false)),
             (None, None, true, Native, Some(true)),
@@ -132,22 +139,27 @@ mod tests {
             (Some(false), Some(true), true, Native, Some(true)),
             (Some(true), None, true, Magnum, Some(true)),
         ] {
-            assert_eq!(merge_after(stored, sent, provides, shape), after, "{stored:?} {sent:?} {provides} {shape:?}");
+            assert_eq!(
+                merge_labels_after_write(stored, sent, provides_labels, shape),
+                expected,
+                "{stored:?} {sent:?} {provides_labels} {shape:?}"
+            );
         }
     }
 
     #[test]
-    fn key_is_inherited_when_level_has_no_entry() {
-        let layer = |merge, said: Option<&str>| {
-            let intent = said.map(|value| {
-                let said = ProvidedValue::from((value != "-").then(|| LabelValue::new(value).unwrap()));
-                (LabelKey::new("a").unwrap(), said)
+    fn is_inherited_depends_on_merge_entry_and_fill() {
+        // The entry `-` is a tombstone.
+        let layer = |merge, entry: Option<&str>| {
+            let intent = entry.map(|value| {
+                let entry = ProvidedValue::from((value != "-").then(|| LabelValue::new(value).unwrap()));
+                (LabelKey::new("a").unwrap(), entry)
             });
             let provided = OwnedMap::default().apply(&Manager::new("m").unwrap(), &intent.into_iter().collect(), false);
             LabelLayer { provided: Some(provided.unwrap()), merge: Some(merge) }
         };
         let key = LabelKey::new("a").unwrap();
-        for (layer, is_filled, inherits) in [
+        for (layer, is_filled, expected) in [
             (LabelLayer::default(), false, true),
             (layer(true, None), false, true),
             (layer(true, Some("1")), true, false),
@@ -158,13 +170,14 @@ mod tests {
             (layer(false, Some("-")), true, true),
             (layer(false, Some("-")), false, false),
         ] {
-            assert_eq!(layer.is_inherited(&key, || is_filled), inherits, "{layer:?} {is_filled}");
+            assert_eq!(layer.is_inherited(&key, || is_filled), expected, "{layer:?} {is_filled}");
         }
     }
 
+    /// `Some(None)` is expected for a value that counts as not sent, and `None` for an error.
     #[test]
-    fn read_merge_accepts_words_of_magnum() {
-        for (sent, read) in [
+    fn parse_merge_labels_accepts_only_booleans_of_magnum() {
+        for (sent, expected) in [
             ("true", Some(Some(true))),
             ("\" Yes \"", Some(Some(true))),
             ("1", Some(Some(true))),
@@ -177,7 +190,7 @@ mod tests {
             ("1.0", None),
         ] {
             let raw: Box<RawValue> = serde_json::from_str(sent).unwrap();
-            assert_eq!(read_merge(&raw).ok(), read, "{sent}");
+            assert_eq!(parse_merge_labels(&raw).ok(), expected, "{sent}");
         }
     }
 }

@@ -15,8 +15,8 @@ pub const MAX_PARAMETER_DEPTH: usize = 16;
 /// Maximum size of the parameters of one level, as JSON text, in bytes.
 pub const MAX_PARAMETERS_BYTES: usize = 64 * 1024;
 
-/// A parameter: any JSON value except `null`. `1` and `1.0` are equal, and the order of an object's keys is irrelevant,
-/// as in canonical JSON (RFC 8785).
+/// The value of a parameter: any JSON value except `null`. As in canonical JSON (RFC 8785), `1` and `1.0` are equal,
+/// and the order of an object's keys has no meaning.
 #[derive(Clone, PartialEq, Eq, Serialize, derive_more::Deref, derive_more::Debug)]
 #[debug("{_0:?}")]
 #[deref(forward)]
@@ -26,26 +26,26 @@ pub struct ParameterValue(Arc<Value>);
 /// The error for a JSON value that is not a valid parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidParameter {
-    /// It is nested too deep.
+    /// Lists and objects in the value are nested more than [`MAX_PARAMETER_DEPTH`] deep.
     #[error("lists and objects in a parameter may be nested at most {MAX_PARAMETER_DEPTH} deep")]
     TooDeep,
-    /// It is `null`, where a value is required.
+    /// The value is `null`, but a value is required.
     #[error("null is not a parameter value: it means that the key is not inherited")]
     Null,
-    /// A part of it cannot be represented exactly.
+    /// A part of the value cannot be represented exactly.
     #[error("this parameter can't be read: {0}")]
     Unreadable(InvalidJson),
-    /// It contains a number that would have another value on hosts.
+    /// The value contains a number that hosts would receive as another number.
     #[error("this parameter can't be read: {why}")]
     Inexact {
-        /// The place within the value, such as `.a[0]`. Empty for the value itself.
+        /// The path of the number within the value, such as `.a[0]`. Empty if the value itself is the number.
         place: String,
         /// The number, and how to write it instead.
         why: InvalidJson,
     },
 }
 
-/// The parameters of a level exceed [`MAX_PARAMETERS_BYTES`].
+/// The error for the parameters of a level that exceed [`MAX_PARAMETERS_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the parameters of one level have at most {MAX_PARAMETERS_BYTES} bytes together, these {bytes}")]
 pub struct ParametersTooLarge {
@@ -69,21 +69,22 @@ impl ParameterValue {
         Ok(Self(Arc::new(value)))
     }
 
-    /// Reads a JSON value. Returns `None` for `null`.
+    /// Parses a JSON value that an author sent. Returns `None` for `null`.
     ///
     /// # Errors
-    /// [`InvalidParameter`].
+    /// [`InvalidParameter`] if the value is nested too deep, or a number or text cannot be represented exactly.
     pub fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidParameter> {
         let value = json::parse_value(raw).map_err(InvalidParameter::Unreadable)?;
-        // Only sent values are checked. Stored ones are read as they are.
-        if let Some((place, why)) = json::find_inexact(&value) {
-            return Err(InvalidParameter::Inexact { place, why });
+        // Values in the store are not checked in this way, because older versions accepted such numbers.
+        if let Some((path, error)) = json::find_inexact(&value) {
+            return Err(InvalidParameter::Inexact { place: path, why: error });
         }
         if value.is_null() { Ok(None) } else { Self::new(value).map(Some) }
     }
 }
 
 impl<'de> Deserialize<'de> for ParameterValue {
+    /// Reads a value from the store. Numbers are not checked, because older versions accepted any number.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::new(Value::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
@@ -92,7 +93,7 @@ impl<'de> Deserialize<'de> for ParameterValue {
 /// Checks the size of one level's parameters.
 ///
 /// # Errors
-/// [`ParametersTooLarge`] if it exceeds [`MAX_PARAMETERS_BYTES`].
+/// [`ParametersTooLarge`] if the size exceeds [`MAX_PARAMETERS_BYTES`].
 pub fn check_parameters(provided: &OwnedMap<LabelKey, ParameterValue>) -> Result<(), ParametersTooLarge> {
     let size = |value: &ParameterValue| value.to_string().len();
     let bytes = provided.iter().map(|(key, entry)| key.len() + entry.value.value().map_or(0, size)).sum();
@@ -113,7 +114,7 @@ mod tests {
     #[test]
     fn parameter_equality_ignores_number_form_and_key_order() {
         let value = |value| ParameterValue::new(value).unwrap();
-        for (one, other, same) in [
+        for (left, right, expected) in [
             (json!(1), json!(1.0), true),
             (json!(-0.0), json!(0), true),
             (json!({"a": 1, "b": [2.0]}), json!({"b": [2], "a": 1}), true),
@@ -124,7 +125,7 @@ mod tests {
             (json!({"a": 1}), json!({"a": 1, "b": 2}), false),
             (json!(9_007_199_254_740_993_u64), json!(9_007_199_254_740_992_u64), false),
         ] {
-            assert_eq!(value(one.clone()) == value(other.clone()), same, "{one} {other}");
+            assert_eq!(value(left.clone()) == value(right.clone()), expected, "{left} {right}");
         }
     }
 
@@ -133,8 +134,8 @@ mod tests {
     fn y04_parameter_stores_integer_when_number_is_whole() {
         for (written, integer) in [("1e2", "100"), ("-0", "0"), ("1e16", "10000000000000000"), ("[2.0]", "[2]")] {
             let raw = RawValue::from_string(written.to_owned()).unwrap();
-            let read = ParameterValue::from_json(&raw).unwrap().unwrap();
-            assert_eq!(serde_json::to_string(&read).unwrap(), integer, "{written}");
+            let parameter = ParameterValue::from_json(&raw).unwrap().unwrap();
+            assert_eq!(serde_json::to_string(&parameter).unwrap(), integer, "{written}");
             let stored: ParameterValue = serde_json::from_str(written).unwrap();
             assert_eq!(stored.to_string(), integer, "{written}, as an older program stored it");
         }
@@ -142,23 +143,24 @@ mod tests {
 
     #[test]
     fn check_parameters_limits_bytes_of_keys_and_values() {
-        let of = |bytes: usize| {
+        let check_size = |bytes: usize| {
             let value = ParameterValue::new(json!("v".repeat(bytes - "size".len() - "\"\"".len()))).unwrap();
             let intent = [(LabelKey::new("size").unwrap(), ProvidedValue::Value(value))].into_iter().collect();
             check_parameters(&OwnedMap::default().update(&Manager::new("m").unwrap(), &intent))
         };
-        assert_eq!(of(MAX_PARAMETERS_BYTES), Ok(()));
-        assert_eq!(of(MAX_PARAMETERS_BYTES + 1), Err(ParametersTooLarge { bytes: MAX_PARAMETERS_BYTES + 1 }));
-        assert_eq!(of(MAX_PARAMETERS_BYTES + 9), Err(ParametersTooLarge { bytes: MAX_PARAMETERS_BYTES + 9 }));
+        assert_eq!(check_size(MAX_PARAMETERS_BYTES), Ok(()));
+        assert_eq!(check_size(MAX_PARAMETERS_BYTES + 1), Err(ParametersTooLarge { bytes: MAX_PARAMETERS_BYTES + 1 }));
+        assert_eq!(check_size(MAX_PARAMETERS_BYTES + 9), Err(ParametersTooLarge { bytes: MAX_PARAMETERS_BYTES + 9 }));
     }
 
+    /// A number that hosts would receive as another number is refused in a request, but not in the store.
     #[test]
-    fn parameter_rejects_value_when_nested_too_deep() {
+    fn parameter_rejects_deep_inexact_and_null_values() {
         assert!(ParameterValue::new(nested(16)).is_ok());
         let raw = RawValue::from_string("{\"a\": [9007199254740993]}".to_owned()).unwrap();
-        let refused = ParameterValue::from_json(&raw).unwrap_err().to_string();
-        assert!(refused.ends_with("than 9007199254740993, because it is past 2^53; write it as text, in quotes"), "{refused}");
-        assert!(serde_json::from_str::<ParameterValue>(raw.get()).is_ok(), "it is stored");
+        let message = ParameterValue::from_json(&raw).unwrap_err().to_string();
+        assert!(message.ends_with("than 9007199254740993, because it is past 2^53; write it as text, in quotes"), "{message}");
+        assert!(serde_json::from_str::<ParameterValue>(raw.get()).is_ok(), "the value is accepted from the store");
         assert_eq!(ParameterValue::new(nested(17)), Err(InvalidParameter::TooDeep));
         assert_eq!(ParameterValue::new(Value::Null), Err(InvalidParameter::Null));
     }

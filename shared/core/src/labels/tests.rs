@@ -1,4 +1,4 @@
-//! Provenance as `explain` shows it. The expected values are written by hand.
+//! Tests of the provenance of labels, as `stemma explain` shows it. The expected values are written by hand.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,29 @@ use crate::ownership::OwnedMap;
 use crate::ownership::{Intent, Manager, ProvidedValue};
 use Level::{Cluster, ClusterTemplate, Node, NodeGroup};
 
+/// Returns an intent for these keys. A key without a value is a tombstone.
 fn intent(pairs: &[(&str, Option<&str>)]) -> Intent<LabelKey, LabelValue> {
-    let said = |value: Option<&str>| ProvidedValue::from(value.map(|text| LabelValue::new(text).unwrap()));
-    pairs.iter().map(|(key, value)| (LabelKey::new(key).unwrap(), said(*value))).collect()
+    let provided_value = |value: Option<&str>| ProvidedValue::from(value.map(|text| LabelValue::new(text).unwrap()));
+    pairs.iter().map(|(key, value)| (LabelKey::new(key).unwrap(), provided_value(*value))).collect()
 }
 
-fn provided(pairs: &[(&str, Option<&str>)]) -> OwnedMap<LabelKey, LabelValue> {
+/// Returns the labels that the manager `site` provides at one level. A key without a value is a tombstone.
+fn provided_labels(pairs: &[(&str, Option<&str>)]) -> OwnedMap<LabelKey, LabelValue> {
     OwnedMap::default().apply(&Manager::new("site").unwrap(), &intent(pairs), false).unwrap()
 }
 
-fn merging(pairs: &[(&str, Option<&str>)]) -> LabelLayer {
-    Layer { provided: Some(provided(pairs)), merge: Some(true) }
+/// Returns a level's labels that are merged with the inherited labels.
+fn merging_layer(pairs: &[(&str, Option<&str>)]) -> LabelLayer {
+    Layer { provided: Some(provided_labels(pairs)), merge: Some(true) }
 }
 
-fn replacing(pairs: &[(&str, Option<&str>)]) -> LabelLayer {
-    Layer { provided: Some(provided(pairs)), merge: Some(false) }
+/// Returns a level's labels that replace the inherited labels.
+fn replacing_layer(pairs: &[(&str, Option<&str>)]) -> LabelLayer {
+    Layer { provided: Some(provided_labels(pairs)), merge: Some(false) }
 }
 
-fn fold(levels: &[(Level, LabelLayer)]) -> Labels {
+/// Returns the effective labels below these levels.
+fn effective_labels(levels: &[(Level, LabelLayer)]) -> Labels {
     Labels::from_levels(levels.iter().map(|(level, layer)| (*level, layer)))
 }
 
@@ -35,29 +40,30 @@ fn values(pairs: &[(&str, &str)]) -> BTreeMap<LabelKey, LabelValue> {
     pairs.iter().map(|(key, value)| (LabelKey::new(key).unwrap(), LabelValue::new(value).unwrap())).collect()
 }
 
-/// Returns the effect of each entry and candidate of a key, as `LEVEL VALUE OUTCOME`.
+/// Returns a line for each level that provides a key, as `LEVEL VALUE OUTCOME`. It adds lines for the rules and the
+/// host that offer a value, as `ORIGIN VALUE OUTCOME`.
 fn explain_lines(labels: &Labels, key: &str) -> Vec<String> {
-    let Some(line) = labels.provenance(key) else { return Vec::new() };
-    let said = line.level_effects().map(|(said, outcome)| {
-        let value = said.value.value().map_or("-", LabelValue::as_str);
-        format!("{} {value} {outcome:?}", said.level)
+    let Some(provenance) = labels.provenance(key) else { return Vec::new() };
+    let level_lines = provenance.level_effects().map(|(entry, outcome)| {
+        let value = entry.value.value().map_or("-", LabelValue::as_str);
+        format!("{} {value} {outcome:?}", entry.level)
     });
-    let offers = line.candidates.iter().enumerate().map(|(at, offer)| {
-        let outcome = if line.state == (KeyState::Filled { at }) { "Wins" } else { "NoEffect" };
-        format!("{} {} {outcome}", offer.origin, offer.value)
+    let candidate_lines = provenance.candidates.iter().enumerate().map(|(index, candidate)| {
+        let outcome = if provenance.state == (KeyState::Filled { index }) { "Wins" } else { "NoEffect" };
+        format!("{} {} {outcome}", candidate.origin, candidate.value)
     });
-    said.chain(offers).collect()
+    level_lines.chain(candidate_lines).collect()
 }
 
 #[test]
 fn provenance_lists_every_level_with_effect() {
     let levels = [
-        (ClusterTemplate, merging(&[("tier", Some("standard")), ("debug", Some("1")), ("ntp", Some("a"))])),
+        (ClusterTemplate, merging_layer(&[("tier", Some("standard")), ("debug", Some("1")), ("ntp", Some("a"))])),
         (Cluster, LabelLayer::default()),
-        (NodeGroup, merging(&[("tier", Some("gold")), ("debug", None)])),
-        (Node, merging(&[("rack", Some("r1"))])),
+        (NodeGroup, merging_layer(&[("tier", Some("gold")), ("debug", None)])),
+        (Node, merging_layer(&[("rack", Some("r1"))])),
     ];
-    let labels = fold(&levels);
+    let labels = effective_labels(&levels);
     for (key, value, lines) in [
         ("tier", Some("gold"), vec!["clustertemplate standard OverriddenBy(NodeGroup)", "nodegroup gold Wins"]),
         ("debug", None, vec!["clustertemplate 1 TombstonedBy(NodeGroup)", "nodegroup - Tombstone"]),
@@ -71,14 +77,15 @@ fn provenance_lists_every_level_with_effect() {
     assert_eq!(labels.provenance("tier").unwrap().entries[0].owners[0].to_string(), "site:apply");
 }
 
+/// The cluster does not merge, so its labels replace those of the template. Its tombstones have no effect.
 #[test]
 fn effective_map_drops_upper_levels_when_level_does_not_merge() {
     let levels = [
-        (ClusterTemplate, merging(&[("a", Some("1")), ("b", None), ("c", Some("1"))])),
-        (Cluster, replacing(&[("c", Some("2")), ("d", None), ("a", None)])),
-        (NodeGroup, merging(&[("d", Some("4"))])),
+        (ClusterTemplate, merging_layer(&[("a", Some("1")), ("b", None), ("c", Some("1"))])),
+        (Cluster, replacing_layer(&[("c", Some("2")), ("d", None), ("a", None)])),
+        (NodeGroup, merging_layer(&[("d", Some("4"))])),
     ];
-    let labels = fold(&levels);
+    let labels = effective_labels(&levels);
     assert_eq!(labels.values(), values(&[("c", "2"), ("d", "4")]));
     for (key, lines) in [
         ("a", vec!["clustertemplate 1 ReplacedBy(Cluster)", "cluster - NoEffect"]),
@@ -88,26 +95,27 @@ fn effective_map_drops_upper_levels_when_level_does_not_merge() {
     ] {
         assert_eq!(explain_lines(&labels, key), lines, "{key}");
     }
-    let idle: Vec<_> = levels[1].1.ineffective_tombstones().map(LabelKey::as_str).collect();
-    assert_eq!(idle, ["a", "d"]);
+    let ineffective: Vec<_> = levels[1].1.ineffective_tombstones().map(LabelKey::as_str).collect();
+    assert_eq!(ineffective, ["a", "d"]);
     assert_eq!(levels[0].1.ineffective_tombstones().count(), 0);
 }
 
 #[test]
 fn tombstone_has_no_effect_when_level_does_not_merge() {
-    let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))]);
+    let labels =
+        effective_labels(&[(Cluster, replacing_layer(&[("a", None)])), (NodeGroup, replacing_layer(&[("b", Some("1"))]))]);
     assert_eq!(explain_lines(&labels, "a"), ["cluster - NoEffect"]);
 }
 
 #[test]
 fn s34_rules_and_host_fill_key_when_no_level_decides() {
-    let before = fold(&[
-        (ClusterTemplate, merging(&[("set", Some("op")), ("stopped", None), ("cut", Some("op"))])),
-        (Cluster, replacing(&[("set", Some("op")), ("idle", None)])),
-        (NodeGroup, merging(&[("stopped", None)])),
+    let level_labels = effective_labels(&[
+        (ClusterTemplate, merging_layer(&[("set", Some("op")), ("stopped", None), ("cut", Some("op"))])),
+        (Cluster, replacing_layer(&[("set", Some("op")), ("idle", None)])),
+        (NodeGroup, merging_layer(&[("stopped", None)])),
     ]);
-    let rule = values(&[("set", "rule"), ("idle", "rule"), ("ruled", "rule"), ("node.stemma.io/a", "rule")]);
-    let host = values(&[
+    let rule_labels = values(&[("set", "rule"), ("idle", "rule"), ("ruled", "rule"), ("node.stemma.io/a", "rule")]);
+    let host_labels = values(&[
         ("stopped", "host"),
         ("cut", "host"),
         ("ruled", "host"),
@@ -115,8 +123,9 @@ fn s34_rules_and_host_fill_key_when_no_level_decides() {
         ("kubernetes.io/x", "host"),
         ("node.stemma.io/a", "host"),
     ]);
-    let labels = before.fill(&FillSource { origin: Origin::Rule("gpu".into()), can_set_restricted: true, labels: &rule });
-    let labels = labels.fill(&FillSource { origin: Origin::Host, can_set_restricted: false, labels: &host });
+    let labels =
+        level_labels.fill(&FillSource { origin: Origin::Rule("gpu".into()), can_set_restricted: true, labels: &rule_labels });
+    let labels = labels.fill(&FillSource { origin: Origin::Host, can_set_restricted: false, labels: &host_labels });
     let expected = [("hosted", "host"), ("idle", "rule"), ("node.stemma.io/a", "rule"), ("ruled", "rule"), ("set", "op")];
     assert_eq!(labels.values(), values(&expected));
     for (key, lines) in [
@@ -140,83 +149,104 @@ fn s34_rules_and_host_fill_key_when_no_level_decides() {
         ("kubernetes.io/x", vec![FillEffect::Restricted]),
         ("node.stemma.io/a", vec![FillEffect::Wins, by_gpu]),
     ] {
-        let offered: Vec<_> = labels.provenance(key).unwrap().fill_effects().map(|(_, effect)| effect).collect();
-        assert_eq!(offered, effects, "{key}");
+        let actual_effects: Vec<_> = labels.provenance(key).unwrap().fill_effects().map(|(_, effect)| effect).collect();
+        assert_eq!(actual_effects, effects, "{key}");
     }
     assert_eq!(labels.provenance("ruled").unwrap().effective().unwrap().origin, Origin::Rule("gpu".into()));
 }
 
 #[test]
 fn restricted_key_is_filled_by_first_source_with_grant() {
-    let key = values(&[("node.stemma.io/a", "x")]);
-    let by = |name: &str, grants| FillSource { origin: Origin::Rule(name.into()), can_set_restricted: grants, labels: &key };
-    let labels = Labels::default().fill(&by("plain", false)).fill(&by("gpu", true)).fill(&by("late", true));
-    let offered: Vec<_> = labels.provenance("node.stemma.io/a").unwrap().fill_effects().map(|(_, effect)| effect).collect();
+    let labels_of_rule = values(&[("node.stemma.io/a", "x")]);
+    let source = |name: &str, grants| FillSource {
+        origin: Origin::Rule(name.into()),
+        can_set_restricted: grants,
+        labels: &labels_of_rule,
+    };
+    let labels = Labels::default().fill(&source("plain", false)).fill(&source("gpu", true)).fill(&source("late", true));
+    let actual_effects: Vec<_> =
+        labels.provenance("node.stemma.io/a").unwrap().fill_effects().map(|(_, effect)| effect).collect();
     let by_gpu = FillEffect::FilledBy(Origin::Rule("gpu".into()));
-    assert_eq!(offered, [FillEffect::Restricted, FillEffect::Wins, by_gpu]);
+    assert_eq!(actual_effects, [FillEffect::Restricted, FillEffect::Wins, by_gpu]);
 }
 
+/// A tombstone has no effect at a level that replaces the inherited labels, so the host can fill the key. Without a
+/// value of the host, the key is absent.
 #[test]
 fn host_fills_tombstoned_key_when_level_replaces() {
-    let host = values(&[("a", "host")]);
-    let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))]).fill(&FillSource {
-        origin: Origin::Host,
-        can_set_restricted: false,
-        labels: &host,
-    });
+    let host_labels = values(&[("a", "host")]);
+    let labels =
+        effective_labels(&[(Cluster, replacing_layer(&[("a", None)])), (NodeGroup, replacing_layer(&[("b", Some("1"))]))])
+            .fill(&FillSource { origin: Origin::Host, can_set_restricted: false, labels: &host_labels });
     assert_eq!(labels.values(), values(&[("a", "host"), ("b", "1")]));
-    let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))]);
+    let labels =
+        effective_labels(&[(Cluster, replacing_layer(&[("a", None)])), (NodeGroup, replacing_layer(&[("b", Some("1"))]))]);
     assert_eq!(labels.provenance("a").unwrap().state, KeyState::Absent);
 }
 
+/// An empty map of a level that does not merge hides the inherited labels, also if the map became empty later. A level
+/// that never provided labels inherits them.
 #[test]
 fn layer_differs_when_provided_empty_or_not_provided() {
-    let template = (ClusterTemplate, merging(&[("a", Some("1"))]));
-    for (layer, expected) in [(LabelLayer::default(), &[("a", "1")][..]), (merging(&[]), &[("a", "1")]), (replacing(&[]), &[])] {
-        assert_eq!(fold(&[template.clone(), (Cluster, layer)]).values(), values(expected));
+    let template = (ClusterTemplate, merging_layer(&[("a", Some("1"))]));
+    for (layer, expected) in
+        [(LabelLayer::default(), &[("a", "1")][..]), (merging_layer(&[]), &[("a", "1")]), (replacing_layer(&[]), &[])]
+    {
+        assert_eq!(effective_labels(&[template.clone(), (Cluster, layer)]).values(), values(expected));
     }
-    let taken_away = provided(&[("b", Some("1"))]).patch(&Manager::new("u").unwrap(), &to_merge_patch(intent(&[("b", None)])));
-    assert!(taken_away.is_empty());
-    assert_eq!(fold(&[template, (Cluster, Layer { provided: Some(taken_away), merge: Some(false) })]).values(), values(&[]));
+    let emptied_labels =
+        provided_labels(&[("b", Some("1"))]).patch(&Manager::new("u").unwrap(), &to_merge_patch(intent(&[("b", None)])));
+    assert!(emptied_labels.is_empty());
+    assert_eq!(
+        effective_labels(&[template, (Cluster, Layer { provided: Some(emptied_labels), merge: Some(false) })]).values(),
+        values(&[])
+    );
 }
 
 #[test]
 fn annotations_and_parameters_are_inherited_like_labels() {
     let manager = Manager::new("site").unwrap();
-    let read = |text: serde_json::Value| -> OwnedMap<LabelKey, ParameterValue> {
+    let provided_by_site = |text: serde_json::Value| -> OwnedMap<LabelKey, ParameterValue> {
         let IntentJson(intent) = serde_json::from_value(text).unwrap();
         OwnedMap::default().update(&manager, &intent)
     };
-    let above = Parameters::default().with_level(
+    let cluster_level = Parameters::default().with_level(
         Cluster,
-        &Layer { provided: Some(read(json!({"sizes": {"a": 1, "b": 2}, "peers": [1], "mtu": 1500}))), merge: Some(true) },
+        &Layer {
+            provided: Some(provided_by_site(json!({"sizes": {"a": 1, "b": 2}, "peers": [1], "mtu": 1500}))),
+            merge: Some(true),
+        },
     );
-    let own =
-        above.with_level(Node, &Layer { provided: Some(read(json!({"sizes": {"a": 9}, "peers": null}))), merge: Some(true) });
-    assert_eq!(own.get("sizes").map(|value| (**value).clone()), Some(json!({"a": 9})), "no deep merge");
-    assert_eq!(own.get("peers"), None);
-    assert_eq!(own.get("mtu").map(|value| (**value).clone()), Some(json!(1500)));
+    let node_level = cluster_level.with_level(
+        Node,
+        &Layer { provided: Some(provided_by_site(json!({"sizes": {"a": 9}, "peers": null}))), merge: Some(true) },
+    );
+    assert_eq!(node_level.get("sizes").map(|value| (**value).clone()), Some(json!({"a": 9})), "no deep merge");
+    assert_eq!(node_level.get("peers"), None);
+    assert_eq!(node_level.get("mtu").map(|value| (**value).clone()), Some(json!(1500)));
 
-    let IntentJson(written) = serde_json::from_value(json!({"Example.com/Note": "any\ntext", "old": null})).unwrap();
-    let layer: AnnotationLayer = Layer { provided: Some(OwnedMap::default().update(&manager, &written)), merge: None };
+    let IntentJson(annotation_intent) = serde_json::from_value(json!({"Example.com/Note": "any\ntext", "old": null})).unwrap();
+    let layer: AnnotationLayer = Layer { provided: Some(OwnedMap::default().update(&manager, &annotation_intent)), merge: None };
     let annotations = Annotations::from_levels([(Node, &layer)]);
     assert_eq!(annotations.get("Example.com/Note").map(AnnotationValue::as_str), Some("any\ntext"));
-    assert!(annotations.provenance("old").is_some_and(|line| line.value().is_none()));
+    assert!(annotations.provenance("old").is_some_and(|provenance| provenance.value().is_none()));
 }
 
+/// A level may have 256 keys, and the effective labels 64 KiB. Each of the 16 largest labels has a key of 4 bytes and a
+/// value of 4,092 bytes, so together they have exactly 64 KiB.
 #[test]
 fn check_limits_keys_of_level_and_effective_bytes() {
-    let many: Vec<_> = (0..257).map(|index| format!("k{index:03}")).collect();
-    let pairs: Vec<_> = many.iter().map(|key| (key.as_str(), Some("v"))).collect();
-    assert_eq!(merging(&pairs).check_key_count(), Err(TooManyKeys { count: 257 }));
-    assert_eq!(merging(&pairs[1..]).check_key_count(), Ok(()));
+    let keys: Vec<_> = (0..257).map(|index| format!("k{index:03}")).collect();
+    let pairs: Vec<_> = keys.iter().map(|key| (key.as_str(), Some("v"))).collect();
+    assert_eq!(merging_layer(&pairs).check_key_count(), Err(TooManyKeys { count: 257 }));
+    assert_eq!(merging_layer(&pairs[1..]).check_key_count(), Ok(()));
 
-    let long = "v".repeat(4092);
-    let full: Vec<_> = many.iter().take(16).map(|key| (key.as_str(), Some(long.as_str()))).collect();
-    assert_eq!(fold(&[(Node, merging(&full))]).check_size(), Ok(()));
-    let over: Vec<_> = full.iter().copied().chain([("k", Some(""))]).collect();
+    let long_value = "v".repeat(4092);
+    let largest_labels: Vec<_> = keys.iter().take(16).map(|key| (key.as_str(), Some(long_value.as_str()))).collect();
+    assert_eq!(effective_labels(&[(Node, merging_layer(&largest_labels))]).check_size(), Ok(()));
+    let excess_labels: Vec<_> = largest_labels.iter().copied().chain([("k", Some(""))]).collect();
     assert_eq!(
-        fold(&[(Node, merging(&over))]).check_size().unwrap_err().to_string(),
+        effective_labels(&[(Node, merging_layer(&excess_labels))]).check_size().unwrap_err().to_string(),
         "the effective labels have at most 65536 bytes together, these 65537"
     );
 }

@@ -1,28 +1,29 @@
-//! Variable names of labels in `labels.env`, and labels that are omitted there because their names collide.
+//! Variable names of labels in `labels.env`, a file with environment variables on each host. Labels whose variable
+//! names collide are omitted from the file.
 
 use std::cmp::Ordering;
 
 /// The prefix of each variable in `labels.env`.
 const PREFIX: &str = "STEMMA_LABEL_";
 
-/// Returns the environment variable of a label. Letters become upper case, and characters other than letters and digits
-/// become `_`.
+/// Returns the name of the environment variable for a label's key. Letters become upper case, and each byte that is not
+/// an ASCII letter or digit becomes `_`.
 pub fn variable_name(key: &str) -> String {
     PREFIX.chars().chain(key.bytes().map(|byte| char::from(variable_byte(byte)))).collect()
 }
 
-/// Returns the groups of keys that would be the same variable, each with the variable, sorted by variable. A host
-/// writes none of these keys to `labels.env`.
+/// Returns the groups of label keys that would have the same variable name, with this name, sorted by the name. A host
+/// writes none of these labels to `labels.env`.
 pub fn colliding_keys<'k>(keys: impl Iterator<Item = &'k str>) -> Vec<(String, Vec<&'k str>)> {
     let mut keys: Vec<&str> = keys.collect();
-    keys.sort_by(|one, other| cmp_variable_names(one, other).then_with(|| one.cmp(other)));
-    let groups = keys.chunk_by(|one, other| cmp_variable_names(one, other) == Ordering::Equal);
+    keys.sort_by(|left, right| cmp_variable_names(left, right).then_with(|| left.cmp(right)));
+    let groups = keys.chunk_by(|left, right| cmp_variable_names(left, right) == Ordering::Equal);
     groups.filter(|keys| keys.len() > 1).map(|keys| (variable_name(keys[0]), keys.to_vec())).collect()
 }
 
 /// Compares the variable names of two labels without building them.
-fn cmp_variable_names(one: &str, other: &str) -> Ordering {
-    one.bytes().map(variable_byte).cmp(other.bytes().map(variable_byte))
+fn cmp_variable_names(left: &str, right: &str) -> Ordering {
+    left.bytes().map(variable_byte).cmp(right.bytes().map(variable_byte))
 }
 
 /// Returns the byte of a variable name for a byte of a label's key.

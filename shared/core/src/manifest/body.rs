@@ -1,7 +1,7 @@
-//! The top-level members of a body as its author sent them.
+//! The top-level members of the body of a request, as its author sent them.
 //!
-//! Members stay JSON text until the reader of their field parses them. So a number in a label keeps the text that its
-//! author sent, and an error can name its field.
+//! A member remains JSON text until the function that reads its field parses the text. So a number in a label has the
+//! text that its author sent, and an error can name its field.
 
 use serde_json::value::RawValue;
 
@@ -10,10 +10,10 @@ use super::reader::{check_depth, read_json};
 use crate::json;
 use crate::name::truncated;
 
-/// Maximum number of fields in a body. No kind has as many.
+/// Maximum number of fields in a body. No kind of object has this number of fields.
 const MAX_FIELDS: usize = 256;
 
-/// The members of a JSON object, in order. Each name occurs once.
+/// The body of a write: the members of a JSON object as text, in order. Each name occurs once.
 #[derive(Clone, Debug, Default)]
 pub struct JsonBody {
     members: Vec<(String, Box<RawValue>)>,
@@ -23,67 +23,68 @@ impl JsonBody {
     /// Parses a JSON text.
     ///
     /// # Errors
-    /// [`BodyError`] if it is not a JSON object, is nested deeper than [`super::MAX_DEPTH`], has too many members, or
-    /// has a name twice.
+    /// [`BodyError`] if the text is not a JSON object, is nested deeper than [`super::MAX_DEPTH`], has more than 256
+    /// members, or has a name twice.
     pub fn parse(json: &str) -> Result<Self, BodyError> {
         check_depth(json)?;
-        let no_object = |why: String| BodyError::new("", format!("no JSON object: {why}"));
-        let raw = serde_json::from_str(json).map_err(|why| no_object(why.to_string()))?;
-        let fields = json::item_count(raw);
-        if fields > MAX_FIELDS {
+        let not_an_object = |error: String| BodyError::new("", format!("not a JSON object: {error}"));
+        let raw = serde_json::from_str(json).map_err(|error| not_an_object(error.to_string()))?;
+        let field_count = json::item_count(raw);
+        if field_count > MAX_FIELDS {
             let reason =
-                format!("it has {fields} fields, and no kind has more than {MAX_FIELDS}: remove those that are not fields");
+                format!("it has {field_count} fields, and no kind has more than {MAX_FIELDS}: remove those that are not fields");
             return Err(BodyError::new("", reason));
         }
-        let members = json::members(raw).map_err(|why| no_object(why.to_string()))?;
-        for (at, (name, _)) in members.iter().enumerate() {
-            if members[..at].iter().any(|(before, _)| before == name) {
-                return Err(BodyError::new(truncated(name), "is there twice: keep one of them"));
+        let members = json::members(raw).map_err(|error| not_an_object(error.to_string()))?;
+        for (index, (name, _)) in members.iter().enumerate() {
+            if members[..index].iter().any(|(earlier_name, _)| earlier_name == name) {
+                return Err(BodyError::new(truncated(name), "occurs twice: remove one of them"));
             }
         }
         Ok(Self { members: members.into_iter().map(|(name, raw)| (name, raw.to_owned())).collect() })
     }
 
-    /// Returns a member's JSON text.
+    /// Returns the JSON text of the member with this name.
     pub fn get(&self, name: &str) -> Option<&RawValue> {
-        self.members.iter().find(|(own, _)| own == name).map(|(_, raw)| &**raw)
+        self.members.iter().find(|(member_name, _)| member_name == name).map(|(_, raw)| &**raw)
     }
 
-    /// Returns whether the body sets a field. `null` counts as left out.
+    /// Returns whether the body has a value for a field. `null` is not a value.
     pub(super) fn has_value(&self, name: &str) -> bool {
         self.get(name).is_some_and(|raw| !is_null(raw))
     }
 
     /// Removes a member and returns its JSON text.
     pub fn remove(&mut self, name: &str) -> Option<Box<RawValue>> {
-        let at = self.members.iter().position(|(own, _)| own == name)?;
-        Some(self.members.remove(at).1)
+        let index = self.members.iter().position(|(member_name, _)| member_name == name)?;
+        Some(self.members.remove(index).1)
     }
 
-    /// Returns a body that has this member only.
+    /// Returns a copy of the body that has only the member with this name. Empty if the body lacks the member.
     pub(super) fn with_only(&self, name: &str) -> Self {
-        Self { members: self.members.iter().filter(|(own, _)| own == name).cloned().collect() }
+        Self { members: self.members.iter().filter(|(member_name, _)| member_name == name).cloned().collect() }
     }
 
-    /// Iterates over the members in order.
+    /// Returns the name and JSON text of each member, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
         self.members.iter().map(|(name, raw)| (name.as_str(), &**raw))
     }
 
-    /// Returns a member that is a text, or `None` if it is `null` or absent.
+    /// Returns the text in a member, or `None` if the member is `null` or absent.
     ///
     /// # Errors
-    /// [`BodyError`] for any other type.
+    /// [`BodyError`] if the member has another type.
     pub fn text(&self, name: &str) -> Result<Option<String>, BodyError> {
         self.get(name).map_or(Ok(None), read_json::<Option<String>>).map_err(|error| error.prefixed(name))
     }
 }
 
-/// The names of the maps in an object's body whose values are texts.
+/// The names of the members of a body that are maps with texts as values.
 pub const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
 
-/// Quotes the numbers in an object's labels and annotations as they were written, so that parsing and writing the body
-/// does not change them. A value that is not an object is returned unchanged.
+/// Returns a body in which each number in `labels` and `annotations` is a text with the digits that its author wrote. A
+/// later parser of the body would otherwise change `1.10` to `1.1`. A value that is not an object is returned
+/// unchanged.
 pub fn with_label_texts(body: &RawValue) -> Box<RawValue> {
     json::rewrite_members(body, |name, raw| {
         if !TEXT_MAPS.contains(&name) {
@@ -93,7 +94,7 @@ pub fn with_label_texts(body: &RawValue) -> Box<RawValue> {
     })
 }
 
-/// Returns whether a member is `null`.
+/// Returns whether a JSON value is `null`.
 pub fn is_null(raw: &RawValue) -> bool {
     raw.get() == "null"
 }
@@ -109,14 +110,14 @@ mod tests {
             JsonBody::parse(&format!("{{{}}}", fields.join(", "))).map(|body| body.iter().count())
         };
         assert_eq!(body(256), Ok(256));
-        let says = "it has 300000 fields, and no kind has more than 256: remove those that are not fields";
-        assert_eq!(body(300_000).unwrap_err().to_string(), says);
+        let expected = "it has 300000 fields, and no kind has more than 256: remove those that are not fields";
+        assert_eq!(body(300_000).unwrap_err().to_string(), expected);
     }
 
     #[test]
     fn y04_with_label_texts_keeps_text_of_any_number() {
         let body = |json: &str| with_label_texts(&RawValue::from_string(json.to_owned()).unwrap()).get().to_owned();
-        for (sent, kept) in [
+        for (sent, expected) in [
             (r#"{"b":1.10,"labels":{"a":1.10,"z":-0,"c":1e400}}"#, r#"{"b":1.10,"labels":{"a":"1.10","z":"-0","c":"1e400"}}"#),
             (
                 r#"{"annotations": {"a\"b": 18446744073709551616, "c": true, "d": null, "e": "1.0", "f": [1.0]}}"#,
@@ -125,21 +126,23 @@ mod tests {
             (r#"{"extra":{"labels":{"a":1.10}},"labels":1.10}"#, r#"{"extra":{"labels":{"a":1.10}},"labels":1.10}"#),
             (r#"[{"labels":{"a":1.10}}]"#, r#"[{"labels":{"a":1.10}}]"#),
         ] {
-            assert_eq!(body(sent), kept, "{sent}");
+            assert_eq!(body(sent), expected, "{sent}");
         }
     }
 
+    /// A body preserves the JSON text of its members. A duplicate name, JSON that is not an object, and too deep
+    /// nesting are refused.
     #[test]
-    fn body_keeps_member_text_and_rejects_duplicate_names() {
+    fn body_keeps_member_text_and_rejects_invalid_json() {
         let body = JsonBody::parse(r#"{"a": 1.10, "b": null}"#).unwrap();
         assert_eq!(body.get("a").unwrap().get(), "1.10");
         assert_eq!(body.text("b"), Ok(None));
-        for (json, says) in [
-            (r#"{"a": 1, "a": 2}"#, "a: is there twice: keep one of them"),
-            ("[1]", "no JSON object: it is another value"),
+        for (json, expected) in [
+            (r#"{"a": 1, "a": 2}"#, "a: occurs twice: remove one of them"),
+            ("[1]", "not a JSON object: the value has another type"),
             (&"[".repeat(25), "nested deeper than 24 levels"),
         ] {
-            assert_eq!(JsonBody::parse(json).unwrap_err().to_string(), says);
+            assert_eq!(JsonBody::parse(json).unwrap_err().to_string(), expected);
         }
         assert_eq!(body.text("a").unwrap_err().to_string(), "a: must be a text, not the number 1.1: quote it");
     }

@@ -1,10 +1,11 @@
-//! Limits the size of fields. A body is checked before its fields are parsed, because some fields cost more to parse
-//! than their length, and large bodies exploit that. The object is checked after a write, because many small writes can
-//! each add one entry.
+//! Limits the size of fields. The body of a write is checked before its fields are parsed, because a short text of some
+//! fields needs much time or memory to parse. The object is checked after a write, because many small writes can each
+//! add one entry.
 //!
-//! Both checks use the same table: the bound of a field is that of its [`FieldType`].
+//! Both checks use the same table: the bound of a field is the bound of its [`FieldType`].
 //!
-//! A value of an older version that exceeds its bound may stay or become smaller. It may not grow.
+//! If an older version stored a value that exceeds its bound, a write may leave the value unchanged or make it smaller.
+//! A write that makes it larger is refused.
 
 use std::fmt::Display;
 
@@ -29,81 +30,90 @@ use crate::ownership::OwnedSet;
 /// The empty text, as JSON.
 const EMPTY_TEXT: &str = r#""""#;
 
-/// Checks the value that a body provides for a field. `old` returns the stored value.
+/// Checks the value that a body provides for a field against the bound of the field. `stored_value` returns the stored
+/// value. If the stored value exceeds the bound too, a value that is not larger is accepted.
 ///
 /// # Errors
-/// [`BodyError`] with the place within the field.
-pub(super) fn check_body_field(field: &FieldDef, sent: &RawValue, old: impl FnOnce() -> Value) -> Result<(), BodyError> {
-    accept_if_smaller(|value| check_field(field, value), sent, old)
+/// [`BodyError`] with the path of the error within the field.
+pub(super) fn check_body_field(field: &FieldDef, sent: &RawValue, stored_value: impl FnOnce() -> Value) -> Result<(), BodyError> {
+    accept_if_smaller(|value| check_field(field, value), sent, stored_value)
 }
 
-/// Checks the value that a body provides for a passthrough field.
+/// Checks the value that a body provides for a passthrough field: a field of Ironic or Magnum that is stored and shown,
+/// and has no effect. `old` returns the stored value.
 ///
 /// # Errors
-/// [`BodyError`].
+/// [`BodyError`] with the path of the error within the field.
 pub(super) fn check_passthrough(field: &PassthroughField, sent: &RawValue, old: impl FnOnce() -> Value) -> Result<(), BodyError> {
     accept_if_smaller(|value| check_passthrough_type(field.kind, value), sent, old)
 }
 
-/// Checks the value of a passthrough field: its size, and that names, texts and keys are not empty.
-fn check_passthrough_type(form: PassthroughType, value: &RawValue) -> Result<(), BodyError> {
-    check_length(form.bound(), value)?;
-    match form {
+/// Checks the value of a passthrough field (a field that is only stored and shown): its size, and that names, texts and
+/// keys are not empty.
+fn check_passthrough_type(field_type: PassthroughType, value: &RawValue) -> Result<(), BodyError> {
+    check_length(field_type.bound(), value)?;
+    match field_type {
         PassthroughType::NameOrNone(_) if value.get() == EMPTY_TEXT => Ok(()),
         PassthroughType::Name(_) | PassthroughType::NameOrNone(_) => check_name_text(value),
-        PassthroughType::Object => check_collection(FieldType::Map, form.bound(), value),
+        PassthroughType::Object => check_collection(FieldType::Map, field_type.bound(), value),
         PassthroughType::List => check_each(items(value), check_not_empty),
         PassthroughType::Text(_) => check_not_blank(value),
+        // The types of these values are checked when they are read.
         PassthroughType::Uuid | PassthroughType::Number | PassthroughType::Flag | PassthroughType::Any => Ok(()),
     }
 }
 
-/// Checks the value that a body provides for a field that is owned key by key.
+/// Checks the value that a body provides for a field whose keys each have their own owners, such as `labels`.
+/// `stored_value` returns the stored value. A field without a definition is accepted.
 ///
 /// # Errors
-/// [`BodyError`] with the field.
-pub(super) fn check_keyed_field(name: &str, sent: &RawValue, old: impl FnOnce() -> Value) -> Result<(), BodyError> {
-    let field = LEVEL_FIELDS.iter().chain(NODE_FIELDS).find(|part| part.name == name);
-    field.map_or(Ok(()), |part| check_body_field(part, sent, old)).map_err(|error| error.prefixed(name))
+/// [`BodyError`] with the path of the error, beginning with the field.
+pub(super) fn check_keyed_field(name: &str, sent: &RawValue, stored_value: impl FnOnce() -> Value) -> Result<(), BodyError> {
+    let field = LEVEL_FIELDS.iter().chain(NODE_FIELDS).find(|def| def.name == name);
+    field.map_or(Ok(()), |def| check_body_field(def, sent, stored_value)).map_err(|error| error.prefixed(name))
 }
 
-/// Checks all fields of an object after a write.
+/// Checks the bounds of all fields of an object after a write. `old` is the spec before the write, if there was
+/// one.
 ///
 /// # Errors
-/// [`BodyError`] for the first field that holds more than it may, and more than before.
-pub fn check_bounds<S: SpecFields>(before: Option<&S>, after: &S, names: &dyn NameResolver) -> Result<(), BodyError> {
+/// [`BodyError`] for the first field that exceeds its bound and became larger by the write.
+pub fn check_bounds<S: SpecFields>(old: Option<&S>, new: &S, names: &dyn NameResolver) -> Result<(), BodyError> {
+    // `json` returns the value of a field as a body would contain it.
     for field in S::FIELDS {
         let def = FieldDef::new(field.name, field.kind, field.help);
-        let get = |spec: &S| (field.show)(spec, names);
-        let checked = check_remaining(&get(after), |value| check_body_field(&def, value, || before.map_or(Value::Null, get)));
-        checked.map_err(|error| error.prefixed(field.name))?;
+        let json = |spec: &S| (field.show)(spec, names);
+        let result = check_if_set(&json(new), |value| check_body_field(&def, value, || old.map_or(Value::Null, json)));
+        result.map_err(|error| error.prefixed(field.name))?;
     }
     for field in S::PASSTHROUGH_FIELDS {
-        let get = |spec: &S| spec.extra().get(field.name).cloned().unwrap_or(Value::Null);
-        let checked = check_remaining(&get(after), |value| check_passthrough(field, value, || before.map_or(Value::Null, get)));
-        checked.map_err(|error| error.prefixed(field.name))?;
+        let json = |spec: &S| spec.extra().get(field.name).cloned().unwrap_or(Value::Null);
+        let result = check_if_set(&json(new), |value| check_passthrough(field, value, || old.map_or(Value::Null, json)));
+        result.map_err(|error| error.prefixed(field.name))?;
     }
     for field in S::KEYED_FIELDS.iter().copied().flatten() {
-        let get = |spec: &S| keyed_field_json(spec, field.name);
-        check_remaining(&get(after), |value| check_keyed_field(field.name, value, || before.map_or(Value::Null, get)))?;
+        let json = |spec: &S| keyed_field_json(spec, field.name);
+        check_if_set(&json(new), |value| check_keyed_field(field.name, value, || old.map_or(Value::Null, json)))?;
     }
     Ok(())
 }
 
-/// Checks the tags that are declared in addition to those of a release. They are added one by one, so no body is
-/// checked for their number.
+/// Checks the number and size of the tags that are declared in addition to those of a release. Each request adds one
+/// tag, so the check of a request's body does not limit the number.
 ///
 /// # Errors
-/// As [`check_bounds`].
-pub fn check_release_tags_bounds(before: Option<&ReleaseTagsSpec>, after: &ReleaseTagsSpec) -> Result<(), BodyError> {
+/// [`BodyError`] if the tags exceed their bound and became larger by the write.
+pub fn check_release_tags_bounds(old_tags: Option<&ReleaseTagsSpec>, new_tags: &ReleaseTagsSpec) -> Result<(), BodyError> {
     const TAG_MAP: &FieldType = &FieldType::MapOf(TagSpec::FIELD_DEFS);
+    // The help text is needed only to create the definition. Nobody sees it.
     const TAGS_FIELD: FieldDef = FieldDef::new("tags", FieldType::up_to(MAX_TAGS, TAG_MAP), Help::new("{}", "The tags.", "{}"));
-    let get = |ReleaseTagsSpec { tags }: &ReleaseTagsSpec| serde_json::to_value(tags).expect("tags are JSON");
-    let checked = check_body_field(&TAGS_FIELD, &raw_value(&get(after)), || before.map_or(Value::Null, get));
-    checked.map_err(|error| error.prefixed(TAGS_FIELD.name))
+    let tags_json = |ReleaseTagsSpec { tags }: &ReleaseTagsSpec| serde_json::to_value(tags).expect("tags are JSON");
+    let result = check_body_field(&TAGS_FIELD, &raw_value(&tags_json(new_tags)), || old_tags.map_or(Value::Null, tags_json));
+    result.map_err(|error| error.prefixed(TAGS_FIELD.name))
 }
 
-/// Returns the JSON that a body would contain for a field that is owned key by key.
+/// Returns the JSON that a body would contain for a field whose keys each have their own owners, such as `labels`.
+/// `null` if the spec lacks the field.
 pub(super) fn keyed_field_json<S: SpecFields>(spec: &S, name: &str) -> Value {
     match (name, spec.inherited(), spec.node()) {
         ("labels", Some(level), _) => layer_json(&level.labels),
@@ -111,6 +121,7 @@ pub(super) fn keyed_field_json<S: SpecFields>(spec: &S, name: &str) -> Value {
         ("parameters", Some(level), _) => layer_json(&level.parameters),
         ("traits", _, Some(node)) => set_json(&node.traits),
         ("tags", _, Some(node)) => {
+            // The tags that an extension decided are not part of a body.
             let NodeTags { assigned, unassigned, decided: _ } = &node.tags;
             json!({"assigned": set_json(assigned), "unassigned": set_json(unassigned)})
         }
@@ -119,57 +130,61 @@ pub(super) fn keyed_field_json<S: SpecFields>(spec: &S, name: &str) -> Value {
     }
 }
 
-/// Checks the value that a write leaves in a field, if there is one.
-fn check_remaining(left: &Value, check: impl FnOnce(&RawValue) -> Result<(), BodyError>) -> Result<(), BodyError> {
-    if left.is_null() { Ok(()) } else { check(&raw_value(left)) }
+/// Checks the value that a field has after a write. `null` means that the field is unset, and is accepted.
+fn check_if_set(value: &Value, check: impl FnOnce(&RawValue) -> Result<(), BodyError>) -> Result<(), BodyError> {
+    if value.is_null() { Ok(()) } else { check(&raw_value(value)) }
 }
 
-/// Accepts a value that exceeds a bound if the stored value exceeds it too and the new value is not larger.
+/// Runs `check` on a sent value. An error is ignored if `check` fails for the stored value too and the sent value is
+/// not larger, so that a value that an older version accepted can be sent back or reduced.
 fn accept_if_smaller(
     check: impl Fn(&RawValue) -> Result<(), BodyError>,
     sent: &RawValue,
-    old: impl FnOnce() -> Value,
+    stored_value: impl FnOnce() -> Value,
 ) -> Result<(), BodyError> {
-    let Err(refused) = check(sent) else { return Ok(()) };
-    let old = raw_value(&old());
-    let is_larger = compact_bytes(sent.get()) > compact_bytes(old.get());
-    if is_larger || check(&old).is_ok() { Err(refused) } else { Ok(()) }
+    let Err(error) = check(sent) else { return Ok(()) };
+    let stored_value = raw_value(&stored_value());
+    let is_larger = compact_bytes(sent.get()) > compact_bytes(stored_value.get());
+    if is_larger || check(&stored_value).is_ok() { Err(error) } else { Ok(()) }
 }
 
-/// Checks a value that is not `null` against the bound of its field, and that a required text is not empty.
+/// Checks a value against the type and the bound of its field. `null` is accepted, because it unsets the field. A
+/// required text must not be empty, and a text for people must not be blank.
 fn check_field(field: &FieldDef, value: &RawValue) -> Result<(), BodyError> {
     if is_null(value) {
         return Ok(());
     }
-    let (form, bound) = (field.field_type.plain(), field.field_type.bound());
-    let is_shown = form == FieldType::Text && !bound.allows_empty;
-    if is_shown && field.is_required() && is_empty_text(value) {
-        return Err(BodyError::with_kind(BodyErrorKind::MissingField, "", "is empty, and is needed"));
+    let (field_type, bound) = (field.field_type.plain(), field.field_type.bound());
+    let must_not_be_blank = field_type == FieldType::Text && !bound.allows_empty;
+    if must_not_be_blank && field.is_required() && is_empty_text(value) {
+        return Err(BodyError::with_kind(BodyErrorKind::MissingField, "", "is empty, but is required"));
     }
     check_length(bound, value)?;
-    check_seconds(form, value)?;
-    if is_shown {
+    check_seconds(field_type, value)?;
+    if must_not_be_blank {
         check_not_blank(value)?;
     }
-    let entries = item_count(value);
-    if entries > bound.max_entries {
-        let most = bound.max_entries;
-        return Err(BodyError::new("", format!("it has {entries} entries, and the most are {most}: leave some out")));
+    let count = item_count(value);
+    if count > bound.max_entries {
+        let max = bound.max_entries;
+        return Err(BodyError::new("", format!("it has {count} entries, and the maximum is {max}: leave some out")));
     }
-    check_collection(form, bound, value)
+    check_collection(field_type, bound, value)
 }
 
-/// Checks a duration in seconds.
-fn check_seconds(form: FieldType, value: &RawValue) -> Result<(), BodyError> {
-    let FieldType::Seconds(least, most) = form else { return Ok(()) };
+/// Fails if the field is a duration in seconds and the value is not a whole number in the range of the field.
+fn check_seconds(field_type: FieldType, value: &RawValue) -> Result<(), BodyError> {
+    let FieldType::Seconds(min_seconds, max_seconds) = field_type else { return Ok(()) };
     let seconds: Option<u64> = serde_json::from_str(value.get()).ok();
-    if seconds.is_some_and(|seconds| (least..=most).contains(&seconds)) {
+    if seconds.is_some_and(|seconds| (min_seconds..=max_seconds).contains(&seconds)) {
         return Ok(());
     }
-    Err(BodyError::new("", format!("takes {least} to {most} whole seconds, not {}", truncated(value.get()))))
+    Err(BodyError::new("", format!("takes {min_seconds} to {max_seconds} whole seconds, not {}", truncated(value.get()))))
 }
 
-/// Checks the length of a text, or of any other value as JSON.
+/// Fails if a text, or any other value as JSON, is longer than the bound. White space and unnecessary escapes are not
+/// counted. A value that is short enough as sent is accepted at once, because without them it is not longer. A text
+/// that cannot be parsed is accepted here, because the function that parses the field refuses it.
 fn check_length(bound: FieldBound, value: &RawValue) -> Result<(), BodyError> {
     let json = value.get();
     if json.len() <= bound.max_bytes {
@@ -179,26 +194,28 @@ fn check_length(bound: FieldBound, value: &RawValue) -> Result<(), BodyError> {
     if bytes <= bound.max_bytes {
         return Ok(());
     }
-    Err(BodyError::new("", format!("it has {bytes} bytes, and the most are {}: make it shorter", bound.max_bytes)))
+    Err(BodyError::new("", format!("it has {bytes} bytes, and the maximum is {}: make it shorter", bound.max_bytes)))
 }
 
-/// Checks the entries of a list or map. A value of another type is left to the reader of the field.
-fn check_collection(form: FieldType, bound: FieldBound, value: &RawValue) -> Result<(), BodyError> {
-    match form {
+/// Checks the entries of a list or map. A value of another type is accepted here, because the function that parses the
+/// field refuses it.
+fn check_collection(field_type: FieldType, bound: FieldBound, value: &RawValue) -> Result<(), BodyError> {
+    match field_type {
         FieldType::TextOrList if value.get().starts_with('"') => check_text(bound, value),
         FieldType::Names | FieldType::TextOrList => check_text_list(bound, value),
         FieldType::Map | FieldType::MapOrList => {
             check_keys(bound, value)?;
             check_nested_keys(value)?;
+            // The bound allows empty keys only for the maps of levels, whose numbers are checked when they are read.
             if bound.allows_empty { Ok(()) } else { check_numbers(value) }
         }
-        FieldType::Object(parts) => check_members(parts, value),
-        FieldType::MapOf(parts) => {
+        FieldType::Object(member_fields) => check_members(member_fields, value),
+        FieldType::MapOf(member_fields) => {
             check_keys(bound, value)?;
             let entries = members(value).unwrap_or_default();
-            entries.iter().try_for_each(|(key, one)| check_members(parts, one).map_err(|error| error.prefixed(key)))
+            entries.iter().try_for_each(|(key, member)| check_members(member_fields, member).map_err(|error| error.prefixed(key)))
         }
-        FieldType::ListOf(parts) => check_each(items(value), |one| check_members(parts, one)),
+        FieldType::ListOf(member_fields) => check_each(items(value), |member| check_members(member_fields, member)),
         FieldType::Objects => check_no_empty_text(value),
         FieldType::Text
         | FieldType::Time
@@ -214,29 +231,34 @@ fn check_collection(form: FieldType, bound: FieldBound, value: &RawValue) -> Res
     }
 }
 
-/// Checks the members of an object that has its own fields.
+/// Checks each member of an object against its definition in `fields`. A member without a definition is accepted here,
+/// because the function that parses the field refuses it.
 fn check_members(fields: &[FieldDef], value: &RawValue) -> Result<(), BodyError> {
     members(value).unwrap_or_default().iter().try_for_each(|(name, member)| {
-        // Fuel writes `cross-depends`.
-        let stored = name.replace('-', "_");
-        let field = fields.iter().find(|part| part.has_name(name) || part.has_name(&stored));
-        field.map_or(Ok(()), |part| check_field(part, member)).map_err(|error| error.prefixed(name))
+        // Fuel writes hyphens in names, such as `cross-depends`.
+        let name_with_underscores = name.replace('-', "_");
+        let field = fields.iter().find(|def| def.has_name(name) || def.has_name(&name_with_underscores));
+        field.map_or(Ok(()), |def| check_field(def, member)).map_err(|error| error.prefixed(name))
     })
 }
 
+/// Checks each text of a list. An item of another type is accepted here, because the function that parses the field
+/// refuses it.
 fn check_text_list(bound: FieldBound, list: &RawValue) -> Result<(), BodyError> {
-    check_each(items(list), |one| if one.get().starts_with('"') { check_text(bound, one) } else { Ok(()) })
+    check_each(items(list), |item| if item.get().starts_with('"') { check_text(bound, item) } else { Ok(()) })
 }
 
-/// Checks one text of a list of texts.
+/// Checks one text of a list: its length, and that it is not empty unless the bound allows an empty text.
 fn check_text(bound: FieldBound, item: &RawValue) -> Result<(), BodyError> {
     if !bound.allows_empty {
         check_not_empty(item)?;
     }
+    // The limit for one entry of the list applies, not the limit for the whole list.
     check_length(bound.max_bytes(bound.max_entry_bytes), item)
 }
 
-/// Checks a text that names something. A value of another type is left to the reader of the field.
+/// Checks that a name is not blank and has no control characters. A value of another type is accepted here, because the
+/// function that parses the field refuses it.
 fn check_name_text(value: &RawValue) -> Result<(), BodyError> {
     if !value.get().starts_with('"') {
         return Ok(());
@@ -244,24 +266,27 @@ fn check_name_text(value: &RawValue) -> Result<(), BodyError> {
     parse_string(value.get()).map_or(Ok(()), |text| check_name_characters(&text))
 }
 
-/// Refuses a whole number that hosts would receive as another number, because they read numbers as doubles.
+/// Fails if a value contains a whole number that hosts would receive as another number, because they parse numbers as
+/// doubles.
 fn check_numbers(value: &RawValue) -> Result<(), BodyError> {
-    let Ok(read) = json::parse_value(value) else { return Ok(()) };
-    match json::find_inexact(&read) {
-        Some((place, why)) => Err(BodyError::new(place.trim_start_matches('.'), why.to_string())),
+    // A value that cannot be parsed is refused later, by the function that parses the field.
+    let Ok(parsed) = json::parse_value(value) else { return Ok(()) };
+    match json::find_inexact(&parsed) {
+        Some((path, error)) => Err(BodyError::new(path.trim_start_matches('.'), error.to_string())),
         None => Ok(()),
     }
 }
 
-/// Refuses a text of blanks, which looks empty to a person. An empty text is accepted, and clears the field.
+/// Fails if a text has only blanks, because a person sees such a text as empty. An empty text is accepted, because it
+/// clears the field.
 fn check_not_blank(value: &RawValue) -> Result<(), BodyError> {
     if is_empty_text(value) && value.get() != EMPTY_TEXT {
-        return Err(BodyError::new("", "has nothing but blanks in it: write something, or leave it out"));
+        return Err(BodyError::new("", "contains only blanks: write something, or leave it out"));
     }
     Ok(())
 }
 
-/// Checks the keys of all maps in free JSON, at any depth. An empty key comes from a variable that is not set.
+/// Fails if a map in the value has an empty key, at any depth. An empty key results from a variable that is not set.
 fn check_inner_keys(value: &RawValue) -> Result<(), BodyError> {
     if value.get().starts_with('{') {
         members(value).unwrap_or_default().iter().try_for_each(|(key, _)| check_key(key))?;
@@ -269,19 +294,19 @@ fn check_inner_keys(value: &RawValue) -> Result<(), BodyError> {
     check_nested_keys(value)
 }
 
-/// Checks the keys of the maps within a map or list.
+/// Checks the keys of all maps inside a map or list, at any depth. The keys of the outer map itself are not checked.
 fn check_nested_keys(value: &RawValue) -> Result<(), BodyError> {
     match value.get().as_bytes().first() {
         Some(b'{') => {
             let members = members(value).unwrap_or_default();
-            members.iter().try_for_each(|(key, one)| check_inner_keys(one).map_err(|error| error.prefixed(key)))
+            members.iter().try_for_each(|(key, member)| check_inner_keys(member).map_err(|error| error.prefixed(key)))
         }
         Some(b'[') => check_each(items(value), check_inner_keys),
         _ => Ok(()),
     }
 }
 
-/// Checks the keys of a map: their lengths, and that they are not empty unless this is allowed.
+/// Checks the keys of a map: their lengths, and that they are not empty unless the bound allows an empty key.
 fn check_keys(bound: FieldBound, map: &RawValue) -> Result<(), BodyError> {
     members(map).unwrap_or_default().iter().try_for_each(|(key, _)| {
         if !bound.allows_empty {
@@ -290,23 +315,26 @@ fn check_keys(bound: FieldBound, map: &RawValue) -> Result<(), BodyError> {
         if key.len() <= bound.max_entry_bytes {
             return Ok(());
         }
-        let (bytes, most) = (key.len(), bound.max_entry_bytes);
-        Err(BodyError::new("", format!("has a key of {bytes} bytes, and the most are {most}: make it shorter")))
+        let (bytes, max_bytes) = (key.len(), bound.max_entry_bytes);
+        Err(BodyError::new("", format!("has a key of {bytes} bytes, and the maximum is {max_bytes}: make it shorter")))
     })
 }
 
+/// Converts a value to its JSON text.
 fn raw_value(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).expect("a value's text is JSON")
 }
 
-/// Returns the JSON that a body would contain for a map that a level provides.
+/// Returns the JSON that a body would contain for a map that a level provides: `null` if the level provides no map, and
+/// `null` for a key with a tombstone.
 pub(super) fn layer_json<K: Ord + Display, V: Serialize>(layer: &Layer<K, V>) -> Value {
     let Some(map) = &layer.provided else { return Value::Null };
-    let shown = |value: &V| serde_json::to_value(value).expect("what a level provides is JSON");
-    let entries = map.iter().map(|(key, entry)| (key.to_string(), entry.value.value().map_or(Value::Null, shown)));
+    let to_json = |value: &V| serde_json::to_value(value).expect("a provided value is JSON");
+    let entries = map.iter().map(|(key, entry)| (key.to_string(), entry.value.value().map_or(Value::Null, to_json)));
     Value::Object(entries.collect::<Map<String, Value>>())
 }
 
+/// Returns the members of a set as a JSON list of texts.
 fn set_json<K: Ord + Display>(set: &OwnedSet<K>) -> Value {
     set.members().map(ToString::to_string).collect()
 }
@@ -333,6 +361,7 @@ mod tests {
         ClusterSpec { tags: tag_specs(count), ..ClusterSpec::default() }
     }
 
+    /// Writes a body into a spec as an update, and returns the message if the body is invalid.
     fn update<S: SpecFields>(spec: &mut S, body: &Value) -> Result<(), String> {
         let author = WriteMode::Update { manager: &Manager::new("test").unwrap(), shape: BodyShape::Native };
         let body = JsonBody::parse(&body.to_string()).unwrap();
@@ -343,15 +372,15 @@ mod tests {
         }
     }
 
-    /// Empty keys below the first level and blank texts were accepted.
+    /// Regression test: an empty key below the first level of a map, and a text with only blanks, were accepted.
     #[test]
     fn x06_update_rejects_empty_key_on_any_level_and_blank_text() {
-        let says = |body: &Value| update(&mut NodeSpec::default(), body);
+        let update_node = |body: &Value| update(&mut NodeSpec::default(), body);
         for field in ["extra", "properties", "instance_info", "driver_info", "parameters"] {
             for inner in [json!({"": 1}), json!([{"": 1}]), json!({"b": {" ": 1}}), json!({"\u{200b}": 1})] {
-                let refused = says(&json!({field: {"a": inner}})).unwrap_err();
-                let is_placed = refused.starts_with(&format!("{field}.a"));
-                assert!(is_placed && refused.contains("has an entry whose key is empty"), "{inner}: {refused}");
+                let error = update_node(&json!({field: {"a": inner}})).unwrap_err();
+                let is_placed = error.starts_with(&format!("{field}.a"));
+                assert!(is_placed && error.contains("has an entry whose key is empty"), "{inner}: {error}");
             }
         }
         for body in [
@@ -360,47 +389,50 @@ mod tests {
             json!({"hold": {"reason": "\t"}}),
             json!({"protected_reason": "  "}),
         ] {
-            let refused = says(&body).unwrap_err();
-            assert!(refused.contains("has nothing but blanks in it"), "{body}: {refused}");
+            let error = update_node(&body).unwrap_err();
+            assert!(error.contains("contains only blanks"), "{body}: {error}");
         }
         for body in [json!({"description": ""}), json!({"extra": {"a": {"b": ""}, "c": [1, "", {}]}})] {
-            assert_eq!(says(&body), Ok(()), "{body}");
+            assert_eq!(update_node(&body), Ok(()), "{body}");
         }
     }
 
+    /// Other texts may have control characters. A key must also not be too long.
     #[test]
     fn y04_update_rejects_control_character_in_names_and_keys() {
-        let says = |body: &Value| update(&mut NodeSpec::default(), body);
-        for odd in ["a\nb", "a\0", "a\u{7f}", "a\u{85}b", "a\u{2028}"] {
+        let update_node = |body: &Value| update(&mut NodeSpec::default(), body);
+        for text in ["a\nb", "a\0", "a\u{7f}", "a\u{85}b", "a\u{2028}"] {
             for name in ["resource_class", "owner", "lessee", "shard", "driver", "instance_name", "conductor_group"] {
-                let refused = says(&json!({name: odd})).unwrap_err();
-                assert!(refused.starts_with(&format!("{name}: ")) && refused.contains("control character"), "{refused}");
+                let error = update_node(&json!({name: text})).unwrap_err();
+                assert!(error.starts_with(&format!("{name}: ")) && error.contains("control character"), "{error}");
             }
             for field in ["extra", "properties", "instance_info", "driver_info"] {
-                for value in [json!({odd: 1}), json!({"a": {odd: 1}}), json!({"a": [{odd: 1}]})] {
-                    let refused = says(&json!({field: value})).unwrap_err();
-                    assert!(refused.starts_with(field) && refused.contains("control character"), "{refused}");
+                for value in [json!({text: 1}), json!({"a": {text: 1}}), json!({"a": [{text: 1}]})] {
+                    let error = update_node(&json!({field: value})).unwrap_err();
+                    assert!(error.starts_with(field) && error.contains("control character"), "{error}");
                 }
             }
-            let allocation = update(&mut AllocationSpec::default(), &json!({"resource_class": odd}));
-            assert!(allocation.is_err_and(|refused| refused.contains("control character")), "{odd:?}");
+            let allocation = update(&mut AllocationSpec::default(), &json!({"resource_class": text}));
+            assert!(allocation.is_err_and(|error| error.contains("control character")), "{text:?}");
         }
-        assert_eq!(says(&json!({"extra": {"a": "b\n"}, "maintenance_reason": "a\nb", "conductor_group": ""})), Ok(()));
-        let long = says(&json!({"extra": {"k".repeat(513): 1}})).unwrap_err();
+        assert_eq!(update_node(&json!({"extra": {"a": "b\n"}, "maintenance_reason": "a\nb", "conductor_group": ""})), Ok(()));
+        let long = update_node(&json!({"extra": {"k".repeat(513): 1}})).unwrap_err();
         assert!(long.starts_with("extra: has a key of 513 bytes"), "{long}");
     }
 
-    /// From 2^53 + 1 on, doubles cannot hold every whole number (IEEE 754).
+    /// Every field with free JSON refuses a number that hosts would receive as another number. From 2^53 + 1 on,
+    /// doubles cannot represent every whole number (IEEE 754).
     #[test]
-    fn y04_free_json_limits_whole_numbers_alike_in_all_fields() {
+    fn y04_free_json_fields_reject_inexact_numbers() {
         for field in ["parameters", "properties", "extra", "instance_info"] {
-            let says = |number: &str| {
+            let update_field = |number: &str| {
                 let body = JsonBody::parse(&format!(r#"{{"{field}": {{"a": [{number}]}}}}"#)).unwrap();
                 let author = WriteMode::Update { manager: &Manager::new("test").unwrap(), shape: BodyShape::Native };
-                write_body(&mut NodeSpec::default(), &body, author, &AnyNameResolver::default(), 0).map_err(|why| why.to_string())
+                write_body(&mut NodeSpec::default(), &body, author, &AnyNameResolver::default(), 0)
+                    .map_err(|body_error| body_error.to_string())
             };
             for number in ["9007199254740992", "-9007199254740992", "1.10", "1e2", "0", "-0", "0e9", "5e-324"] {
-                assert_eq!(says(number), Ok(()), "{field} {number}");
+                assert_eq!(update_field(number), Ok(()), "{field} {number}");
             }
             for number in [
                 "9007199254740993",
@@ -414,15 +446,17 @@ mod tests {
                 "-1e400",
                 "1e-400",
             ] {
-                let refused = says(number).unwrap_err();
-                let is_placed = refused.starts_with(field) && refused.contains("number out of range");
-                assert!(is_placed, "{field} {number}: {refused}");
+                let error = update_field(number).unwrap_err();
+                let is_placed = error.starts_with(field) && error.contains("number out of range");
+                assert!(is_placed, "{field} {number}: {error}");
             }
         }
     }
 
+    /// Older versions stored names with control characters, inexact numbers and too long durations. An update may leave
+    /// such a value unchanged or make it smaller, but not larger.
     #[test]
-    fn y04_bounds_accept_oversized_value_when_unchanged_but_not_larger() {
+    fn y04_update_accepts_invalid_stored_value_unless_larger() {
         let mut spec = NodeSpec::default();
         spec.properties.insert("a\nb".into(), json!(9_007_199_254_740_993_u64));
         spec.extra.insert("resource_class".into(), json!("a\nb"));
@@ -433,37 +467,38 @@ mod tests {
         let mut group = NodeGroupSpec::new(crate::object::ClusterId(uuid::Uuid::nil()));
         group.splay_seconds = Some(4_000_000_000);
         assert_eq!(update(&mut group, &json!({"splay": 4_000_000_000_u32, "description": "x"})), Ok(()));
-        let says = "splay: takes 0 to 31622400 whole seconds, not 31622401".to_owned();
-        assert_eq!(update(&mut NodeGroupSpec::new(group.cluster), &json!({"splay": 31_622_401})), Err(says));
+        let expected = "splay: takes 0 to 31622400 whole seconds, not 31622401".to_owned();
+        assert_eq!(update(&mut NodeGroupSpec::new(group.cluster), &json!({"splay": 31_622_401})), Err(expected));
     }
 
+    /// The number of tags in a cluster after a write must not exceed 256, or the greater number before the write.
     #[test]
-    fn x03_check_bounds_limits_final_value() {
-        let says = |before: Option<usize>, after: usize| {
-            let before = before.map(cluster_with_tags);
-            check_bounds(before.as_ref(), &cluster_with_tags(after), &AnyNameResolver::default())
+    fn x03_check_bounds_limits_value_after_write() {
+        let check = |old_count: Option<usize>, new_count: usize| {
+            let old = old_count.map(cluster_with_tags);
+            check_bounds(old.as_ref(), &cluster_with_tags(new_count), &AnyNameResolver::default())
                 .map_err(|error| error.to_string())
         };
-        let refused = |count: usize| Err(format!("tags: it has {count} entries, and the most are 256: leave some out"));
-        for (before, after, expected) in [
+        let too_many = |count: usize| Err(format!("tags: it has {count} entries, and the maximum is 256: leave some out"));
+        for (old_count, new_count, expected) in [
             (None, 256, Ok(())),
-            (None, 257, refused(257)),
-            (Some(256), 257, refused(257)),
-            // As an older version accepted it.
+            (None, 257, too_many(257)),
+            (Some(256), 257, too_many(257)),
+            // An older version accepted 300 tags.
             (Some(300), 299, Ok(())),
             (Some(300), 300, Ok(())),
-            (Some(300), 301, refused(301)),
+            (Some(300), 301, too_many(301)),
         ] {
-            assert_eq!(says(before, after), expected, "{before:?} {after}");
+            assert_eq!(check(old_count, new_count), expected, "{old_count:?} {new_count}");
         }
     }
 
     #[test]
-    fn x03_release_tags_have_same_maximum_as_release() {
-        let beside = |count: usize| ReleaseTagsSpec { tags: tag_specs(count) };
-        assert_eq!(check_release_tags_bounds(None, &beside(4096)), Ok(()));
-        let refused = check_release_tags_bounds(Some(&beside(4096)), &beside(4097)).unwrap_err();
-        assert_eq!(refused.to_string(), "tags: it has 4097 entries, and the most are 4096: leave some out");
+    fn x03_check_release_tags_bounds_limits_tag_count() {
+        let extra_tags = |count: usize| ReleaseTagsSpec { tags: tag_specs(count) };
+        assert_eq!(check_release_tags_bounds(None, &extra_tags(4096)), Ok(()));
+        let error = check_release_tags_bounds(Some(&extra_tags(4096)), &extra_tags(4097)).unwrap_err();
+        assert_eq!(error.to_string(), "tags: it has 4097 entries, and the maximum is 4096: leave some out");
     }
 
     #[test]
@@ -472,13 +507,15 @@ mod tests {
             let tags: Map<String, Value> = (0..count).map(|n| (format!("t{n}"), json!({}))).collect();
             json!({"tags": tags})
         };
-        for (count, is_taken) in [(300, true), (280, true), (301, false)] {
+        for (count, is_accepted) in [(300, true), (280, true), (301, false)] {
             let mut spec = cluster_with_tags(300);
-            assert_eq!(update(&mut spec, &body(count)).is_ok(), is_taken, "{count}");
-            assert_eq!(spec.tags.len(), if is_taken { count } else { 300 });
+            assert_eq!(update(&mut spec, &body(count)).is_ok(), is_accepted, "{count}");
+            assert_eq!(spec.tags.len(), if is_accepted { count } else { 300 });
         }
     }
 
+    /// The tags and traits of a node, each entry of which has its own owners, have a maximum of 256 entries. The bounds
+    /// accept exactly 256.
     #[test]
     fn x03_bounds_limit_maps_owned_by_entry() {
         let names: Vec<String> = (0..257).map(|n| format!("t{n}")).collect();
@@ -487,8 +524,8 @@ mod tests {
             (json!({"tags": {"unassigned": names}}), "tags.unassigned"),
             (json!({"traits": names}), "traits"),
         ] {
-            let says = format!("{field}: it has 257 entries, and the most are 256: leave some out");
-            assert_eq!(update(&mut NodeSpec::default(), &body), Err(says));
+            let expected = format!("{field}: it has 257 entries, and the maximum is 256: leave some out");
+            assert_eq!(update(&mut NodeSpec::default(), &body), Err(expected));
         }
         let mut node = NodeSpec::default();
         update(&mut node, &json!({"tags": {"assigned": names[1..]}, "labels": {"a": "b", "c": null}})).unwrap();
@@ -501,49 +538,54 @@ mod tests {
     fn x03_passthrough_type_bounds_field() {
         let tables =
             [passthrough::TEMPLATE, passthrough::CLUSTER, passthrough::GROUP, passthrough::ALLOCATION, passthrough::NODE];
-        for kept in tables.into_iter().flatten() {
-            let most = kept.kind.bound().max_bytes;
-            assert!(most <= 64 * 1024, "{}", kept.name);
-            let of = |bytes: usize| check_passthrough(kept, &raw_value(&json!({"a": "x".repeat(bytes - 8)})), || Value::Null);
-            assert_eq!(of(most), Ok(()), "{}", kept.name);
-            let says = format!("it has {} bytes, and the most are {most}: make it shorter", most + 1);
-            assert_eq!(of(most + 1).map_err(|error| error.to_string()), Err(says), "{}", kept.name);
+        for field in tables.into_iter().flatten() {
+            let max_bytes = field.kind.bound().max_bytes;
+            assert!(max_bytes <= 64 * 1024, "{}", field.name);
+            // The braces, the key and the quotes of this map are 8 bytes.
+            let check = |bytes: usize| check_passthrough(field, &raw_value(&json!({"a": "x".repeat(bytes - 8)})), || Value::Null);
+            assert_eq!(check(max_bytes), Ok(()), "{}", field.name);
+            let expected = format!("it has {} bytes, and the maximum is {max_bytes}: make it shorter", max_bytes + 1);
+            assert_eq!(check(max_bytes + 1).map_err(|error| error.to_string()), Err(expected), "{}", field.name);
         }
-        let says = "extra: it has 65537 bytes, and the most are 65536: make it shorter".to_owned();
-        assert_eq!(update(&mut NodeSpec::default(), &json!({"extra": {"a": "x".repeat(65_529)}})), Err(says));
+        let expected = "extra: it has 65537 bytes, and the maximum is 65536: make it shorter".to_owned();
+        assert_eq!(update(&mut NodeSpec::default(), &json!({"extra": {"a": "x".repeat(65_529)}})), Err(expected));
     }
 
     #[test]
     fn x03_f08_allocation_rejects_more_traits_than_a_node_can_have() {
         let body = |count: usize| json!({"traits": (0..count).map(|n| format!("CUSTOM_{n}")).collect::<Vec<_>>()});
         assert_eq!(update(&mut AllocationSpec::default(), &body(50)), Ok(()));
-        let says = "traits: it has 200000 entries, and the most are 50: leave some out".to_owned();
-        assert_eq!(update(&mut AllocationSpec::default(), &body(200_000)), Err(says));
+        let expected = "traits: it has 200000 entries, and the maximum is 50: leave some out".to_owned();
+        assert_eq!(update(&mut AllocationSpec::default(), &body(200_000)), Err(expected));
     }
 
     #[test]
     fn y04_seconds_are_rejected_with_one_message() {
         let group = || NodeGroupSpec::new(crate::object::ClusterId(uuid::Uuid::nil()));
         for value in [json!(-1), json!(1.0), json!(31_622_401), json!(true), json!("1"), json!(" 1"), json!([1]), json!({})] {
-            let says = format!("splay: takes 0 to 31622400 whole seconds, not {value}");
-            assert_eq!(update(&mut group(), &json!({"splay": value})), Err(says), "{value}");
+            let expected = format!("splay: takes 0 to 31622400 whole seconds, not {value}");
+            assert_eq!(update(&mut group(), &json!({"splay": value})), Err(expected), "{value}");
         }
         assert_eq!(update(&mut group(), &json!({"splay": 31_622_400})), Ok(()));
     }
 
+    /// The maximum is 65,536 bytes. White space and unnecessary escapes are not counted, but the brackets and quotes
+    /// are.
     #[test]
     fn check_length_ignores_white_space_and_escapes() {
-        let part = FieldDef::new("a", FieldType::Any, Help::new("", "A.", "1"));
-        let check = |json: String| check_field(&part, &RawValue::from_string(json).unwrap()).is_ok();
+        let field = FieldDef::new("a", FieldType::Any, Help::new("", "A.", "1"));
+        let check = |json: String| check_field(&field, &RawValue::from_string(json).unwrap()).is_ok();
         assert!(check(format!("[{}1]", " ".repeat(70_000))));
         assert!(check(format!("[\"{}\"]", "\\u0041".repeat(60_000))));
         assert!(!check(format!("[\"{}\"]", "A".repeat(65_533))));
     }
 
+    /// The rollout strategy of a group refuses an empty selector of canaries and an empty day of a window. A tag
+    /// refuses an empty unit in `ready`.
     #[test]
     fn x06_rollout_rejects_empty_selector_and_empty_day() {
         let group = || NodeGroupSpec::new(crate::object::ClusterId(uuid::Uuid::nil()));
-        let says = "is empty: name something, or leave it out";
+        let expected = "is empty: name something, or leave it out";
         for empty in ["", " ", "\u{200b}"] {
             for (strategy, place) in [
                 (json!({"canary": {"selector": empty}}), "canary.selector"),
@@ -551,21 +593,23 @@ mod tests {
                 (json!({"canary": empty}), "canary"),
                 (json!({"windows": [{"days": ["Mon", empty]}]}), "windows[0].days[1]"),
             ] {
-                let refused = update(&mut group(), &json!({"strategy": strategy}));
-                assert_eq!(refused, Err(format!("strategy.{place}: {says}")), "{strategy}");
+                let result = update(&mut group(), &json!({"strategy": strategy}));
+                assert_eq!(result, Err(format!("strategy.{place}: {expected}")), "{strategy}");
             }
         }
         for strategy in [json!({"canary": {"selector": "a=b"}}), json!({"canary": 1, "windows": []}), json!(null)] {
             assert_eq!(update(&mut group(), &json!({"strategy": strategy})), Ok(()));
         }
         let ready = json!({"tags": {"web": {"ready": [{"unit": ""}]}}});
-        assert_eq!(update(&mut ClusterSpec::default(), &ready), Err(format!("tags.web.ready[0].unit: {says}")));
+        assert_eq!(update(&mut ClusterSpec::default(), &ready), Err(format!("tags.web.ready[0].unit: {expected}")));
     }
 
+    /// A list of names refuses a blank entry, and a map refuses a blank key. A text in one of Ironic's maps may be
+    /// empty.
     #[test]
     fn x06_lists_reject_empty_entry() {
         let group = || NodeGroupSpec::new(crate::object::ClusterId(uuid::Uuid::nil()));
-        let says = "is empty: name something, or leave it out";
+        let expected = "is empty: name something, or leave it out";
         for empty in ["", " ", "\t"] {
             for (body, place) in [
                 (json!({"host_labels": {"patterns": ["a", empty]}}), "host_labels.patterns[1]"),
@@ -573,50 +617,50 @@ mod tests {
                 (json!({"host_labels": {"annotations": [empty]}}), "host_labels.annotations[0]"),
                 (json!({"roles": [empty]}), "roles[0]"),
             ] {
-                assert_eq!(update(&mut group(), &body), Err(format!("{place}: {says}")), "{body}");
+                assert_eq!(update(&mut group(), &body), Err(format!("{place}: {expected}")), "{body}");
             }
             let primaries = update(&mut ClusterSpec::default(), &json!({"primaries": {"mysql": empty}}));
-            let says = "primaries.mysql: is empty: name a node, or leave the tag out".to_owned();
-            assert_eq!(primaries, Err(says));
+            let expected = "primaries.mysql: is empty: name a node, or leave the tag out".to_owned();
+            assert_eq!(primaries, Err(expected));
         }
         // The values in Ironic's maps are stored unchanged.
-        let of_ironic = json!({"extra": {"a": {"b": ""}}, "properties": {"a": ""}, "instance_info": {"b": [""]}});
-        assert_eq!(update(&mut NodeSpec::default(), &of_ironic), Ok(()));
-        let says = "has an entry whose key is empty: give it a name, or remove it";
+        let ironic_maps = json!({"extra": {"a": {"b": ""}}, "properties": {"a": ""}, "instance_info": {"b": [""]}});
+        assert_eq!(update(&mut NodeSpec::default(), &ironic_maps), Ok(()));
+        let expected = "has an entry whose key is empty: give it a name, or remove it";
         for map in ["extra", "driver_info", "properties", "instance_info"] {
-            assert_eq!(update(&mut NodeSpec::default(), &json!({map: {"": 1}})), Err(format!("{map}: {says}")));
+            assert_eq!(update(&mut NodeSpec::default(), &json!({map: {"": 1}})), Err(format!("{map}: {expected}")));
         }
-        let owned = update(&mut AllocationSpec::default(), &json!({"owner": " "}));
-        let says = "owner: has nothing but blanks in it: write something, or leave it out";
-        assert_eq!(owned, Err(says.to_owned()));
+        let owner_result = update(&mut AllocationSpec::default(), &json!({"owner": " "}));
+        let expected = "owner: contains only blanks: write something, or leave it out";
+        assert_eq!(owner_result, Err(expected.to_owned()));
     }
 
     #[test]
     fn x06_passthrough_name_rejects_empty_text() {
         let check = |name: &str, value: Value, existing: Value| {
-            let kept = passthrough::NODE.iter().chain(passthrough::GROUP).find(|kept| kept.name == name).unwrap();
-            check_passthrough(kept, &raw_value(&value), || existing).map_err(|error| error.to_string())
+            let field = passthrough::NODE.iter().chain(passthrough::GROUP).find(|field| field.name == name).unwrap();
+            check_passthrough(field, &raw_value(&value), || existing).map_err(|error| error.to_string())
         };
-        let says = Err("is empty: name something, or leave it out".to_owned());
+        let expected = Err("is empty: name something, or leave it out".to_owned());
         for name in ["resource_class", "driver", "owner", "lessee", "instance_name", "shard", "chassis_uuid", "image_id"] {
             for empty in ["", " "] {
-                assert_eq!(check(name, json!(empty), Value::Null), says, "{name}");
+                assert_eq!(check(name, json!(empty), Value::Null), expected, "{name}");
             }
             assert_eq!(check(name, json!("a"), Value::Null), Ok(()));
-            // As an older version accepted it.
+            // A stored empty name is accepted again: an older version accepted it.
             assert_eq!(check(name, json!(""), json!("")), Ok(()), "{name}");
         }
-        // The first is empty by default, and the others are texts for people.
+        // `conductor_group` is empty by default. The other fields are texts for people, not names.
         for name in ["conductor_group", "maintenance_reason", "protected_reason", "retired_reason"] {
             assert_eq!(check(name, json!(""), Value::Null), Ok(()), "{name}");
         }
-        let of_list = check("node_addresses", json!(["10.0.0.1", ""]), Value::Null);
-        assert_eq!(of_list, Err("[1]: is empty: name something, or leave it out".to_owned()));
+        let list_result = check("node_addresses", json!(["10.0.0.1", ""]), Value::Null);
+        assert_eq!(list_result, Err("[1]: is empty: name something, or leave it out".to_owned()));
         let empty = update(&mut NodeSpec::default(), &json!({"instance_uuid": ""}));
         assert_eq!(empty, Err("instance_uuid: a uuid is needed here, not \"\": give one, or null".to_owned()));
         // An entry that an older version accepted can be removed.
-        let before = json!({"": 1, "a": 2});
-        assert_eq!(check("extra", json!({"a": 2}), before.clone()), Ok(()));
-        assert_eq!(check("extra", before.clone(), before), Ok(()));
+        let old_value = json!({"": 1, "a": 2});
+        assert_eq!(check("extra", json!({"a": 2}), old_value.clone()), Ok(()));
+        assert_eq!(check("extra", old_value.clone(), old_value), Ok(()));
     }
 }

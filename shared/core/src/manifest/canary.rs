@@ -1,4 +1,5 @@
-//! Checks a canary: the hosts of a group that are rolled out first, as a number of hosts or a selector.
+//! Checks a canary: the hosts of a node group to which a new task set is rolled out first. A canary is a number of
+//! hosts or a selector.
 
 use serde_json::Value;
 
@@ -7,16 +8,18 @@ use super::reader::read_value;
 use crate::name::truncated;
 use crate::selector::{LabelSelector, Selector};
 
-/// The accepted forms of a canary, for messages.
+/// The accepted forms of a canary, for messages. Canaries are the hosts of a group that roll out first.
 const EXPECTED: &str =
     "write how many hosts go first, a whole number from 0 to 4294967295, or a selector of their labels, as \"tier=gold\"";
 
-/// Checks a canary that a body sets. An empty selector is refused, because it would match all hosts of the group.
+/// Checks a canary that a body sets: a number of hosts, a selector, or an object with the member `selector`. An empty
+/// selector is refused, because it would match all hosts of the group.
 ///
 /// # Errors
-/// [`BodyError`] with the place within the canary.
+/// [`BodyError`] with the path of the error within the canary.
 pub(super) fn check_canary(canary: &Value) -> Result<(), BodyError> {
     match canary {
+        // The number of hosts is stored in 32 bits.
         Value::Number(count) if count.as_u64().is_some_and(|count| u32::try_from(count).is_ok()) => Ok(()),
         Value::Object(map) if map.len() == 1 && map.contains_key("selector") => {
             check_selector(&map["selector"]).map_err(|error| error.prefixed("selector"))
@@ -27,25 +30,25 @@ pub(super) fn check_canary(canary: &Value) -> Result<(), BodyError> {
     }
 }
 
-/// Checks a canary that is a selector, as text or as an object.
+/// Checks a selector of hosts, as text or as an object. Fails if the selector is invalid or matches every host.
 fn check_selector(selector: &Value) -> Result<(), BodyError> {
-    let wrong = |why: String| BodyError::new("", why);
+    let body_error = |reason: String| BodyError::new("", reason);
     let parsed = match selector {
         Value::String(text) if text.trim().parse::<f64>().is_ok_and(f64::is_finite) => {
-            return Err(wrong(format!("{:?} is a number in quotes: take the quotes away", truncated(text))));
+            return Err(body_error(format!("{:?} is a number in quotes: remove the quotes", truncated(text))));
         }
         Value::String(text) => Selector::parse(text),
         Value::Object(_) => LabelSelector::compile(Some(&read_value(selector)?)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
-            return Err(wrong(format!(
+            return Err(body_error(format!(
                 "{} is neither a number of hosts nor a selector: {EXPECTED}",
                 truncated(&selector.to_string())
             )));
         }
     };
-    let parsed = parsed.map_err(|why| wrong(why.to_string()))?;
+    let parsed = parsed.map_err(|reason| body_error(reason.to_string()))?;
     if parsed.terms().is_empty() {
-        return Err(wrong(format!("selects every host of the group: {EXPECTED}")));
+        return Err(body_error(format!("selects every host of the group: {EXPECTED}")));
     }
     Ok(())
 }
@@ -70,7 +73,7 @@ mod tests {
         ] {
             assert_eq!(check_canary(&canary), Ok(()), "{canary}");
         }
-        for (canary, says) in [
+        for (canary, expected) in [
             (json!(-1), "-1 is neither a number of hosts nor a selector"),
             (json!(1.5), "1.5 is neither"),
             (json!(1.0), "1.0 is neither"),
@@ -82,12 +85,12 @@ mod tests {
             (json!({"matchLabels": {}}), "selects every host"),
             (json!("a in (b"), "selector: "),
             (json!("25%"), "selector: "),
-            (json!("1"), "\"1\" is a number in quotes: take the quotes away"),
+            (json!("1"), "\"1\" is a number in quotes: remove the quotes"),
             (json!({"selector": 1}), "selector: 1 is neither"),
             (json!(""), "selects every host"),
         ] {
-            let refused = check_canary(&canary).unwrap_err().to_string();
-            assert!(refused.starts_with(says), "{canary}: {refused}");
+            let error = check_canary(&canary).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{canary}: {error}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Finds the keys and fields of other managers that an update changes or removes.
+//! Finds the keys and fields of other managers that an update (a plain write, not an apply) changes or removes.
 //!
-//! An update changes what other managers own without a conflict, unless its author requests that it fail instead. A
-//! field that only updates returned to its default causes no conflict. So a user who paused and resumed a group does
-//! not block the next user who pauses it.
+//! By default an update overwrites keys and fields that other managers own. If its author requests it, the update fails
+//! with a conflict instead. A field that only updates returned to its default causes no conflict. So a user who paused
+//! and resumed a group does not block the next user who pauses the group.
 
 use std::fmt;
 
@@ -12,63 +12,65 @@ use serde_json::Value;
 use super::fields::SpecFields;
 use super::maintenance;
 use super::names::NameResolver;
-use super::write::{MapConflict, WriteError, from_node_tags, is_default, owned_fields};
+use super::write::{MapConflict, WriteError, is_default, owned_fields, tag_choices};
 use crate::labels::Layer;
 use crate::ownership::{Conflict, Manager, Operation, OwnedEntry, OwnedMap};
 
-/// Checks that the step from one spec to the next changes nothing that other managers own.
+/// Checks that an update by `manager` from `old` to `new` changes nothing that other managers own. A field is
+/// excluded if only updates wrote it and its value is the default.
 ///
 /// # Errors
-/// [`WriteError::Conflicts`] with every key and field of another manager that the step changes.
+/// [`WriteError::Conflicts`] with every key and field of another manager that the update changes.
 pub fn check_update_conflicts<S: SpecFields>(
-    before: &S,
-    next: &S,
+    old: &S,
+    new: &S,
     manager: &Manager,
     names: &dyn NameResolver,
 ) -> Result<(), WriteError> {
     let mut conflicts = Vec::new();
-    if let Some((before, next)) = before.inherited().zip(next.inherited()) {
-        conflicts.extend(layer_conflicts("labels", manager, &before.labels, &next.labels));
-        conflicts.extend(layer_conflicts("annotations", manager, &before.annotations, &next.annotations));
-        conflicts.extend(layer_conflicts("parameters", manager, &before.parameters, &next.parameters));
+    if let Some((old, new)) = old.inherited().zip(new.inherited()) {
+        conflicts.extend(layer_conflicts("labels", manager, &old.labels, &new.labels));
+        conflicts.extend(layer_conflicts("annotations", manager, &old.annotations, &new.annotations));
+        conflicts.extend(layer_conflicts("parameters", manager, &old.parameters, &new.parameters));
     }
-    if let Some((before, next)) = before.node().zip(next.node()) {
-        conflicts.extend(to_map_conflicts("traits", before.traits.conflicts_with(manager, &next.traits)));
-        conflicts
-            .extend(to_map_conflicts("tags", from_node_tags(&before.tags).conflicts_with(manager, &from_node_tags(&next.tags))));
+    if let Some((old, new)) = old.node().zip(new.node()) {
+        conflicts.extend(to_map_conflicts("traits", old.traits.conflicts_with(manager, &new.traits)));
+        conflicts.extend(to_map_conflicts("tags", tag_choices(&old.tags).conflicts_with(manager, &tag_choices(&new.tags))));
     }
     let fields = |spec: &S| owned_fields(spec, spec.owners().clone(), names);
-    // True if only updates returned the field to its default.
+    // True if the field has its default value, and only updates own it.
     let is_reset = |name: &str, entry: &OwnedEntry<Value>| {
-        let by_plain_writes = entry.owners.iter().all(|owner| owner.operation == Operation::Update);
-        by_plain_writes && entry.value.value().is_none_or(|value| is_default(before, name, value, names))
+        let has_only_updates = entry.owners.iter().all(|owner| owner.operation == Operation::Update);
+        has_only_updates && entry.value.value().is_none_or(|value| is_default(old, name, value, names))
     };
-    let owned = fields(before);
-    let owned = owned.iter().filter(|(name, entry)| !is_reset(name, entry));
-    let owned = OwnedMap::from_entries(owned.map(|(name, entry)| (name.clone(), entry.clone())));
-    let mut field_conflicts = to_map_conflicts("fields", owned.conflicts_with(manager, &fields(next)));
-    // No body named the reason that is cleared with the maintenance. So the conflict is about `parked`, as that of an
-    // apply is.
-    if maintenance::clears_reason(before, next) && field_conflicts.iter().any(|one| one.key == maintenance::PARKED) {
-        field_conflicts.retain(|one| one.key != maintenance::REASON);
+    let old_fields = fields(old);
+    let old_fields = old_fields.iter().filter(|(name, entry)| !is_reset(name, entry));
+    let old_fields = OwnedMap::from_entries(old_fields.map(|(name, entry)| (name.clone(), entry.clone())));
+    let mut field_conflicts = to_map_conflicts("fields", old_fields.conflicts_with(manager, &fields(new)));
+    // The end of a maintenance also clears the maintenance reason, which the body did not name. So only the conflict
+    // about `parked` is reported, as for an apply.
+    if maintenance::clears_reason(old, new) && field_conflicts.iter().any(|conflict| conflict.key == maintenance::PARKED_FIELD) {
+        field_conflicts.retain(|conflict| conflict.key != maintenance::REASON_FIELD);
     }
     conflicts.extend(field_conflicts);
     if conflicts.is_empty() { Ok(()) } else { Err(WriteError::Conflicts(conflicts)) }
 }
 
-/// Returns the keys of a level's map that the step changes and that other managers own.
-fn layer_conflicts<K, V>(map: &'static str, manager: &Manager, before: &Layer<K, V>, next: &Layer<K, V>) -> Vec<MapConflict>
+/// Returns a conflict for each key of a level's map that an update by `manager` changes and that other managers own.
+/// `map` is the name of the map, such as `labels`.
+fn layer_conflicts<K, V>(map: &'static str, manager: &Manager, old: &Layer<K, V>, new: &Layer<K, V>) -> Vec<MapConflict>
 where
     K: Ord + Clone + fmt::Display,
     V: Clone + PartialEq + Serialize,
 {
-    let nothing = OwnedMap::default();
-    let (before, next) = (before.provided.as_ref().unwrap_or(&nothing), next.provided.as_ref().unwrap_or(&nothing));
-    to_map_conflicts(map, before.conflicts_with(manager, next))
+    let empty = OwnedMap::default();
+    let (old, new) = (old.provided.as_ref().unwrap_or(&empty), new.provided.as_ref().unwrap_or(&empty));
+    to_map_conflicts(map, old.conflicts_with(manager, new))
 }
 
+/// Adds the name of the map to each conflict.
 fn to_map_conflicts<K: fmt::Display, V: Serialize>(map: &'static str, conflicts: Vec<Conflict<K, V>>) -> Vec<MapConflict> {
-    conflicts.into_iter().map(|one| MapConflict::from_conflict(map, one)).collect()
+    conflicts.into_iter().map(|conflict| MapConflict::from_conflict(map, conflict)).collect()
 }
 
 #[cfg(test)]
@@ -83,54 +85,59 @@ mod tests {
 
     #[test]
     fn check_update_conflicts_reports_changed_and_removed_values() {
-        let mut before = ClusterSpec::default();
+        let mut old_spec = ClusterSpec::default();
         let names = AnyNameResolver::default();
         let [git, bob] = ["git", "bob"].map(|name| Manager::new(name).unwrap());
         let update = |spec: &mut ClusterSpec, manager: &Manager, body: &str| {
-            let author = WriteMode::Update { manager, shape: BodyShape::Native };
-            write_body(spec, &JsonBody::parse(body).unwrap(), author, &names, 7).unwrap();
+            let mode = WriteMode::Update { manager, shape: BodyShape::Native };
+            write_body(spec, &JsonBody::parse(body).unwrap(), mode, &names, 7).unwrap();
         };
-        update(&mut before, &git, r#"{"description": "a", "labels": {"tier": "gold", "ntp": null}}"#);
-        for (body, by, expected) in [
+        update(&mut old_spec, &git, r#"{"description": "a", "labels": {"tier": "gold", "ntp": null}}"#);
+        for (body, writer, expected) in [
             (r#"{"labels": {"tier": "gold", "ntp": null, "new": "x"}, "paused": true}"#, &bob, &[][..]),
             (r#"{"labels": {"tier": "iron", "ntp": null}}"#, &git, &[]),
             (r#"{"labels": {"tier": "iron", "ntp": null}}"#, &bob, &["labels.tier git:update \"gold\""]),
             (r#"{"labels": {"tier": "gold"}}"#, &bob, &["labels.ntp git:update null"]),
             (r#"{"description": null}"#, &bob, &["fields.description git:update \"a\""]),
         ] {
-            let mut next = before.clone();
-            update(&mut next, by, body);
-            let found = match check_update_conflicts(&before, &next, by, &names) {
-                Err(WriteError::Conflicts(all)) => all,
+            let mut new_spec = old_spec.clone();
+            update(&mut new_spec, writer, body);
+            let found_conflicts = match check_update_conflicts(&old_spec, &new_spec, writer, &names) {
+                Err(WriteError::Conflicts(conflicts)) => conflicts,
                 other => other.map(|()| Vec::new()).unwrap(),
             };
-            let found: Vec<_> = found.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
-            assert_eq!(found, expected, "{body}");
+            let found_conflicts: Vec<_> = found_conflicts
+                .iter()
+                .map(|conflict| format!("{}.{} {} {}", conflict.map, conflict.key, conflict.owner, conflict.value))
+                .collect();
+            assert_eq!(found_conflicts, expected, "{body}");
         }
     }
 
+    /// A field that updates returned to its default is in no conflict with another update. A default that a manager
+    /// applied is.
     #[test]
     fn y05_check_update_conflicts_ignores_value_reset_by_updates() {
         let names = AnyNameResolver::default();
         let [ann, bob] = ["ann", "bob"].map(|name| Manager::new(name).unwrap());
-        let by = |spec: &mut ClusterSpec, author: WriteMode<'_>, body: &str| {
-            write_body(spec, &JsonBody::parse(body).unwrap(), author, &names, 7).unwrap();
+        let write = |spec: &mut ClusterSpec, mode: WriteMode<'_>, body: &str| {
+            write_body(spec, &JsonBody::parse(body).unwrap(), mode, &names, 7).unwrap();
         };
         let update = |manager| WriteMode::Update { manager, shape: BodyShape::Native };
-        let is_taken = |before: &ClusterSpec| {
-            let mut next = before.clone();
-            by(&mut next, update(&bob), r#"{"paused": true}"#);
-            check_update_conflicts(before, &next, &bob, &names).is_err()
+        let has_conflict = |old_spec: &ClusterSpec| {
+            let mut new_spec = old_spec.clone();
+            write(&mut new_spec, update(&bob), r#"{"paused": true}"#);
+            check_update_conflicts(old_spec, &new_spec, &bob, &names).is_err()
         };
         let mut spec = ClusterSpec::default();
-        by(&mut spec, update(&ann), r#"{"paused": true}"#);
-        by(&mut spec, update(&ann), r#"{"paused": false}"#);
+        write(&mut spec, update(&ann), r#"{"paused": true}"#);
+        write(&mut spec, update(&ann), r#"{"paused": false}"#);
         assert_eq!(spec.owners["paused"][0].to_string(), "ann:update");
-        assert!(!is_taken(&spec));
+        assert!(!has_conflict(&spec));
         let mut spec = ClusterSpec::default();
         let apply = WriteMode::Apply { manager: &ann, force: false, adopt: None, scope: ApplyScope::Object };
-        by(&mut spec, apply, r#"{"paused": false}"#);
-        assert!(is_taken(&spec));
+        write(&mut spec, apply, r#"{"paused": false}"#);
+        assert!(has_conflict(&spec));
     }
 
     /// A manifest that ends a maintenance names `parked` alone, and the conflict is about that field.
@@ -138,44 +145,47 @@ mod tests {
     fn y05_ending_maintenance_conflicts_on_parked_but_not_reason() {
         let names = AnyNameResolver::default();
         let [git, ann] = ["git", "ann"].map(|name| Manager::new(name).unwrap());
-        let mut before = NodeSpec::default();
+        let mut old_spec = NodeSpec::default();
         let body = JsonBody::parse(r#"{"parked": true, "maintenance_reason": "disk"}"#).unwrap();
         let apply = WriteMode::Apply { manager: &git, force: false, adopt: None, scope: ApplyScope::Object };
-        write_body(&mut before, &body, apply, &names, 7).unwrap();
-        for (body, taken) in [
+        write_body(&mut old_spec, &body, apply, &names, 7).unwrap();
+        for (body, expected) in [
             (r#"{"parked": false}"#, &["parked"][..]),
             (r#"{"parked": false, "maintenance_reason": null}"#, &["parked"]),
             (r#"{"parked": false, "maintenance_reason": "fan"}"#, &["maintenance_reason", "parked"]),
             (r#"{"maintenance_reason": "fan"}"#, &["maintenance_reason"]),
             (r#"{"maintenance_reason": null}"#, &["maintenance_reason"]),
         ] {
-            let mut next = before.clone();
-            let author = WriteMode::Update { manager: &ann, shape: BodyShape::Native };
-            write_body(&mut next, &JsonBody::parse(body).unwrap(), author, &names, 8).unwrap();
-            let Err(WriteError::Conflicts(found)) = check_update_conflicts(&before, &next, &ann, &names) else {
-                panic!("{body} takes nothing");
+            let mut new_spec = old_spec.clone();
+            let mode = WriteMode::Update { manager: &ann, shape: BodyShape::Native };
+            write_body(&mut new_spec, &JsonBody::parse(body).unwrap(), mode, &names, 8).unwrap();
+            let Err(WriteError::Conflicts(conflicts)) = check_update_conflicts(&old_spec, &new_spec, &ann, &names) else {
+                panic!("{body} has no conflict");
             };
-            assert_eq!(found.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), taken, "{body}");
+            assert_eq!(conflicts.iter().map(|conflict| conflict.key.as_str()).collect::<Vec<_>>(), expected, "{body}");
         }
     }
 
-    /// A number is shown even at its default, where other fields are `null`.
+    /// A priority that updates returned to its default causes no conflict, although a number at its default is not
+    /// `null` as other fields are.
     #[test]
     fn y05_check_update_conflicts_ignores_number_reset_by_updates() {
         let names = AnyNameResolver::default();
         let [ann, bob] = ["ann", "bob"].map(|name| Manager::new(name).unwrap());
         let update = |spec: &mut InspectionRuleSpec, manager: &Manager, body: &str| {
-            let author = WriteMode::Update { manager, shape: BodyShape::Native };
-            write_body(spec, &JsonBody::parse(body).unwrap(), author, &names, 7).unwrap();
+            let mode = WriteMode::Update { manager, shape: BodyShape::Native };
+            write_body(spec, &JsonBody::parse(body).unwrap(), mode, &names, 7).unwrap();
         };
         let actions = r#"{"priority": 5, "actions": [{"op": "add-trait", "args": {"name": "CUSTOM_EPYC"}}]}"#;
-        for (body, is_taken) in [(r#"{"priority": 5}"#, true), (r#"{"priority": 0}"#, false), (r#"{"priority": null}"#, false)] {
-            let mut before = InspectionRuleSpec::default();
-            update(&mut before, &ann, actions);
-            update(&mut before, &ann, body);
-            let mut next = before.clone();
-            update(&mut next, &bob, r#"{"priority": 7}"#);
-            assert_eq!(check_update_conflicts(&before, &next, &bob, &names).is_err(), is_taken, "{body}");
+        for (body, has_conflict) in
+            [(r#"{"priority": 5}"#, true), (r#"{"priority": 0}"#, false), (r#"{"priority": null}"#, false)]
+        {
+            let mut old_spec = InspectionRuleSpec::default();
+            update(&mut old_spec, &ann, actions);
+            update(&mut old_spec, &ann, body);
+            let mut new_spec = old_spec.clone();
+            update(&mut new_spec, &bob, r#"{"priority": 7}"#);
+            assert_eq!(check_update_conflicts(&old_spec, &new_spec, &bob, &names).is_err(), has_conflict, "{body}");
         }
     }
 }

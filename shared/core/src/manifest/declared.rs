@@ -6,7 +6,8 @@
 use super::error::{BodyError, check_each};
 use crate::name::{Name, NameKind, PRIMARY_PREFIX, TagName};
 
-/// Checks the tags of a list. An error names the place in the list.
+/// Fails if a tag of a list cannot be declared. A tag that `is_stored` accepts is not checked, because an older version
+/// may have stored it. The error contains the index in the list.
 pub(super) fn check_declared_tags<'a>(
     tags: impl IntoIterator<Item = &'a TagName>,
     is_stored: impl Fn(&TagName) -> bool,
@@ -14,8 +15,8 @@ pub(super) fn check_declared_tags<'a>(
     check_each(tags, |tag| if is_stored(tag) { Ok(()) } else { check_declared_tag(tag) })
 }
 
-/// Checks a list of tags to remove. An error names the place in the list. A tag that begins with `primary-` is
-/// accepted: nothing has or gives such a tag, so its removal has no effect.
+/// Checks a list of tags to remove, as [`check_declared_tags`] does. A tag that begins with `primary-` is accepted too:
+/// no node has such a tag, so its removal has no effect.
 pub(super) fn check_removed_tags<'a>(
     tags: impl IntoIterator<Item = &'a TagName>,
     is_stored: impl Fn(&TagName) -> bool,
@@ -23,17 +24,20 @@ pub(super) fn check_removed_tags<'a>(
     check_declared_tags(tags, |tag| tag.starts_with(PRIMARY_PREFIX) || is_stored(tag))
 }
 
-/// Checks one tag.
+/// Fails if a new tag cannot have this name: it is malformed, begins with `primary-`, or is a word with a meaning in
+/// selectors, such as `self`.
 pub(super) fn check_declared_tag(name: &TagName) -> Result<(), BodyError> {
     TagName::for_new_declaration(name).map(drop).map_err(|why| BodyError::new("", why.to_string()))
 }
 
-/// Checks the roles of a list. An error names the place in the list.
+/// Fails if a role of a list cannot be declared. A role that `is_stored` accepts is not checked, because an older
+/// version may have stored it. The error contains the index in the list.
 pub(super) fn check_declared_roles(roles: &[Name], is_stored: impl Fn(&Name) -> bool) -> Result<(), BodyError> {
     check_each(roles, |role| if is_stored(role) { Ok(()) } else { check_declared_role(role) })
 }
 
-/// Checks one role. It may begin with `primary-`, as roles of Fuel's old releases do.
+/// Fails if a new role cannot have this name: it is malformed, or a word with a meaning in selectors, such as `self`.
+/// The name may begin with `primary-`, because roles of Fuel's old releases do.
 pub(super) fn check_declared_role(name: &Name) -> Result<(), BodyError> {
     Name::for_new_declaration(name, NameKind::Role).map(drop).map_err(|why| BodyError::new("", why.to_string()))
 }

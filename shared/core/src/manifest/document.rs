@@ -14,13 +14,13 @@ use crate::object::Kind;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
 #[display("{}/{_variant}", self.kind().word())]
 pub enum ObjectKey {
-    /// `NAME@VERSION`, or `NAME`.
+    /// A release, as `NAME@VERSION`, or as `NAME` if it has no version.
     Release(ReleaseRef),
     /// A cluster template.
     ClusterTemplate(ObjectName),
     /// A cluster.
     Cluster(ObjectName),
-    /// A group within its cluster.
+    /// A node group, by its cluster and its name.
     #[display("{cluster}/{name}")]
     NodeGroup {
         /// The cluster's name.
@@ -30,7 +30,7 @@ pub enum ObjectKey {
     },
     /// A node.
     Node(NodeName),
-    /// A namespace of the catalogue.
+    /// A namespace of the catalogue, which defines the keys and values of labels, parameters and the like.
     Namespace(NamespaceName),
     /// An inspection rule.
     InspectionRule(ObjectName),
@@ -41,20 +41,22 @@ pub enum ObjectKey {
 pub struct Document {
     /// The object's identity.
     pub key: ObjectKey,
-    /// The uuid of a Node, if its author provides one.
+    /// The uuid that the manifest of a node provides. `None` if it provides none, and for the other kinds.
     pub uuid: Option<Uuid>,
     /// The fields that do not identify the object.
     pub body: JsonBody,
 }
 
 impl ObjectKey {
-    /// Returns a finding if no new object may have this name. The store of an older version may contain such an object.
+    /// Returns a finding if no new object may have this name. A store may still contain such an object, because older
+    /// versions accepted the name.
     pub fn name_finding(&self) -> Option<Finding> {
         let why = self.check_new().err()?;
         let message = format!("{why}; a write that would create it is refused, and an existing object keeps this name");
         Some(Finding::new(rule::NAME_RESERVED, self.to_string(), message))
     }
 
+    /// Fails if the name is reserved, so that no new object of this kind may have it.
     fn check_new(&self) -> Result<(), InvalidName> {
         match self {
             Self::Cluster(name) => name.check_new(RESERVED_CLUSTER_NAMES),
@@ -78,8 +80,8 @@ impl ObjectKey {
     }
 }
 
-/// Reads one document. Removes `kind`, `name` (of a Namespace: `namespace`) and the other identifying fields from the
-/// body.
+/// Reads one document of a manifest. The fields that identify the object, such as `kind` and `name`, become its key and
+/// are removed from the body. The name of a Namespace is in the field `namespace`.
 ///
 /// # Errors
 /// [`BodyError`] if the text is not a JSON object, the kind is unknown, or a name is missing or malformed.
@@ -87,9 +89,9 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
     let mut body = JsonBody::parse(json)?;
     let kind = remove_text(&mut body, "kind")?
         .ok_or_else(|| BodyError::with_kind(BodyErrorKind::MissingField, "kind", missing_kind(&body)))?;
-    let named_by = if kind == Kind::Namespace.name() { "namespace" } else { "name" };
-    let name = remove_text(&mut body, named_by)?
-        .ok_or_else(|| BodyError::with_kind(BodyErrorKind::MissingField, named_by, "is missing"))?;
+    let name_field = if kind == Kind::Namespace.name() { "namespace" } else { "name" };
+    let name = remove_text(&mut body, name_field)?
+        .ok_or_else(|| BodyError::with_kind(BodyErrorKind::MissingField, name_field, "is missing"))?;
     let mut uuid = None;
     let key = match kind.as_str() {
         "Release" => ObjectKey::Release(parse_release(&mut body, &name)?),
@@ -114,19 +116,22 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
             ObjectKey::Node(NodeName::new(&name).map_err(|why| BodyError::new("name", why.to_string()))?)
         }
         "Namespace" => {
-            let wrong = |why: InvalidName| BodyError::new(named_by, why.to_string());
-            ObjectKey::Namespace(NamespaceName::for_new_namespace(&name).map_err(wrong)?)
+            let name_error = |why: InvalidName| BodyError::new(name_field, why.to_string());
+            ObjectKey::Namespace(NamespaceName::for_new_namespace(&name).map_err(name_error)?)
         }
         "InspectionRule" => ObjectKey::InspectionRule(object_name("name", &name)?),
-        other => return Err(BodyError::new("kind", unknown_kind(other))),
+        unknown => return Err(BodyError::new("kind", unknown_kind(unknown))),
     };
     Ok(Document { key, uuid, body })
 }
 
+/// Returns the names of all kinds of manifests, separated by commas.
 fn kind_names() -> String {
-    reference::kinds().map(|one| one.kind).join(", ")
+    reference::kinds().map(|entry| entry.kind).join(", ")
 }
 
+/// Returns the message about a body without `kind`. Only an object from the API has the field `field_owners`, so the
+/// message then names the command that prints a manifest.
 fn missing_kind(body: &JsonBody) -> String {
     if body.get("field_owners").is_some() {
         return "is missing: this is an object as the API shows it; `stemma get -o manifest` prints a manifest to apply"
@@ -135,44 +140,49 @@ fn missing_kind(body: &JsonBody) -> String {
     format!("is missing: it is one of {}", kind_names())
 }
 
-fn unknown_kind(found: &str) -> String {
-    match found {
+/// Returns the message about an unknown kind. It suggests the most similar kind. `Secret` and `Expectation` are
+/// reserved for a later version, so they have their own message.
+fn unknown_kind(kind: &str) -> String {
+    match kind {
         "Secret" | "Expectation" => {
-            format!("{found} is not supported by this version, which supports {}", kind_names())
+            format!("{kind} is not supported by this version, which supports {}", kind_names())
         }
         _ => {
-            let near = crate::name::did_you_mean(crate::name::closest_match(found, reference::kinds().map(|one| one.kind)));
-            format!("unknown kind {:?}{near}: it is one of {}", crate::name::truncated(found), kind_names())
+            let hint = crate::name::did_you_mean(crate::name::closest_match(kind, reference::kinds().map(|entry| entry.kind)));
+            format!("unknown kind {:?}{hint}: it is one of {}", crate::name::truncated(kind), kind_names())
         }
     }
 }
 
+/// Parses the name of an object. The error contains `field` as its path.
 fn object_name(field: &str, text: &str) -> Result<ObjectName, BodyError> {
     ObjectName::new(text).map_err(|why| BodyError::new(field, why.to_string()))
 }
 
+/// Removes a text field from the body and returns its value, or `None` if the field is absent or `null`.
 fn remove_text(body: &mut JsonBody, field: &str) -> Result<Option<String>, BodyError> {
     let text = body.text(field)?;
     body.remove(field);
     Ok(text)
 }
 
-/// Parses the name and version of a release. The version must be a text: a bare 2026.10 is the number 2026.1.
+/// Returns the reference to a release from its name and the field `version`, which is removed from the body. The
+/// version must be a text in quotes, because YAML and JSON read an unquoted 2026.10 as the number 2026.1.
 fn parse_release(body: &mut JsonBody, name: &str) -> Result<ReleaseRef, BodyError> {
     let version = body.remove("version").filter(|raw| !is_null(raw));
     if let Some(raw) = version.as_ref().filter(|raw| !raw.get().starts_with('"')) {
         let reason = format!("{raw} is not a text; a bare 2026.10 would be the number 2026.1: write \"{raw}\"");
         return Err(BodyError::new("version", reason));
     }
-    let wrong = |why: InvalidName| BodyError::new("name", why.to_string());
+    let name_error = |why: InvalidName| BodyError::new("name", why.to_string());
     if name.contains('@') {
         return Err(BodyError::new("name", "a release's version is in `version`, not in its name"));
     }
     match version {
-        None => ReleaseRef::new(name).map_err(wrong),
+        None => ReleaseRef::new(name).map_err(name_error),
         Some(raw) => {
             let version: String = read_json(&raw).map_err(|error| error.prefixed("version"))?;
-            ReleaseRef::new(&format!("{name}@{version}")).map_err(wrong)
+            ReleaseRef::new(&format!("{name}@{version}")).map_err(name_error)
         }
     }
 }
@@ -183,17 +193,17 @@ mod tests {
 
     #[test]
     fn y04_name_finding_reports_names_refused_for_new_objects() {
-        let found = |json: &str| read_document(json).unwrap().key.name_finding().map(|finding| finding.to_string());
-        for (json, says) in [
+        let finding_text = |json: &str| read_document(json).unwrap().key.name_finding().map(|finding| finding.to_string());
+        for (json, expected) in [
             (r#"{"kind": "Cluster", "name": "detail"}"#, "cluster/detail: name \"detail\" is reserved: it is a path"),
             (r#"{"kind": "Cluster", "name": "Detail"}"#, "cluster/Detail: name \"Detail\" is reserved: it is a path"),
-            (r#"{"kind": "Cluster", "name": "--help"}"#, "cluster/--help: name \"--help\" is reserved: commands take"),
+            (r#"{"kind": "Cluster", "name": "--help"}"#, "cluster/--help: name \"--help\" is reserved: commands would"),
             (r#"{"kind": "ClusterTemplate", "name": "-x"}"#, "clustertemplate/-x: name \"-x\" is reserved"),
             (r#"{"kind": "NodeGroup", "cluster": "c", "name": "-x"}"#, "nodegroup/c/-x: name \"-x\" is reserved"),
             (r#"{"kind": "InspectionRule", "name": "-x"}"#, "inspectionrule/-x: name \"-x\" is reserved"),
         ] {
-            let said = found(json).unwrap();
-            assert!(said.starts_with(&format!("warning name.reserved {says}")), "{json}: {said}");
+            let message = finding_text(json).unwrap();
+            assert!(message.starts_with(&format!("warning name.reserved {expected}")), "{json}: {message}");
         }
         for json in [
             r#"{"kind": "Node", "name": "-x"}"#,
@@ -201,10 +211,11 @@ mod tests {
             r#"{"kind": "ClusterTemplate", "name": "detail"}"#,
             r#"{"kind": "Cluster", "name": "x-"}"#,
         ] {
-            assert_eq!(found(json), None, "{json}");
+            assert_eq!(finding_text(json), None, "{json}");
         }
     }
 
+    /// A document without a valid kind, name, cluster or version is refused with the field.
     #[test]
     fn read_document_reads_kind_and_name() {
         for (json, key) in [
@@ -216,7 +227,7 @@ mod tests {
         ] {
             assert_eq!(read_document(json).unwrap().key.to_string(), key);
         }
-        for (json, says) in [
+        for (json, expected) in [
             (r#"{"name": "x"}"#, "kind: is missing: it is one of"),
             (r#"{"name": "x", "field_owners": {}}"#, "kind: is missing: this is an object as the API shows it"),
             (r#"{"kind": "Widget", "name": "x"}"#, "kind: unknown kind \"Widget\": it is one of"),
@@ -232,7 +243,7 @@ mod tests {
             (r#"{"kind": "Node", "name": "detail"}"#, "name: node \"detail\" is reserved"),
         ] {
             let error = read_document(json).unwrap_err().to_string();
-            assert!(error.starts_with(says), "{error}");
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 }

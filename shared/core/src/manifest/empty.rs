@@ -6,18 +6,19 @@ use super::error::{BodyError, check_each};
 use crate::json::{items, members, parse_string};
 use crate::name::{has_control, is_blank, truncated};
 
-/// Returns whether a value is a blank text. A blank name would select nothing, or everything.
+/// Returns whether a JSON value is a blank text: empty, or without a visible character. Such a name would select
+/// nothing, or everything.
 pub(super) fn is_empty_text(value: &RawValue) -> bool {
     let json = value.get();
     json.starts_with('"') && parse_string(json).is_ok_and(|text| is_blank(&text))
 }
 
-/// Fails if a value is a blank text.
+/// Fails if a JSON value is a text without a visible character.
 pub(super) fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
     if is_empty_text(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
 }
 
-/// Fails if a key is blank or contains a control character.
+/// Fails if a key of a map has no visible character, or contains a control character.
 pub(super) fn check_key(key: &str) -> Result<(), BodyError> {
     if is_blank(key) {
         return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or remove it"));
@@ -29,7 +30,7 @@ pub(super) fn check_key(key: &str) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// Fails if a name is blank, or contains a character that controls a terminal or ends a line.
+/// Fails if a name has no visible character, or contains a character that controls a terminal or ends a line.
 pub(super) fn check_name_characters(text: &str) -> Result<(), BodyError> {
     if is_blank(text) {
         return Err(BodyError::new("", "is empty: name something, or leave it out"));
@@ -57,7 +58,8 @@ pub(super) fn check_no_control(text: &str) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// Fails if a key or a text in a value is empty, at any depth. An empty text comes from a variable that is not set.
+/// Fails if a JSON value contains a blank text or a blank key, at any depth. A blank text usually comes from a variable
+/// that its author did not set.
 pub(super) fn check_no_empty_text(value: &RawValue) -> Result<(), BodyError> {
     match value.get().as_bytes().first() {
         Some(b'{') => members(value).unwrap_or_default().iter().try_for_each(|(key, item)| {

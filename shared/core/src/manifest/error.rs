@@ -11,30 +11,30 @@ use crate::object::Kind;
 /// An error in a body, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct BodyError {
-    /// The field, such as `tasks[2].requires`; empty for the body as a whole.
+    /// The path of the field, such as `tasks[2].requires`. Empty if the error is about the whole body.
     pub field: String,
     /// The kind of error, for programs.
     pub kind: BodyErrorKind,
-    /// What is wrong and what to do. The sentence follows the name of the field.
+    /// The message for people: the fault, and a correction. It is printed after the path of the field.
     pub reason: String,
 }
 
 /// The kinds of errors in a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BodyErrorKind {
-    /// No field has this name.
+    /// A field that the kind does not have.
     UnknownField,
-    /// A required field is missing.
+    /// A required field that is missing.
     MissingField,
-    /// The field names an object that does not exist.
+    /// A field that refers to an object that does not exist.
     MissingObject,
-    /// A label's key or value has an invalid form.
+    /// A label with an invalid key or value.
     Label,
-    /// A trait is malformed or unknown, or the value is not a trait.
+    /// A trait that is malformed or unknown, or a value that is not a trait.
     Trait,
-    /// A requirement cannot be read.
+    /// A requirement that cannot be parsed.
     Requirement,
-    /// Another system supports this, but it has no meaning here.
+    /// A feature of another system, such as Ironic, that Stemma does not support.
     Unsupported,
     /// Any other invalid value, or text that is not a JSON object.
     Value,
@@ -47,22 +47,24 @@ impl fmt::Display for BodyError {
 }
 
 impl BodyError {
-    /// Creates an error about a field's value.
+    /// Creates an error about the value of a field, with the kind [`BodyErrorKind::Value`].
     pub fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::with_kind(BodyErrorKind::Value, field, reason)
     }
 
-    /// Creates an error of another kind.
+    /// Creates an error of this kind.
     pub(super) fn with_kind(kind: BodyErrorKind, field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { field: field.into(), kind, reason: reason.into() }
     }
 
-    /// Changes the kind of an error about an invalid value, for a field whose values have their own kind of error.
+    /// Returns the error with this kind in place of [`BodyErrorKind::Value`]. An error of another kind is unchanged.
+    /// Fields such as labels and traits have their own kind of error for an invalid value.
     pub(super) fn with_value_kind(self, kind: BodyErrorKind) -> Self {
         Self { kind: if self.kind == BodyErrorKind::Value { kind } else { self.kind }, ..self }
     }
 
-    /// Places the error within an outer field: `outer` is put before the field.
+    /// Returns the error with `outer` before the path of its field. For example, the field `id` within the field `task`
+    /// becomes `task.id`.
     #[must_use]
     pub fn prefixed(self, outer: &str) -> Self {
         let field = match self.field.as_str() {
@@ -73,34 +75,36 @@ impl BodyError {
         Self { field, ..self }
     }
 
-    /// Places the error at this item of a list.
+    /// Returns the error with the index of a list item before the path of its field, such as `[2].id`.
     #[must_use]
     pub(super) fn at_index(self, index: usize) -> Self {
         self.prefixed(&format!("[{index}]"))
     }
 }
 
-/// Checks the items of a list. The error names the first item that is refused.
+/// Checks the items of a list. Fails at the first item that `check` refuses, with the index of the item.
 pub(super) fn check_each<T>(
     list: impl IntoIterator<Item = T>,
     check: impl Fn(T) -> Result<(), BodyError>,
 ) -> Result<(), BodyError> {
-    list.into_iter().enumerate().try_for_each(|(at, one)| check(one).map_err(|error| error.at_index(at)))
+    list.into_iter().enumerate().try_for_each(|(index, item)| check(item).map_err(|error| error.at_index(index)))
 }
 
-/// Creates the error of a field that names an object that does not exist. `what` is the object's kind in words.
-pub(super) fn missing_object(field: &str, (kind, what): (Kind, &str), name: &str, names: &dyn NameResolver) -> BodyError {
-    let (name, all) = (truncated(name), names.all_names(kind));
-    let meant = did_you_mean(closest_match(&name, all.iter().map(String::as_str)));
-    let reason = format!("there is no {what} {name:?}{meant}: create it first, or name another");
+/// Creates the error about a field that refers to an object that does not exist. It suggests the most similar existing
+/// name. `kind_text` is the object's kind in words.
+pub(super) fn missing_object(field: &str, (kind, kind_text): (Kind, &str), name: &str, names: &dyn NameResolver) -> BodyError {
+    let (name, existing_names) = (truncated(name), names.all_names(kind));
+    let suggestion = did_you_mean(closest_match(&name, existing_names.iter().map(String::as_str)));
+    let reason = format!("there is no {kind_text} {name:?}{suggestion}: create it first, or name another");
     BodyError::with_kind(BodyErrorKind::MissingObject, field, reason)
 }
 
-/// Returns the message about a field that does not exist. It suggests the closest name, or lists the existing fields.
-pub(super) fn unknown_field(place: &str, name: &str, known: &[&str]) -> String {
-    match closest_match(name, known.iter().copied()) {
-        Some(near) => format!("is not a field {place} (did you mean {near:?}?): correct its spelling, or remove it"),
-        None if known.is_empty() => format!("is not a field {place}: remove it"),
-        None => format!("is not a field {place}: remove it, or use one of {}", known.join(", ")),
+/// Returns the message about a field that does not exist. It suggests the most similar of `field_names`, or lists all
+/// of them. `place` is a phrase such as `of this kind`.
+pub(super) fn unknown_field(place: &str, name: &str, field_names: &[&str]) -> String {
+    match closest_match(name, field_names.iter().copied()) {
+        Some(suggestion) => format!("is not a field {place} (did you mean {suggestion:?}?): correct its spelling, or remove it"),
+        None if field_names.is_empty() => format!("is not a field {place}: remove it"),
+        None => format!("is not a field {place}: remove it, or use one of {}", field_names.join(", ")),
     }
 }

@@ -11,14 +11,16 @@ use crate::labels::{MAX_KEYS, MAX_PARAMETERS_BYTES};
 use crate::name::TagName;
 use crate::object::{MAX_FACTS_BYTES, TraitSet};
 
-/// Bound of the JSON of a map that is inherited down the levels. The reader of the map checks its keys and values, and
-/// their total size without quotes and escapes.
+/// The bound of a map that lower levels inherit, such as labels: at most [`MAX_KEYS`] entries. Each map adds its own
+/// size limit. Keys are checked when the map is read, so empty keys are allowed here.
 const LEVEL_BOUND: FieldBound = FieldType::Map.bound().max_entries(MAX_KEYS).allowing_empty();
 
-/// Bound of the JSON of one host's facts.
+/// Size limit of the JSON of one host's facts. It is twice the limit of the facts, because quotes and escapes need
+/// space too.
 const FACTS_BOUND: FieldBound = FieldType::Map.bound().max_entries(4096).max_bytes(2 * MAX_FACTS_BYTES);
 
-/// The fields of every level that are owned key by key, and the flag `merge_labels`.
+/// The maps that every level has (template, cluster, group and node), and the flag `merge_labels`. Each key of such a
+/// map has its own owners.
 pub(super) const LEVEL_FIELDS: &[FieldDef] = &[
     FieldDef::new(
         "labels",
@@ -58,7 +60,7 @@ pub(super) const LEVEL_FIELDS: &[FieldDef] = &[
     ),
 ];
 
-/// The further fields of a node that are owned entry by entry, and `reports`.
+/// The traits and tags of a node, each with its own owners, and `reports`, which has no owners.
 pub(super) const NODE_FIELDS: &[FieldDef] = &[
     FieldDef::new(
         "traits",
@@ -85,7 +87,7 @@ pub(super) const NODE_FIELDS: &[FieldDef] = &[
     ),
 ];
 
-/// Returns the `name` field of a kind, with an example.
+/// Returns the definition of the required field `name`, with this example value.
 pub(super) const fn name_field(example: &'static str) -> FieldDef {
     FieldDef::new("name", FieldType::Text, Help::new(REQUIRED, "Its name.", example))
 }
@@ -109,14 +111,15 @@ pub(super) const RELEASE_IDENTITY: &[FieldDef] = &[
     ),
 ];
 
-/// The field that identifies a namespace.
+/// The field that identifies a namespace of the catalogue. Such a namespace defines the keys and values of labels,
+/// parameters and the like.
 pub(super) const NAMESPACE_IDENTITY: &[FieldDef] = &[FieldDef::new(
     "namespace",
     FieldType::Text,
-    Help::new(REQUIRED, "Its name, as Glance's bodies have it.", r#""Site::Labels""#),
+    Help::new(REQUIRED, "The name of the namespace, as in Glance.", r#""Site::Labels""#),
 )];
 
-/// The fields that identify a group.
+/// The fields that identify a node group.
 pub(super) const GROUP_IDENTITY: &[FieldDef] = &[
     name_field("\"frontends\""),
     FieldDef::new("cluster", FieldType::Text, Help::new(REQUIRED, "The cluster of the group.", r#""prod""#)),

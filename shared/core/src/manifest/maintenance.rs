@@ -10,40 +10,43 @@ use super::fields::SpecFields;
 use super::write_mode::WriteMode;
 use crate::ownership::Owner;
 
-/// Name of the field, in a body and among the owners of fields.
-pub(super) const REASON: &str = "maintenance_reason";
-/// Name of the field that the reason belongs to.
-pub(super) const PARKED: &str = "parked";
+/// Name of the field with the reason why a node is parked, in a body and among the owners of fields.
+pub(super) const REASON_FIELD: &str = "maintenance_reason";
+/// Name of the boolean field that parks a node: the node then runs no task.
+pub(super) const PARKED_FIELD: &str = "parked";
 
-/// Clears the reason and its owners if a body ends the parking of a node and sets no other reason.
-pub(super) fn clear_with_parked<S: SpecFields>(before: &S, next: &mut S, body: &JsonBody, author: WriteMode<'_>) {
-    if !ends_parking(before, next) {
+/// Removes the maintenance reason and its owners if the write unparks the node and sets no new reason. An apply without
+/// force does not remove a reason that another manager owns. An apply that sets a reason, even the stored one,
+/// preserves it, because the next apply would set it again. An update that sends the stored reason does not preserve
+/// it.
+pub(super) fn clear_reason_if_unparked<S: SpecFields>(previous: &S, next: &mut S, body: &JsonBody, author: WriteMode<'_>) {
+    if !ends_parking(previous, next) {
         return;
     }
-    let takes_over = match author {
+    let may_overwrite = match author {
         WriteMode::Update { .. } => true,
         WriteMode::Apply { force, .. } | WriteMode::Add { force, .. } => force,
     };
-    let is_others = |owner: &Owner| owner.manager != *author.manager();
-    if !takes_over && before.owners().get(REASON).is_some_and(|owners| owners.iter().any(is_others)) {
+    let is_other_manager = |owner: &Owner| owner.manager != *author.manager();
+    if !may_overwrite && previous.owners().get(REASON_FIELD).is_some_and(|owners| owners.iter().any(is_other_manager)) {
         return;
     }
-    let is_another = before.extra().get(REASON) != next.extra().get(REASON);
-    if !body.has_value(REASON) || matches!(author, WriteMode::Update { .. }) && !is_another {
-        next.extra_mut().remove(REASON);
-        next.owners_mut().remove(REASON);
+    let is_new_reason = previous.extra().get(REASON_FIELD) != next.extra().get(REASON_FIELD);
+    if !body.has_value(REASON_FIELD) || matches!(author, WriteMode::Update { .. }) && !is_new_reason {
+        next.extra_mut().remove(REASON_FIELD);
+        next.owners_mut().remove(REASON_FIELD);
     }
 }
 
-/// Returns whether the step from one spec to the next ends a maintenance and clears its reason.
-pub(super) fn clears_reason<S: SpecFields>(before: &S, next: &S) -> bool {
-    ends_parking(before, next) && !next.extra().contains_key(REASON)
+/// Returns whether a write unparks the node and leaves no reason in the spec.
+pub(super) fn clears_reason<S: SpecFields>(previous: &S, next: &S) -> bool {
+    ends_parking(previous, next) && !next.extra().contains_key(REASON_FIELD)
 }
 
-/// Returns whether the node is parked in the first spec and not in the second.
-fn ends_parking<S: SpecFields>(before: &S, next: &S) -> bool {
+/// Returns whether the node is parked in `previous` and not in `next`. False for an object that is not a node.
+fn ends_parking<S: SpecFields>(previous: &S, next: &S) -> bool {
     let is_parked = |spec: &S| spec.node().is_some_and(|node| node.parked);
-    is_parked(before) && !is_parked(next)
+    is_parked(previous) && !is_parked(next)
 }
 
 #[cfg(test)]
@@ -58,6 +61,7 @@ mod tests {
     use crate::object::NodeSpec;
     use crate::ownership::Manager;
 
+    /// Returns a node that the manager `ops` parked with the reason `disk`.
     fn parked_node() -> NodeSpec {
         let mut spec = NodeSpec::default();
         let (manager, body) = (Manager::new("ops").unwrap(), r#"{"parked": true, "maintenance_reason": "disk"}"#);
@@ -66,13 +70,14 @@ mod tests {
         spec
     }
 
-    /// Ironic's conductor clears a reason in `update_node` when `maintenance` becomes false.
+    /// The node is parked with the reason `disk` before each write. As in Ironic, the reason is cleared when the node
+    /// is unparked, unless the write sets a new reason or a manifest still contains the reason.
     #[test]
     fn y05_reason_is_cleared_when_node_is_unparked() {
         let manager = Manager::new("ci").unwrap();
         let update = WriteMode::Update { manager: &manager, shape: BodyShape::Native };
         let apply = |scope| WriteMode::Apply { manager: &manager, scope, force: true, adopt: None };
-        let (object, named) = (apply(ApplyScope::Object), apply(ApplyScope::NamedFields));
+        let (apply_object, apply_fields) = (apply(ApplyScope::Object), apply(ApplyScope::NamedFields));
         let add = WriteMode::Add { manager: &manager, force: true };
         for (author, body, reason) in [
             (update, json!({"parked": false}), Value::Null),
@@ -82,21 +87,23 @@ mod tests {
             (update, json!({"parked": false, "maintenance_reason": "disk"}), Value::Null),
             (update, json!({"parked": true}), json!("disk")),
             (update, json!({"mode": "noop"}), json!("disk")),
-            (object, json!({"parked": false}), Value::Null),
-            (object, json!({"parked": false, "maintenance_reason": "disk"}), json!("disk")),
-            (object, json!({"parked": true}), json!("disk")),
-            (named, json!({"parked": false}), Value::Null),
-            (named, json!({"maintenance_reason": "fan"}), json!("fan")),
+            (apply_object, json!({"parked": false}), Value::Null),
+            (apply_object, json!({"parked": false, "maintenance_reason": "disk"}), json!("disk")),
+            (apply_object, json!({"parked": true}), json!("disk")),
+            (apply_fields, json!({"parked": false}), Value::Null),
+            (apply_fields, json!({"maintenance_reason": "fan"}), json!("fan")),
             (add, json!({"parked": false}), Value::Null),
         ] {
             let mut spec = parked_node();
             write_body(&mut spec, &JsonBody::parse(&body.to_string()).unwrap(), author, &AnyNameResolver::default(), 0).unwrap();
-            let left = spec.extra.get(REASON).cloned().unwrap_or_default();
-            assert_eq!(left, reason, "{author:?} {body}");
-            assert_eq!(spec.owners.contains_key(REASON), !reason.is_null(), "{author:?} {body}");
+            let stored_reason = spec.extra.get(REASON_FIELD).cloned().unwrap_or_default();
+            assert_eq!(stored_reason, reason, "{author:?} {body}");
+            assert_eq!(spec.owners.contains_key(REASON_FIELD), !reason.is_null(), "{author:?} {body}");
         }
     }
 
+    /// The manager `git` unparks the node, also by an empty manifest, and `ops` owns the reason. Only a forced apply
+    /// clears the reason.
     #[test]
     fn y05_apply_keeps_reason_owned_by_another_manager() {
         let [git, ops] = ["git", "ops"].map(|name| Manager::new(name).unwrap());
@@ -104,7 +111,7 @@ mod tests {
         let mut apply = |manager, force, body: &str| {
             let author = WriteMode::Apply { manager, scope: ApplyScope::Object, force, adopt: None };
             write_body(&mut spec, &JsonBody::parse(body).unwrap(), author, &AnyNameResolver::default(), 0).unwrap();
-            spec.extra.get(REASON).cloned().unwrap_or_default()
+            spec.extra.get(REASON_FIELD).cloned().unwrap_or_default()
         };
         apply(&git, false, r#"{"parked": true}"#);
         apply(&ops, false, r#"{"maintenance_reason": "disk"}"#);
@@ -115,7 +122,7 @@ mod tests {
         assert_eq!(apply(&git, true, r#"{"parked": false}"#), Value::Null);
     }
 
-    /// A write that neither parks nor unparks a node leaves a reason of an older version alone.
+    /// A write that neither parks nor unparks a node does not change a reason that an older version left.
     #[test]
     fn y05_reason_stays_when_node_is_not_parked() {
         let manager = Manager::new("ci").unwrap();
@@ -123,6 +130,6 @@ mod tests {
         spec.parked = false;
         let author = WriteMode::Update { manager: &manager, shape: BodyShape::Native };
         write_body(&mut spec, &JsonBody::parse(r#"{"parked": false}"#).unwrap(), author, &AnyNameResolver::default(), 0).unwrap();
-        assert_eq!(spec.extra[REASON], "disk");
+        assert_eq!(spec.extra[REASON_FIELD], "disk");
     }
 }

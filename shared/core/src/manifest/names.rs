@@ -3,24 +3,25 @@
 use crate::object::{ClusterId, GroupId, Kind, NodeId, TemplateId};
 use crate::traits::TraitNames;
 
-/// Looks up other objects by name or uuid, among those that the caller knows.
+/// A lookup of the objects that a body refers to: from names to ids, and from ids to names.
 pub trait NameResolver {
-    /// Returns the cluster template of that name.
+    /// Returns the id of the cluster template with this name.
     fn template(&self, name: &str) -> Option<TemplateId>;
-    /// Returns the cluster of that name.
+    /// Returns the id of the cluster with this name.
     fn cluster(&self, name: &str) -> Option<ClusterId>;
-    /// Returns the group of that name in that cluster.
+    /// Returns the id of the group with this name in the cluster with this name.
     fn group(&self, cluster: &str, group: &str) -> Option<GroupId>;
-    /// Returns the node of that name or uuid. Manifests refer to no node.
+    /// Returns the id of the node with this name or uuid. Only allocations need this, and they have no manifest. So a
+    /// resolver for manifests uses the default, which returns `None`.
     fn node(&self, _name: &str) -> Option<NodeId> {
         None
     }
-    /// Returns a template's name.
+    /// Returns the name of the cluster template with this id.
     fn template_name(&self, id: TemplateId) -> Option<String>;
-    /// Returns a group as `CLUSTER/GROUP`.
+    /// Returns the name of the group with this id, as `CLUSTER/GROUP`.
     fn group_name(&self, id: GroupId) -> Option<String>;
-    /// Returns the names of all objects of a kind, in the form that fields use.
+    /// Returns the names of all objects of a kind, as fields contain them. For a group this is `CLUSTER/GROUP`.
     fn all_names(&self, kind: Kind) -> Vec<String>;
-    /// Returns the known traits: the standard ones and the site's.
+    /// Returns the names of the valid traits: the standard traits, and those that the site defines.
     fn trait_names(&self) -> &TraitNames;
 }

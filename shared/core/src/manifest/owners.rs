@@ -13,90 +13,106 @@ use super::fields::SpecFields;
 use super::merge_labels::MERGE_LABELS;
 use crate::ownership::{Manager, Operation, OwnedMap, Owner};
 
-/// The owners of each key and field of an object, by names such as `labels.KEY`, or the name of a field.
+/// The owners of each key and field of an object. The index is `MAP.KEY` for a key of a map, such as `labels.tier`, and
+/// the field's name for a field.
 pub type Owners = BTreeMap<String, Arc<[Owner]>>;
 
-/// Returns the owners of everything in an object.
+/// Returns the owners of all fields of an object, and of all keys of its maps, traits and tags.
 pub fn owners<S: SpecFields>(spec: &S) -> Owners {
     let fields = spec.owners().iter().map(|(name, owners)| (name.clone(), Arc::clone(owners)));
-    let mut all: Owners = fields.collect();
+    let mut owners_by_name: Owners = fields.collect();
     if let Some(level) = spec.inherited() {
-        all.extend(map_owners("labels", level.labels.provided.as_ref()));
-        all.extend(map_owners("annotations", level.annotations.provided.as_ref()));
-        all.extend(map_owners("parameters", level.parameters.provided.as_ref()));
+        owners_by_name.extend(map_owners("labels", level.labels.provided.as_ref()));
+        owners_by_name.extend(map_owners("annotations", level.annotations.provided.as_ref()));
+        owners_by_name.extend(map_owners("parameters", level.parameters.provided.as_ref()));
     }
     if let Some(node) = spec.node() {
-        all.extend(map_owners("traits", Some(&node.traits)));
-        all.extend(map_owners("tags.assigned", Some(&node.tags.assigned)));
-        all.extend(map_owners("tags.unassigned", Some(&node.tags.unassigned)));
+        owners_by_name.extend(map_owners("traits", Some(&node.traits)));
+        owners_by_name.extend(map_owners("tags.assigned", Some(&node.tags.assigned)));
+        owners_by_name.extend(map_owners("tags.unassigned", Some(&node.tags.unassigned)));
     }
-    all
+    owners_by_name
 }
 
-/// Returns the owners of each key of a map, by `MAP.KEY`.
+/// Returns the owners of each key of a map, with the name `MAP.KEY`. `map_name` is the part before the dot.
 fn map_owners<'m, K: Ord + Clone + Display, V: Clone + PartialEq>(
-    map: &'m str,
-    owned: Option<&'m OwnedMap<K, V>>,
+    map_name: &'m str,
+    owned_map: Option<&'m OwnedMap<K, V>>,
 ) -> impl Iterator<Item = (String, Arc<[Owner]>)> {
-    let entries = owned.into_iter().flat_map(OwnedMap::iter);
-    entries.map(move |(key, entry)| (format!("{map}.{key}"), Arc::clone(&entry.owners)))
+    let entries = owned_map.into_iter().flat_map(OwnedMap::iter);
+    entries.map(move |(key, entry)| (format!("{map_name}.{key}"), Arc::clone(&entry.owners)))
 }
 
-/// Returns the keys and fields that an apply omits and that remain because other managers own them, with these
-/// managers.
-pub fn retained_by_others(before: &Owners, after: &Owners, manager: &Manager) -> Owners {
-    let me = Owner::apply(manager);
-    let is_mine = |owners: Option<&Arc<[Owner]>>| owners.is_some_and(|owners| owners.contains(&me));
-    let is_new = !before.values().any(|owners| owners.contains(&me));
-    let is_other = |owner: &&Owner| owner.operation == Operation::Apply && **owner != me;
-    // `merge_labels` goes with the labels. Two managers do not share it, and it does not stay by itself.
+/// Returns the keys and fields that an apply of `manager` omitted and that remain because other managers own them, each
+/// with its owners. There are two cases:
+///
+/// - `manager` owned the key or field until this apply.
+/// - `manager` applied to this object for the first time, and now shares other keys with an owner of this key or field.
+///   For example, the manager was renamed, and its manifest omits a key that it applied under its old name.
+pub fn retained_by_others(old_owners: &Owners, new_owners: &Owners, manager: &Manager) -> Owners {
+    let this_owner = Owner::apply(manager);
+    let has_this_owner = |owners: Option<&Arc<[Owner]>>| owners.is_some_and(|owners| owners.contains(&this_owner));
+    let is_new_manager = !old_owners.values().any(|owners| owners.contains(&this_owner));
+    let is_other_apply = |owner: &&Owner| owner.operation == Operation::Apply && **owner != this_owner;
+    // `merge_labels` depends on the labels. Two managers do not share it, and it does not remain without labels.
     let is_flag = |name: &str| name == MERGE_LABELS;
-    let shared = after.iter().filter(|(name, owners)| is_new && !is_flag(name) && owners.contains(&me));
+    // The managers with which a new manager shares a key or field.
+    let shared = new_owners.iter().filter(|(name, owners)| is_new_manager && !is_flag(name) && owners.contains(&this_owner));
     let shared = shared.map(|(_, owners)| owners);
-    let joined_owners: BTreeSet<&Owner> = shared.flat_map(|owners| owners.iter().filter(is_other)).collect();
-    let stays = |(name, owners): &(&String, &Arc<[Owner]>)| {
-        let is_given_up = is_mine(before.get(*name));
+    let joined_owners: BTreeSet<&Owner> = shared.flat_map(|owners| owners.iter().filter(is_other_apply)).collect();
+    let is_retained = |(name, owners): &(&String, &Arc<[Owner]>)| {
+        let is_given_up = has_this_owner(old_owners.get(*name));
         let is_joined = !is_flag(name) && owners.iter().any(|owner| joined_owners.contains(owner));
-        !is_mine(Some(owners)) && (is_given_up || is_joined)
+        !has_this_owner(Some(owners)) && (is_given_up || is_joined)
     };
-    after.iter().filter(stays).map(|(name, owners)| (name.clone(), Arc::clone(owners))).collect()
+    new_owners.iter().filter(is_retained).map(|(name, owners)| (name.clone(), Arc::clone(owners))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn owners_from(all: &[(&str, &[&str])]) -> Owners {
-        let read = |owners: &[&str]| owners.iter().map(|owner| owner.parse().unwrap()).collect();
-        all.iter().map(|(name, owners)| ((*name).to_owned(), read(owners))).collect()
+    /// Returns owners from pairs of a name and texts such as `ci:apply`.
+    fn owners_from(entries: &[(&str, &[&str])]) -> Owners {
+        let parse = |owners: &[&str]| owners.iter().map(|owner| owner.parse().unwrap()).collect();
+        entries.iter().map(|(name, owners)| ((*name).to_owned(), parse(owners))).collect()
     }
 
     #[test]
     fn y05_retained_by_others_names_omitted_fields_with_owners() {
-        for (what, before, after, left) in [
+        for (case, old_owners, new_owners, retained) in [
             (
-                "given up, and somebody's by hand",
+                "given up, and owned by an update too",
                 &[("labels.a", &["ci:apply"][..]), ("labels.b", &["ann:update", "ci:apply"])][..],
                 &[("labels.a", &["ci:apply"][..]), ("labels.b", &["ann:update"])][..],
                 &[("labels.b", &["ann:update"][..])][..],
             ),
             (
-                "said by another name before",
+                "omitted after the manager was renamed from old to ci",
                 &[("labels.a", &["old:apply"]), ("labels.b", &["old:apply"]), ("labels.c", &["ann:update"])],
                 &[("labels.a", &["ci:apply", "old:apply"]), ("labels.b", &["old:apply"]), ("labels.c", &["ann:update"])],
                 &[("labels.b", &["old:apply"])],
             ),
             (
-                "another's own, of which this manager never said anything",
+                "never applied by this manager",
                 &[("labels.a", &["ci:apply"]), ("labels.b", &["old:apply"])],
                 &[("labels.a", &["ci:apply", "old:apply"]), ("labels.b", &["old:apply"])],
                 &[],
             ),
-            ("a new manager beside another", &[("b", &["old:apply"])], &[("a", &["ci:apply"]), ("b", &["old:apply"])], &[]),
-            ("gone", &[("a", &["ci:apply"])], &[], &[]),
+            (
+                "owned by a manager with which the new manager shares nothing",
+                &[("b", &["old:apply"])],
+                &[("a", &["ci:apply"]), ("b", &["old:apply"])],
+                &[],
+            ),
+            ("removed, because it had no other owner", &[("a", &["ci:apply"])], &[], &[]),
         ] {
             let ci = Manager::new("ci").unwrap();
-            assert_eq!(retained_by_others(&owners_from(before), &owners_from(after), &ci), owners_from(left), "{what}");
+            assert_eq!(
+                retained_by_others(&owners_from(old_owners), &owners_from(new_owners), &ci),
+                owners_from(retained),
+                "{case}"
+            );
         }
     }
 }

@@ -10,19 +10,19 @@ use super::error::BodyError;
 use crate::field::{FieldBound, FieldType, parse_boolean, parse_integer};
 use crate::name::{canonical_uuid, truncated};
 
-/// One passthrough field.
+/// One passthrough field: a field of Ironic or Magnum that is stored and returned, and has no effect.
 #[derive(Clone, Copy, Debug)]
 pub struct PassthroughField {
     /// The name of the field in a body.
     pub name: &'static str,
     /// The values that the field accepts.
     pub kind: PassthroughType,
-    /// The JSON text in a response if the field was never set; `None` if it is then left out.
+    /// The JSON text that a response contains if the field was never set. `None` if the response then omits the field.
     pub default: Option<&'static str>,
 }
 
-/// The fields of Ironic's bodies about a machine's life cycle, which nothing here drives. They are `null` in every
-/// response.
+/// The fields of Ironic's bodies about the power and provisioning of a machine. They are `null` in every response,
+/// because Stemma does not control machines in this way.
 pub const ALWAYS_NULL: &[&str] = &[
     "power_state",
     "target_power_state",
@@ -40,13 +40,13 @@ pub const ALWAYS_NULL: &[&str] = &[
 /// The values that a passthrough field accepts, in addition to `null`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassthroughType {
-    /// A text of at most this number of characters, which may be empty.
+    /// A text of at most this number of characters. It may be empty.
     Text(usize),
-    /// A name of at most this number of characters, which is not empty.
+    /// A name of at most this number of characters. It must not be empty.
     Name(usize),
-    /// A name of at most this number of characters, which is empty if it names nothing.
+    /// A name of at most this number of characters, or an empty text, which means none.
     NameOrNone(usize),
-    /// A uuid in any notation, stored in one.
+    /// A uuid in any notation. It is stored in lower case with dashes.
     Uuid,
     /// A whole number.
     Number,
@@ -61,10 +61,10 @@ pub enum PassthroughType {
 }
 
 impl PassthroughType {
-    /// Returns the bound of a field of this type.
+    /// Returns the size limit of a field of this type.
     pub const fn bound(self) -> FieldBound {
         match self {
-            // A character takes four bytes at most.
+            // A character has at most four bytes in UTF-8.
             Text(characters) | Name(characters) | NameOrNone(characters) => FieldType::Text.bound().max_bytes(4 * characters),
             Uuid | Number | Flag => FieldType::Text.bound(),
             Object | List | Any => FieldType::Any.bound(),
@@ -73,18 +73,18 @@ impl PassthroughType {
 }
 
 impl PassthroughField {
-    /// Returns a value as it is stored: a uuid in one notation, and a number or boolean that was sent as text as JSON's
-    /// own.
+    /// Returns a value as it is stored. A uuid is converted to lower case with dashes. A number or boolean that was
+    /// sent as text is converted to a JSON number or boolean. `null` is accepted for every type.
     ///
     /// # Errors
-    /// [`BodyError`] for a value of another type. It names the type that is needed.
+    /// [`BodyError`] for a value of another type than the field's. The message contains the type that the field needs.
     pub(super) fn normalize(&self, value: Value) -> Result<Value, BodyError> {
-        let needed = match (self.kind, &value) {
+        let expected_type = match (self.kind, &value) {
             (_, Value::Null) | (Any, _) | (Flag, Value::Bool(_)) | (Object, Value::Object(_)) | (List, Value::Array(_)) => {
                 return Ok(value);
             }
             (Uuid, Value::String(text)) if AnyUuid::parse_str(text).is_ok() => return Ok(canonical_uuid(text).into()),
-            (Name(most) | NameOrNone(most) | Text(most), Value::String(text)) if text.chars().count() <= most => {
+            (Name(max) | NameOrNone(max) | Text(max), Value::String(text)) if text.chars().count() <= max => {
                 return Ok(value);
             }
             (Number, Value::Number(number)) if !number.is_f64() => return Ok(value),
@@ -95,26 +95,28 @@ impl PassthroughField {
                 return Ok(boolean_value(&value).into());
             }
             (Uuid, _) => {
-                let found = truncated(&value.to_string());
-                return Err(BodyError::new("", format!("a uuid is needed here, not {found}: give one, or null")));
+                let shown = truncated(&value.to_string());
+                return Err(BodyError::new("", format!("a uuid is needed here, not {shown}: give one, or null")));
             }
-            (Name(most) | NameOrNone(most) | Text(most), _) => {
-                return Err(type_error(&format!("a text of at most {most} characters"), &value));
+            (Name(max) | NameOrNone(max) | Text(max), _) => {
+                return Err(type_error(&format!("a text of at most {max} characters"), &value));
             }
             (Number, _) => "a whole number",
             (Flag, _) => "true or false",
             (Object, _) => "an object",
             (List, _) => "a list",
         };
-        Err(type_error(needed, &value))
+        Err(type_error(expected_type, &value))
     }
 }
 
-fn type_error(form: &str, found: &Value) -> BodyError {
-    BodyError::new("", format!("{form} is needed here, not {}", truncated(&found.to_string())))
+/// Returns the error about a value of another type. `expected_type` is the needed type in words.
+fn type_error(expected_type: &str, value: &Value) -> BodyError {
+    BodyError::new("", format!("{expected_type} is needed here, not {}", truncated(&value.to_string())))
 }
 
-/// Reads a boolean from a text or number, as `OpenStack`'s clients send it.
+/// Returns the boolean that a text or number represents, such as `"yes"` or `1`, which `OpenStack`'s clients send.
+/// Returns `None` for any other value.
 fn boolean_value(value: &Value) -> Option<bool> {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     parse_boolean(&text)
@@ -132,7 +134,7 @@ macro_rules! passthrough_fields {
 // Fields without such a value are computed by other systems, and their clients send them back. Magnum refuses an empty
 // name too. Ironic stores one, but no known client sends one.
 passthrough_fields! {
-    /// The fields of Magnum's cluster template.
+    /// The passthrough fields of a cluster template, from Magnum.
     TEMPLATE {
         Number, Some("null") => apiserver_port docker_volume_size;
         Name(255), Some("null") => cluster_distro coe dns_nameserver docker_storage_driver driver external_network_id
@@ -144,7 +146,7 @@ passthrough_fields! {
         Name(255), Some("\"vm\"") => server_type;
     }
 
-    /// The fields of Magnum's cluster.
+    /// The passthrough fields of a cluster, from Magnum.
     CLUSTER {
         Text(255), Some("null") => api_address coe_version container_version discovery_url health_status;
         Name(255), Some("null") => fixed_network fixed_subnet flavor_id keypair master_flavor_id project_id user_id;
@@ -158,7 +160,7 @@ passthrough_fields! {
         Flag, Some("false") => master_lb_enabled;
     }
 
-    /// The fields of Magnum's node group.
+    /// The passthrough fields of a node group, from Magnum.
     GROUP {
         Number, Some("null") => docker_volume_size max_node_count;
         Name(255), Some("null") => flavor_id image_id project_id;
@@ -172,12 +174,12 @@ passthrough_fields! {
         Any, None => stack_id status status_reason;
     }
 
-    /// The fields of Ironic's allocation.
+    /// The passthrough fields of an allocation, from Ironic.
     ALLOCATION {
         Object, Some("{}") => extra;
     }
 
-    /// The fields of Ironic's node.
+    /// The passthrough fields of a node, from Ironic.
     NODE {
         Flag, Some("null") => automated_clean;
         Name(255), Some("null") => bios_interface boot_interface console_interface deploy_interface driver
@@ -200,6 +202,7 @@ mod tests {
 
     use super::*;
 
+    /// `stored` is the value that is stored for the value `sent`, or `None` if the field refuses it.
     #[test]
     fn y05_passthrough_field_keeps_type_in_every_write() {
         let uuid = "0D8E1F4A5B6C4D7E8F90A1B2C3D4E5F6";

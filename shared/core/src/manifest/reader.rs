@@ -19,10 +19,10 @@ use crate::name::{closest_match, did_you_mean, truncated};
 /// deepest value that an author writes is a parameter (depth 16) in a task in a release in an apply.
 pub const MAX_DEPTH: usize = 24;
 
-/// Reads a typed value. The error names the place within it.
+/// Reads a typed value from JSON. An error contains the path of the field within the value.
 ///
 /// # Errors
-/// [`BodyError`] for the first place that is wrong, also for a number that does not fit into 64 bits.
+/// [`BodyError`] for the first invalid field, also for a number that does not fit into 64 bits.
 pub fn read_json<T: DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> {
     check_depth(raw.get())?;
     T::deserialize(JsonReader(raw))
@@ -36,7 +36,8 @@ pub fn read_value<T: DeserializeOwned>(value: &Value) -> Result<T, BodyError> {
     read_json(&RawValue::from_string(value.to_string()).expect("a value's text is JSON"))
 }
 
-/// Fails if a text is nested deeper than [`MAX_DEPTH`]. Runs before anything is parsed.
+/// Fails if lists and maps in a JSON text are nested deeper than [`MAX_DEPTH`]. The text need not be valid JSON,
+/// because this check runs before any parsing.
 pub(super) fn check_depth(text: &str) -> Result<(), BodyError> {
     if json::nesting_depth(text) <= MAX_DEPTH {
         return Ok(());
@@ -58,15 +59,18 @@ enum JsonToken<'de> {
     Map(JsonMembers<'de>),
 }
 
+/// The items of a list that are not read yet, with their indexes.
 struct JsonItems<'de>(std::iter::Enumerate<std::vec::IntoIter<&'de RawValue>>);
 
+/// The members of a map that are not read yet. `current_member` is the member whose key was read, but not yet its
+/// value.
 struct JsonMembers<'de> {
-    rest: std::vec::IntoIter<(String, &'de RawValue)>,
-    value: Option<(String, &'de RawValue)>,
+    unread: std::vec::IntoIter<(String, &'de RawValue)>,
+    current_member: Option<(String, &'de RawValue)>,
 }
 
 impl<'de> JsonReader<'de> {
-    /// Parses the outermost level of the value.
+    /// Parses the outermost level of the value. Items of a list and members of a map remain JSON texts.
     fn token(&self) -> Result<JsonToken<'de>, BodyError> {
         let text = self.0.get();
         Ok(match text.as_bytes().first() {
@@ -76,7 +80,7 @@ impl<'de> JsonReader<'de> {
             Some(b'[') => JsonToken::List(JsonItems(json::items(self.0).into_iter().enumerate())),
             Some(b'{') => {
                 let members = json::members(self.0).map_err(BodyError::custom)?;
-                JsonToken::Map(JsonMembers { rest: members.into_iter(), value: None })
+                JsonToken::Map(JsonMembers { unread: members.into_iter(), current_member: None })
             }
             _ => {
                 let number = json::parse_number(text).map_err(BodyError::custom)?;
@@ -87,14 +91,14 @@ impl<'de> JsonReader<'de> {
 }
 
 impl<'de> JsonToken<'de> {
-    /// Passes the value to a visitor of serde.
+    /// Passes the value to the method of a serde visitor for its JSON type.
     fn visit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, BodyError> {
         match self {
             Self::Null => visitor.visit_unit(),
             Self::Flag(flag) => visitor.visit_bool(flag),
             Self::Whole(number) => match u64::try_from(number) {
                 Ok(number) => visitor.visit_u64(number),
-                Err(_) => visitor.visit_i64(i64::try_from(number).expect("a number of 64 bits below 0")),
+                Err(_) => visitor.visit_i64(i64::try_from(number).expect("a negative number has 64 bits")),
             },
             Self::Float(number) => visitor.visit_f64(number),
             Self::Text(text) => visitor.visit_string(text),
@@ -103,9 +107,10 @@ impl<'de> JsonToken<'de> {
         }
     }
 
-    /// Returns the error for a value of another type than `wanted`.
-    fn type_error(&self, wanted: &str) -> BodyError {
-        let (found, is_bare) = match self {
+    /// Returns the error about a value that is not of the type `expected`, such as `a list`. If a text is expected, and
+    /// the value is a number or boolean, the error advises quotes.
+    fn type_error(&self, expected: &str) -> BodyError {
+        let (description, is_unquoted) = match self {
             Self::Null => ("null".to_owned(), false),
             Self::Flag(flag) => (flag.to_string(), true),
             Self::Whole(number) => (format!("the number {number}"), true),
@@ -114,12 +119,13 @@ impl<'de> JsonToken<'de> {
             Self::List(_) => ("a list".to_owned(), false),
             Self::Map(_) => ("a map".to_owned(), false),
         };
-        let advice = if is_bare && wanted == A_TEXT { ": quote it" } else { "" };
-        BodyError::new("", format!("must be {wanted}, not {found}{advice}"))
+        let advice = if is_unquoted && expected == TEXT_TYPE { ": quote it" } else { "" };
+        BodyError::new("", format!("must be {expected}, not {description}{advice}"))
     }
 }
 
-const A_TEXT: &str = "a text";
+/// The name of the text type in errors.
+const TEXT_TYPE: &str = "a text";
 
 /// Generates one method per row: the JSON that it accepts, and the name of that type in errors.
 macro_rules! deserialize_methods {
@@ -144,8 +150,8 @@ impl<'de> Deserializer<'de> for JsonReader<'de> {
         deserialize_u64: JsonToken::Whole(0..), "a whole number from 0 on";
         deserialize_i64: JsonToken::Whole(_), "a whole number";
         deserialize_f64: JsonToken::Whole(_) | JsonToken::Float(_), "a number";
-        deserialize_str: JsonToken::Text(_), A_TEXT;
-        deserialize_string: JsonToken::Text(_), A_TEXT;
+        deserialize_str: JsonToken::Text(_), TEXT_TYPE;
+        deserialize_string: JsonToken::Text(_), TEXT_TYPE;
         deserialize_seq: JsonToken::List(_), "a list";
         deserialize_map: JsonToken::Map(_), "a map";
     }
@@ -162,6 +168,7 @@ impl<'de> Deserializer<'de> for JsonReader<'de> {
         visitor.visit_newtype_struct(self)
     }
 
+    /// Reads a struct from a map. A list, which serde would accept as the fields in order, is refused.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -174,6 +181,7 @@ impl<'de> Deserializer<'de> for JsonReader<'de> {
         }
     }
 
+    /// Reads an enum. A text is the name of a variant. A map with a single member is a variant with its value.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -182,12 +190,12 @@ impl<'de> Deserializer<'de> for JsonReader<'de> {
     ) -> Result<V::Value, BodyError> {
         match self.token()? {
             JsonToken::Text(variant) => visitor.visit_enum(variant.into_deserializer()),
-            JsonToken::Map(members) if members.rest.len() == 1 => visitor.visit_enum(MapAccessDeserializer::new(members)),
+            JsonToken::Map(members) if members.unread.len() == 1 => visitor.visit_enum(MapAccessDeserializer::new(members)),
             JsonToken::Map(members) => {
-                let (count, one_of) = (members.rest.len(), variants.join(", "));
-                Err(BodyError::new("", format!("must be one of {one_of}, not a map of {count} members")))
+                let (count, names) = (members.unread.len(), variants.join(", "));
+                Err(BodyError::new("", format!("must be one of {names}, not a map of {count} members")))
             }
-            other => Err(other.type_error(A_TEXT)),
+            other => Err(other.type_error(TEXT_TYPE)),
         }
     }
 
@@ -200,7 +208,7 @@ impl<'de> SeqAccess<'de> for JsonItems<'de> {
     type Error = BodyError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, BodyError> {
-        let read = |(at, raw)| seed.deserialize(JsonReader(raw)).map_err(|error| error.at_index(at));
+        let read = |(index, raw)| seed.deserialize(JsonReader(raw)).map_err(|error| error.at_index(index));
         self.0.next().map(read).transpose()
     }
 }
@@ -208,15 +216,17 @@ impl<'de> SeqAccess<'de> for JsonItems<'de> {
 impl<'de> MapAccess<'de> for JsonMembers<'de> {
     type Error = BodyError;
 
+    /// Reads the key of the next member, and stores the member until its value is read. An error contains the key as
+    /// its path.
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, BodyError> {
-        self.value = self.rest.next();
-        let Some((name, _)) = &self.value else { return Ok(None) };
+        self.current_member = self.unread.next();
+        let Some((name, _)) = &self.current_member else { return Ok(None) };
         let key = seed.deserialize(name.as_str().into_deserializer());
         key.map(Some).map_err(|error: BodyError| error.prefixed(&truncated(name)))
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, BodyError> {
-        let (name, raw) = self.value.take().expect("a value is asked for after its key");
+        let (name, raw) = self.current_member.take().expect("serde requests a value after its key");
         seed.deserialize(JsonReader(raw)).map_err(|error| error.prefixed(&name))
     }
 }
@@ -226,8 +236,10 @@ impl Error for BodyError {
         Self::new("", reason.to_string())
     }
 
-    fn invalid_type(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
-        let part = match found {
+    /// Converts serde's description of a value of the wrong type to an error in plain words. The message shows no items
+    /// of a list or map, so the token of a list or map is empty. Any other unexpected value counts as a map.
+    fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let token = match unexpected {
             Unexpected::Bool(flag) => JsonToken::Flag(flag),
             Unexpected::Unsigned(number) => JsonToken::Whole(number.into()),
             Unexpected::Signed(number) => JsonToken::Whole(number.into()),
@@ -235,22 +247,22 @@ impl Error for BodyError {
             Unexpected::Str(text) => JsonToken::Text(text.to_owned()),
             Unexpected::Unit | Unexpected::Option => JsonToken::Null,
             Unexpected::Seq => JsonToken::List(JsonItems(Vec::new().into_iter().enumerate())),
-            _ => JsonToken::Map(JsonMembers { rest: Vec::new().into_iter(), value: None }),
+            _ => JsonToken::Map(JsonMembers { unread: Vec::new().into_iter(), current_member: None }),
         };
-        part.type_error(&wanted.to_string())
+        token.type_error(&expected.to_string())
     }
 
-    fn invalid_value(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
-        Self::invalid_type(found, wanted)
+    fn invalid_value(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::invalid_type(unexpected, expected)
     }
 
-    fn unknown_variant(found: &str, known: &'static [&'static str]) -> Self {
-        let near = did_you_mean(closest_match(found, known.iter().copied()));
-        Self::new("", format!("must be one of {}, not the text {:?}{near}", known.join(", "), truncated(found)))
+    fn unknown_variant(variant: &str, variants: &'static [&'static str]) -> Self {
+        let suggestion = did_you_mean(closest_match(variant, variants.iter().copied()));
+        Self::new("", format!("must be one of {}, not the text {:?}{suggestion}", variants.join(", "), truncated(variant)))
     }
 
-    fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
-        Self::with_kind(BodyErrorKind::UnknownField, "", unknown_field("here", name, known))
+    fn unknown_field(name: &str, fields: &'static [&'static str]) -> Self {
+        Self::with_kind(BodyErrorKind::UnknownField, "", unknown_field("here", name, fields))
     }
 
     fn missing_field(name: &'static str) -> Self {
@@ -258,7 +270,7 @@ impl Error for BodyError {
     }
 
     fn duplicate_field(name: &'static str) -> Self {
-        Self::new(name, "is there twice: keep one of them")
+        Self::new(name, "occurs twice: remove one of them")
     }
 }
 
@@ -292,13 +304,15 @@ mod tests {
         Percent(u32),
     }
 
+    /// Returns the message of the error about a JSON text that is not a valid `T`.
     fn read_error<T: DeserializeOwned + std::fmt::Debug>(json: &str) -> String {
         read_json::<T>(&RawValue::from_string(json.to_owned()).unwrap()).unwrap_err().to_string()
     }
 
+    /// The message describes a value of the wrong type, and a missing, misspelled or repeated field.
     #[test]
     fn reader_names_wrong_type_in_plain_words() {
-        for (said, expected) in [
+        for (message, expected) in [
             (read_error::<TestHold>("true"), "must be a map of its fields, not true"),
             (read_error::<TestHold>(r#"["x", "low", 7]"#), "must be a map of its fields, not a list"),
             (read_error::<TestChoice>(r#"{"nodes": 1, "percent": 2}"#), "must be one of nodes, percent, not a map of 2 members"),
@@ -311,15 +325,15 @@ mod tests {
             (read_error::<bool>("[]"), "must be true or false, not a list"),
             (read_error::<Vec<u8>>("null"), "must be a list, not null"),
             (read_error::<Vec<String>>(r#"["\ud800"]"#), "[0]: has an escape that is not a valid character"),
-            (read_error::<TestHold>(r#"{"until": "x", "level": "hihg"}"#), HIGH),
+            (read_error::<TestHold>(r#"{"until": "x", "level": "hihg"}"#), MISSPELLED_LEVEL_ERROR),
             (read_error::<TestHold>(r#"{"level": "low"}"#), "until: is missing"),
-            (read_error::<TestHold>(r#"{"until": "a", "until": "b"}"#), "until: is there twice: keep one of them"),
+            (read_error::<TestHold>(r#"{"until": "a", "until": "b"}"#), "until: occurs twice: remove one of them"),
         ] {
-            assert_eq!(said, expected);
+            assert_eq!(message, expected);
         }
     }
 
-    const HIGH: &str = "level: must be one of low, high, not the text \"hihg\" (did you mean \"high\"?)";
+    const MISSPELLED_LEVEL_ERROR: &str = "level: must be one of low, high, not the text \"hihg\" (did you mean \"high\"?)";
 
     #[test]
     fn error_kind_is_separate_from_message() {

@@ -39,82 +39,84 @@ pub struct ManifestObjects {
     pub groups: Vec<NodeGroup>,
     /// Nodes.
     pub nodes: Vec<Node>,
-    /// Namespaces of the catalogue.
+    /// Namespaces of the catalogue, which define the keys and values of labels, parameters and the like.
     pub namespaces: Vec<Namespace>,
     /// Inspection rules.
     pub rules: Vec<InspectionRule>,
-    /// The values that the `reports` of Nodes provide in place of their hosts.
+    /// The observations of nodes whose manifest has `reports`: values that their hosts would report.
     pub observations: Vec<(NodeId, Observation)>,
 }
 
-/// Builds objects from documents that one manager wrote.
+/// Builds the objects of all documents of a set of manifests, as if `manager` applied them.
 ///
 /// # Errors
-/// Every error of every document, with the index of the document: a field that is wrong, a name that is not in the set,
-/// an object that occurs twice.
+/// Every error of every document, with the index of the document. Examples are an invalid field, a name that is not in
+/// the set, and an object that occurs twice.
 pub fn assemble(documents: &[Document], manager: &Manager) -> Result<ManifestObjects, Vec<(usize, BodyError)>> {
     let names = SetNames::new(documents);
     let mut objects = ManifestObjects::default();
     let mut errors = Vec::new();
-    let mut seen = BTreeMap::new();
-    for (at, document) in documents.iter().enumerate() {
-        let result = match seen.insert(&document.key, at) {
-            Some(_) => Err(vec![BodyError::new("name", format!("{} is there twice: keep one of them", document.key))]),
+    let mut index_by_key = BTreeMap::new();
+    for (index, document) in documents.iter().enumerate() {
+        let result = match index_by_key.insert(&document.key, index) {
+            Some(_) => Err(vec![BodyError::new("name", format!("{} occurs twice: remove one of them", document.key))]),
             None => add_document(&mut objects, document, manager, &names),
         };
-        errors.extend(result.err().into_iter().flatten().map(|error| (at, error)));
+        errors.extend(result.err().into_iter().flatten().map(|error| (index, error)));
     }
     if errors.is_empty() { Ok(objects) } else { Err(errors) }
 }
 
-/// Builds the object of a document and adds it to the list of its kind.
+/// Builds the object of a document and adds it to the list of its kind in `objects`. Returns all errors of the
+/// document.
 fn add_document(
-    to: &mut ManifestObjects,
+    objects: &mut ManifestObjects,
     document: &Document,
     manager: &Manager,
     names: &SetNames,
 ) -> Result<(), Vec<BodyError>> {
     match &document.key {
         ObjectKey::Release(name) => {
-            to.releases.push(build_object(document, name.clone(), ReleaseSpec::default(), manager, names)?);
+            objects.releases.push(build_object(document, name.clone(), ReleaseSpec::default(), manager, names)?);
         }
         ObjectKey::ClusterTemplate(name) => {
-            to.templates.push(build_object(document, name.clone(), ClusterTemplateSpec::default(), manager, names)?);
+            objects.templates.push(build_object(document, name.clone(), ClusterTemplateSpec::default(), manager, names)?);
         }
         ObjectKey::Cluster(name) => {
-            to.clusters.push(build_object(document, name.clone(), ClusterSpec::default(), manager, names)?);
+            objects.clusters.push(build_object(document, name.clone(), ClusterSpec::default(), manager, names)?);
         }
         ObjectKey::NodeGroup { cluster, name } => {
             let parent = names.cluster(cluster.as_str());
             let build = |parent| build_object(document, name.clone(), NodeGroupSpec::new(parent), manager, names);
             let Some(parent) = parent else {
-                let missing = missing_object("cluster", (Kind::Cluster, "cluster"), cluster.as_str(), names);
+                let missing_cluster = missing_object("cluster", (Kind::Cluster, "cluster"), cluster.as_str(), names);
                 // The other fields are still read, under a cluster id that no cluster has.
-                let others = build(ClusterId(Uuid::nil())).err().into_iter().flatten();
-                return Err([missing].into_iter().chain(others).collect());
+                let field_errors = build(ClusterId(Uuid::nil())).err().into_iter().flatten();
+                return Err([missing_cluster].into_iter().chain(field_errors).collect());
             };
-            to.groups.push(build(parent)?);
+            objects.groups.push(build(parent)?);
         }
         ObjectKey::Node(name) => {
             let node = build_object(document, Some(name.clone()), NodeSpec::default(), manager, names)?;
             if let Some(raw) = document.body.get("reports").filter(|raw| !is_null(raw)) {
                 bound::check_keyed_field("reports", raw, || serde_json::Value::Null).map_err(|error| vec![error])?;
                 let reports: Reports = read_json(raw).map_err(|error| vec![error.prefixed("reports")])?;
-                to.observations.push((node.id(), reports.into_observation()));
+                objects.observations.push((node.id(), reports.into_observation()));
             }
-            to.nodes.push(node);
+            objects.nodes.push(node);
         }
         ObjectKey::Namespace(name) => {
-            to.namespaces.push(build_object(document, name.clone(), NamespaceSpec::default(), manager, names)?);
+            objects.namespaces.push(build_object(document, name.clone(), NamespaceSpec::default(), manager, names)?);
         }
         ObjectKey::InspectionRule(name) => {
-            to.rules.push(build_object(document, Some(name.clone()), InspectionRuleSpec::default(), manager, names)?);
+            objects.rules.push(build_object(document, Some(name.clone()), InspectionRuleSpec::default(), manager, names)?);
         }
     }
     Ok(())
 }
 
 impl Reports {
+    /// Returns the observation that a host has after it reports these values.
     fn into_observation(self) -> Observation {
         let label =
             |(key, value): (String, String)| ReportedLabel { key: key.into(), value: value.into(), source: "reports".into() };
@@ -138,10 +140,10 @@ fn build_object<S: SpecFields + Spec>(
     let author = WriteMode::Apply { manager, scope: ApplyScope::Object, force: false, adopt: None };
     match write_body(&mut spec, &document.body, author, names, 0) {
         Ok(()) => Ok(Object { meta: Meta::new(document_uuid(document), name, Timestamp(0)), spec }),
-        Err(WriteError::Body(first)) => {
+        Err(WriteError::Body(write_error)) => {
             let errors = body_errors(&spec, &document.body, author, names);
-            // An error that involves several fields appears in none of them alone.
-            Err(if errors.is_empty() { vec![first] } else { errors })
+            // A rule about several fields fails for no single field. Then only the error of the whole body is known.
+            Err(if errors.is_empty() { vec![write_error] } else { errors })
         }
         Err(WriteError::Conflicts(_)) => unreachable!("nobody has written a new object before"),
     }
@@ -158,35 +160,38 @@ fn document_uuid(document: &Document) -> Uuid {
     })
 }
 
-/// Resolves names to the objects of the set.
+/// A lookup of the objects of a set of manifests by name and by uuid.
 struct SetNames {
-    by_key: BTreeMap<String, Uuid>,
+    uuid_by_key: BTreeMap<String, Uuid>,
     traits: TraitNames,
 }
 
 impl SetNames {
+    /// Creates the lookup of the objects in these documents. The traits are the standard ones.
     fn new(documents: &[Document]) -> Self {
         let by_key = documents.iter().map(|document| (document.key.to_string(), document_uuid(document))).collect();
-        Self { by_key, traits: TraitNames::default() }
+        Self { uuid_by_key: by_key, traits: TraitNames::default() }
     }
 
+    /// Returns the name of the object with this uuid. `prefix` is the beginning of the keys of its kind, such as
+    /// `nodegroup/`.
     fn name_by_id(&self, prefix: &str, id: Uuid) -> Option<String> {
-        let entry = self.by_key.iter().find(|(key, own)| **own == id && key.starts_with(prefix));
+        let entry = self.uuid_by_key.iter().find(|(key, object_id)| **object_id == id && key.starts_with(prefix));
         entry.map(|(key, _)| key[prefix.len()..].to_owned())
     }
 }
 
 impl NameResolver for SetNames {
     fn template(&self, name: &str) -> Option<TemplateId> {
-        self.by_key.get(&format!("clustertemplate/{name}")).copied().map(TemplateId)
+        self.uuid_by_key.get(&format!("clustertemplate/{name}")).copied().map(TemplateId)
     }
 
     fn cluster(&self, name: &str) -> Option<ClusterId> {
-        self.by_key.get(&format!("cluster/{name}")).copied().map(ClusterId)
+        self.uuid_by_key.get(&format!("cluster/{name}")).copied().map(ClusterId)
     }
 
     fn group(&self, cluster: &str, group: &str) -> Option<GroupId> {
-        self.by_key.get(&format!("nodegroup/{cluster}/{group}")).copied().map(GroupId)
+        self.uuid_by_key.get(&format!("nodegroup/{cluster}/{group}")).copied().map(GroupId)
     }
 
     fn template_name(&self, id: TemplateId) -> Option<String> {
@@ -199,7 +204,7 @@ impl NameResolver for SetNames {
 
     fn all_names(&self, kind: Kind) -> Vec<String> {
         let prefix = format!("{}/", kind.word());
-        self.by_key.keys().filter_map(|key| key.strip_prefix(&prefix)).map(str::to_owned).collect()
+        self.uuid_by_key.keys().filter_map(|key| key.strip_prefix(&prefix)).map(str::to_owned).collect()
     }
 
     fn trait_names(&self) -> &TraitNames {
@@ -217,6 +222,7 @@ mod tests {
         assemble(&documents, &Manager::new("test").unwrap())
     }
 
+    /// A document may refer to an object of a later document. The fields of each document are stored in its object.
     #[test]
     fn assemble_resolves_names_in_any_order() {
         let objects = assemble_texts(&[
@@ -249,13 +255,13 @@ mod tests {
             r#"{"kind": "NodeGroup", "name": "h", "cluster": "nosuch", "mode": "dry", "roles": 5, "labels": 3, "colour": 1}"#,
         ])
         .unwrap_err();
-        let says: Vec<String> = errors.iter().map(|(at, error)| format!("{at} {error}")).collect();
-        for (found, expected) in says.iter().zip([
+        let messages: Vec<String> = errors.iter().map(|(index, error)| format!("{index} {error}")).collect();
+        for (message, expected) in messages.iter().zip([
             "0 cluster_template: there is no cluster template \"none\"",
             "1 colour: is not a field of this kind",
             "2 cluster: there is no cluster \"nowhere\"",
             "3 traits[0]: \"NOPE\" is not a trait",
-            "4 name: node/n is there twice",
+            "4 name: node/n occurs twice",
             "5 nodegroup: \"g\" is not a node group: write CLUSTER/GROUP",
             "6 min_ready_seconds: min_ready_seconds takes 0",
             "7 cluster: there is no cluster \"nosuch\"",
@@ -264,8 +270,8 @@ mod tests {
             "7 labels: ",
             "7 colour: is not a field of this kind",
         ]) {
-            assert!(found.starts_with(expected), "{found}");
+            assert!(message.starts_with(expected), "{message}");
         }
-        assert_eq!(says.len(), 12, "{says:?}");
+        assert_eq!(messages.len(), 12, "{messages:?}");
     }
 }

@@ -16,36 +16,37 @@ use crate::field::{DescribeFields, FieldType};
 use crate::json;
 use crate::name::{NameKind, PRIMARY_PREFIX, reserved_word_in_other_case, truncated};
 use crate::release::name_selector::is_match_all;
-use crate::task::{ANY_TAG_TEXT, CrossEntry, CrossSelector, Task};
+use crate::task::{ANY_TAG_INPUT, CrossEntry, CrossSelector, Task};
 
 /// Maximum number of tasks in one release.
 pub(super) const MAX_TASKS: usize = 4096;
 
-/// Fields that only Fuel's tasks have.
-const FUEL_ONLY: &[&str] = &["version", "test_pre", "test_post", "refresh_on", "reexecute_on", "fault_tolerance", "stage"];
+/// Fields that only the tasks of Fuel (a deployment tool for `OpenStack`) have. A manifest must not contain them.
+const FUEL_ONLY_FIELDS: &[&str] = &["version", "test_pre", "test_post", "refresh_on", "reexecute_on", "fault_tolerance", "stage"];
 
-/// Reads a release's `tasks`.
+/// Reads the field `tasks` of a release. Each task is converted to the stored form.
 ///
 /// # Errors
 /// [`BodyError`] with the task's place and field.
 pub fn read_tasks(raw: &RawValue) -> Result<Vec<Task>, BodyError> {
+    // Fails if the value is neither a list nor `null`.
     read_json::<Option<Vec<IgnoredAny>>>(raw)?;
     let items = json::items(raw);
     if items.len() > MAX_TASKS {
         return Err(BodyError::new("", format!("{} tasks, more than the {MAX_TASKS} of one release", items.len())));
     }
-    let tasks = items.iter().enumerate().map(|(at, item)| read_task(item).map_err(|error| error.at_index(at)));
+    let tasks = items.iter().enumerate().map(|(index, item)| read_task(item).map_err(|error| error.at_index(index)));
     tasks.collect()
 }
 
 /// Reads one task and converts it to the stored form.
 fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
-    JsonBody::parse(raw.get())?; // Members that stand there twice.
+    JsonBody::parse(raw.get())?; // Fails if a member occurs twice.
     let mut members: Map<String, Value> = read_json(raw)?;
     drop_ignored_groups(&mut members);
     let mut task = Map::new();
     for (name, value) in members {
-        if FUEL_ONLY.contains(&name.as_str()) {
+        if FUEL_ONLY_FIELDS.contains(&name.as_str()) {
             let reason =
                 "is Fuel's own and means nothing in a manifest: remove it, or import with `stemma release import --fuel`";
             return Err(BodyError::new(name, reason));
@@ -64,9 +65,10 @@ fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
     Ok(task)
 }
 
-/// Removes the one of `groups` and `role` that Fuel ignores. Fuel reads `groups` only if `role` is absent or empty.
+/// If a task has `groups`, removes either `groups` or `role`: the field that Fuel ignores. Fuel uses `groups` only if
+/// `role` is absent or empty.
 fn drop_ignored_groups(members: &mut Map<String, Value>) {
-    let says = |value: Option<&Value>| match value {
+    let is_set = |value: Option<&Value>| match value {
         None | Some(Value::Null) => false,
         Some(Value::String(text)) => !text.is_empty(),
         Some(Value::Array(items)) => !items.is_empty(),
@@ -74,19 +76,21 @@ fn drop_ignored_groups(members: &mut Map<String, Value>) {
     };
     if members.contains_key("groups") {
         let dropped: &[&str] =
-            if says(members.get("role")) || says(members.get("roles")) { &["groups"] } else { &["role", "roles"] };
+            if is_set(members.get("role")) || is_set(members.get("roles")) { &["groups"] } else { &["role", "roles"] };
         members.retain(|name, _| !dropped.contains(&name.as_str()));
     }
 }
 
-/// Returns the stored spelling of a field and its value, or `None` for a field that is `null` and may be left out.
+/// Returns the stored spelling of a task's field and its normalized value. Returns `None` for a field that is `null`,
+/// which is the same as an absent field. The name of an unknown field is returned, so that the typed reader refuses it.
 fn normalize_field(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyError> {
     let name = name.replace('-', "_");
-    let Some(part) = Task::FIELD_DEFS.iter().find(|part| part.has_name(&name)) else {
+    let Some(field_def) = Task::FIELD_DEFS.iter().find(|field_def| field_def.has_name(&name)) else {
         return Ok((!value.is_null()).then_some((name, value)));
     };
-    let value = match (part.name, part.field_type.plain()) {
-        // `tags: null` counts under `matching.roles: tags`, like an empty list.
+    let value = match (field_def.name, field_def.field_type.plain()) {
+        // `tags: null` is stored as an empty list. If the release has `matching.roles: tags`, a task with an empty list
+        // runs by tag, while a task without the field runs by role.
         ("tags", _) if value.is_null() => Value::Array(Vec::new()),
         ("tags", _) => normalize_tags(value).map_err(|error| error.prefixed("tags"))?,
         _ if value.is_null() => return Ok(None),
@@ -97,21 +101,22 @@ fn normalize_field(name: &str, value: Value) -> Result<Option<(String, Value)>, 
         (name, FieldType::ListOf(_)) => normalize_entries(value).map_err(|error| error.prefixed(name))?,
         _ => value,
     };
-    Ok(Some((part.name.to_owned(), value)))
+    Ok(Some((field_def.name.to_owned(), value)))
 }
 
-/// Normalizes tags. A text is a list of one. `*` alone means every tag; as an item of a list it is a name that no tag
-/// has.
+/// Normalizes the tags of a task. A text becomes a list with this one item. The text `*` means every tag and is
+/// returned unchanged. As an item of a list, `*` is a name that no tag has.
 fn normalize_tags(value: Value) -> Result<Value, BodyError> {
-    if value == ANY_TAG_TEXT { Ok(value) } else { normalize_nodes(value) }
+    if value == ANY_TAG_INPUT { Ok(value) } else { normalize_nodes(value) }
 }
 
-/// Normalizes the names and patterns that select nodes. A text is a list of one.
+/// Normalizes the names and patterns that select nodes. A text becomes a list with this one item. Fails at a pattern
+/// that matches the empty text.
 fn normalize_nodes(value: Value) -> Result<Value, BodyError> {
     check_selector_list(to_list(value), EVERY_NODE_HINT)
 }
 
-/// Makes a text a list of one.
+/// Converts a text to a list with this one item. Any other value is returned unchanged.
 fn to_list(value: Value) -> Value {
     if value.is_string() { Value::Array(vec![value]) } else { value }
 }
@@ -122,56 +127,58 @@ const EVERY_NODE_HINT: &str = "write the text * for every node";
 /// The advice in an error about a pattern that selects tasks.
 const EVERY_TASK_HINT: &str = "name the tasks, or write /.+/ for every task";
 
-/// Checks a list of names and patterns. A pattern that matches the empty text is refused, so that an empty variable
-/// cannot select every node.
-fn check_selector_list(list: Value, everything: &str) -> Result<Value, BodyError> {
+/// Returns the list if each item is a name or a valid pattern. Fails at a pattern that matches the empty text, because
+/// an empty variable in the pattern would otherwise select everything. `advice` is the end of the message.
+fn check_selector_list(list: Value, advice: &str) -> Result<Value, BodyError> {
     let names: Vec<String> = read_value(&list)?;
-    check_each(&names, |name| check_pattern(name, everything))?;
+    check_each(&names, |name| check_pattern(name, advice))?;
     Ok(list)
 }
 
-fn check_pattern(name: &str, everything: &str) -> Result<(), BodyError> {
+/// Fails if a name is a `/pattern/` that matches the empty text. `advice` is the end of the message, such as
+/// [`EVERY_NODE_HINT`].
+fn check_pattern(name: &str, advice: &str) -> Result<(), BodyError> {
     if !is_match_all(name) {
         return Ok(());
     }
-    let reason = format!(
-        "{:?} matches the empty text, and so may match every name: correct the pattern, or {everything}",
-        truncated(name)
-    );
+    let reason =
+        format!("{:?} matches the empty text, and so may match every name: correct the pattern, or {advice}", truncated(name));
     Err(BodyError::new("", reason))
 }
 
-/// Normalizes the entries that refer to tasks of other nodes: `role` and `tags` become lists. `null` as a value of
-/// these fields remains, because it selects the stages.
+/// Normalizes the entries of `cross_depends` or `cross_depended_by`, which refer to tasks of other nodes. Removes
+/// entries that are `null`, and converts `role` and `tags` of each entry to lists.
 fn normalize_entries(value: Value) -> Result<Value, BodyError> {
     let Value::Array(items) = value else {
         return Err(BodyError::new("", "takes a list of {name, role or tags, policy}"));
     };
-    let non_null = items.into_iter().enumerate().filter(|(_, item)| !item.is_null());
-    let read = non_null.map(|(at, item)| normalize_entry(item).map_err(|error| error.at_index(at)));
-    Ok(Value::Array(read.collect::<Result<_, _>>()?))
+    let entries = items.into_iter().enumerate().filter(|(_, item)| !item.is_null());
+    let normalized = entries.map(|(index, item)| normalize_entry(item).map_err(|error| error.at_index(index)));
+    Ok(Value::Array(normalized.collect::<Result<_, _>>()?))
 }
 
-/// Normalizes one entry that refers to tasks of other nodes.
+/// Converts `role` and `tags` of an entry to lists. `null` in these fields remains, because it selects stages. An entry
+/// that is not a map is returned unchanged, because the typed reader refuses it later.
 fn normalize_entry(item: Value) -> Result<Value, BodyError> {
     let mut entry = match item {
         Value::Object(entry) => entry,
-        other => return Ok(other),
+        value_of_other_type => return Ok(value_of_other_type),
     };
     if let Some(Value::String(name)) = entry.get("name") {
         check_pattern(name, EVERY_TASK_HINT).map_err(|error| error.prefixed("name"))?;
     }
-    for (field, read) in [("role", normalize_nodes as fn(Value) -> Result<Value, BodyError>), ("tags", normalize_tags)] {
+    for (field, normalize) in [("role", normalize_nodes as fn(Value) -> Result<Value, BodyError>), ("tags", normalize_tags)] {
         if let Some(value) = entry.get_mut(field).filter(|value| !value.is_null()) {
-            *value = read(value.take()).map_err(|error| error.prefixed(field))?;
+            *value = normalize(value.take()).map_err(|error| error.prefixed(field))?;
         }
     }
     Ok(Value::Object(entry))
 }
 
-/// Fails if a name or pattern that selects tasks or nodes contains a control character, which no name has. Also fails
-/// if a selector of roles or tags is a reserved word in another case, which selectors do not recognize.
-pub(super) fn check_control_characters(task: &Task) -> Result<(), BodyError> {
+/// Checks every name and pattern with which a task selects tasks or nodes. Fails if a selector contains a control
+/// character, which no name has. Also fails if a selector of roles or tags differs from a reserved word only in case,
+/// such as `Self`, because it would select nothing.
+pub(super) fn check_task_selectors(task: &Task) -> Result<(), BodyError> {
     check_role_selectors(&task.roles).map_err(|error| error.prefixed("roles"))?;
     check_tag_selectors(task.tags.as_deref().unwrap_or_default()).map_err(|error| error.prefixed("tags"))?;
     let lists: [(&str, &[String]); 6] = [
@@ -183,39 +190,45 @@ pub(super) fn check_control_characters(task: &Task) -> Result<(), BodyError> {
         ("subscribes", task.subscribes.as_slice()),
     ];
     for (field, names) in lists {
-        check_listed_names(names).map_err(|error| error.prefixed(field))?;
+        check_no_control_in_list(names).map_err(|error| error.prefixed(field))?;
     }
     for (field, entries) in [("cross_depends", &task.cross_depends), ("cross_depended_by", &task.cross_depended_by)] {
         check_each(entries, check_entry_names).map_err(|error| error.prefixed(field))?;
     }
+    // `on_unassign` contains the id of a single task.
     let on_unassign = task.on_unassign.as_deref().unwrap_or_default();
     check_no_control(on_unassign).map_err(|error| error.prefixed("on_unassign"))
 }
 
+/// Checks the selectors in an entry of `cross_depends` or `cross_depended_by`, as [`check_task_selectors`] does.
 fn check_entry_names(entry: &CrossEntry) -> Result<(), BodyError> {
     check_no_control(&entry.name).map_err(|error| error.prefixed("name"))?;
     check_cross_selector(&entry.role, check_role_selectors).map_err(|error| error.prefixed("role"))?;
     check_cross_selector(&entry.tags, check_tag_selectors).map_err(|error| error.prefixed("tags"))
 }
 
-fn check_cross_selector(place: &CrossSelector, check: fn(&[String]) -> Result<(), BodyError>) -> Result<(), BodyError> {
-    match place {
-        CrossSelector::Names(names) => check_listed_names(names).and_then(|()| check(names)),
+/// Checks the names in a `role` or `tags` of an entry. `check` contains the rules for roles or for tags.
+fn check_cross_selector(selector: &CrossSelector, check: fn(&[String]) -> Result<(), BodyError>) -> Result<(), BodyError> {
+    match selector {
+        CrossSelector::Names(names) => check_no_control_in_list(names).and_then(|()| check(names)),
         CrossSelector::Absent | CrossSelector::Null => Ok(()),
     }
 }
 
-/// Refuses the text `null`, and a reserved word in another case than selectors recognize. No role can have such a name,
-/// so it would select nothing.
+/// Fails if a selector of roles is the text `null`, or a reserved word in another case, such as `Self`. No role can
+/// have such a name, so the selector would select nothing.
 fn check_role_selectors(names: &[String]) -> Result<(), BodyError> {
     check_each(names, |name| check_selector_case(name, NameKind::Role))
 }
 
-/// Checks selectors of tags like selectors of roles. In addition, `primary-` in another case is refused.
+/// Checks selectors of tags as [`check_role_selectors`] does. Also fails if a selector begins with `primary-` in
+/// another case, such as `Primary-`.
 fn check_tag_selectors(names: &[String]) -> Result<(), BodyError> {
     check_each(names, |name| check_selector_case(name, NameKind::Tag))
 }
 
+/// Fails if a name in a selector is the text `null`, or a reserved word in another case. The message explains how to
+/// write the word.
 fn check_selector_case(name: &str, kind: NameKind) -> Result<(), BodyError> {
     let Some(word) = reserved_word_in_other_case(name, kind) else { return Ok(()) };
     let advice = match word {
@@ -226,7 +239,8 @@ fn check_selector_case(name: &str, kind: NameKind) -> Result<(), BodyError> {
     Err(BodyError::new("", format!("{:?} is reserved: {advice}", truncated(name))))
 }
 
-fn check_listed_names(names: &[String]) -> Result<(), BodyError> {
+/// Fails if a name of a list contains a control character.
+fn check_no_control_in_list(names: &[String]) -> Result<(), BodyError> {
     check_each(names, |name| check_no_control(name))
 }
 
@@ -238,11 +252,14 @@ mod tests {
         read_tasks(&RawValue::from_string(json.to_owned()).unwrap())
     }
 
+    /// Fuel's names of fields, a text in place of a list, and an entry that is `null` are converted to the stored form.
     #[test]
     fn read_tasks_accepts_both_spellings() {
-        let ours = r#"[{"id": "a", "type": "shell", "roles": ["web"], "cross_depends": [{"name": "b", "role": ["db"]}]}]"#;
-        let fuels = r#"[{"id": "a", "type": "shell", "groups": "web", "cross-depends": [{"name": "b", "role": "db"}, null]}]"#;
-        assert_eq!(parse_tasks(ours).unwrap(), parse_tasks(fuels).unwrap());
+        let stemma_spelling =
+            r#"[{"id": "a", "type": "shell", "roles": ["web"], "cross_depends": [{"name": "b", "role": ["db"]}]}]"#;
+        let fuel_spelling =
+            r#"[{"id": "a", "type": "shell", "groups": "web", "cross-depends": [{"name": "b", "role": "db"}, null]}]"#;
+        assert_eq!(parse_tasks(stemma_spelling).unwrap(), parse_tasks(fuel_spelling).unwrap());
     }
 
     #[test]
@@ -264,18 +281,19 @@ mod tests {
         assert_eq!(read("").tags, None);
         assert_eq!(read(r#", "tags": null"#).tags, Some(vec![]));
         assert_eq!(read(r#", "tags": []"#).tags, Some(vec![]));
-        let place = |fields: &str| read(&format!(r#", "cross_depends": [{{"name": "b"{fields}}}]"#)).cross_depends.remove(0).role;
-        assert_eq!(place(""), CrossSelector::Absent);
-        assert_eq!(place(r#", "role": null"#), CrossSelector::Null);
-        assert_eq!(place(r#", "role": "self""#), CrossSelector::Names(vec!["self".to_owned()]));
+        let role_of =
+            |fields: &str| read(&format!(r#", "cross_depends": [{{"name": "b"{fields}}}]"#)).cross_depends.remove(0).role;
+        assert_eq!(role_of(""), CrossSelector::Absent);
+        assert_eq!(role_of(r#", "role": null"#), CrossSelector::Null);
+        assert_eq!(role_of(r#", "role": "self""#), CrossSelector::Names(vec!["self".to_owned()]));
     }
 
-    /// An empty pattern placed a task on every node.
+    /// Regression test: an empty pattern placed a task on every node.
     #[test]
-    fn x06_read_tasks_rejects_patterns_of_nothing() {
+    fn x06_read_tasks_rejects_pattern_matching_empty_text() {
         let read = |fields: &str| parse_tasks(&format!(r#"[{{"id": "a", "type": "shell", {fields}}}]"#));
         for pattern in ["/", "//", "/()/", "/|/", "/^/", "/.*/", "/x*/"] {
-            for (fields, place, write) in [
+            for (fields, place, advice) in [
                 (format!(r#""tags": ["{pattern}"]"#), "tags[0]", "write the text *"),
                 (format!(r#""tags": "{pattern}""#), "tags[0]", "write the text *"),
                 (format!(r#""roles": ["web", "{pattern}"]"#), "roles[1]", "write the text *"),
@@ -296,8 +314,8 @@ mod tests {
                 ),
             ] {
                 let error = read(&fields).unwrap_err().to_string();
-                let begins = format!("[0].{place}: {pattern:?} matches the empty text");
-                assert!(error.starts_with(&begins) && error.contains(write), "{fields}: {error}");
+                let prefix = format!("[0].{place}: {pattern:?} matches the empty text");
+                assert!(error.starts_with(&prefix) && error.contains(advice), "{fields}: {error}");
             }
         }
         for fields in [
@@ -310,7 +328,7 @@ mod tests {
         }
     }
 
-    /// A task can be sent as a response shows it.
+    /// The text `*`, which selects every tag, is written as it was read. So a task can be sent as a response shows it.
     #[test]
     fn x06_read_tasks_round_trips_every_tag() {
         let written = r#"[{"id":"a","type":"shell","tags":"*","cross_depends":[{"name":"b","tags":"*"}]}]"#;
@@ -321,7 +339,7 @@ mod tests {
 
     #[test]
     fn read_tasks_reports_place_of_error() {
-        for (json, says) in [
+        for (json, expected) in [
             (r#"[{"id": "a"}]"#, "[0].type: is missing"),
             (
                 r#"[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "colour": 1}]"#,
@@ -334,10 +352,10 @@ mod tests {
                 "[0].require: is not a field here (did you mean \"requires\"?): correct its spelling, or remove it",
             ),
             (r#"[{"id": "a", "type": "x", "role": "b", "roles": "c"}]"#, "[0].roles: occurs in two spellings"),
-            (r#"[{"id": "a", "id": "b", "type": "x"}]"#, "[0].id: is there twice"),
+            (r#"[{"id": "a", "id": "b", "type": "x"}]"#, "[0].id: occurs twice"),
         ] {
             let error = parse_tasks(json).unwrap_err().to_string();
-            assert!(error.starts_with(says), "{error}");
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 }

@@ -6,7 +6,7 @@ use super::NameResolver;
 use crate::object::{ClusterId, GroupId, Kind, TemplateId};
 use crate::traits::TraitNames;
 
-/// Resolves any name of a template or group, and knows the standard traits.
+/// A resolver for tests, in which every name of a template or group exists and has the nil uuid. No cluster exists.
 #[derive(Default)]
 pub(super) struct AnyNameResolver(TraitNames);
 

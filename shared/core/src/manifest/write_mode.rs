@@ -3,31 +3,32 @@
 use crate::labels::BodyShape;
 use crate::ownership::{Manager, OwnerMatch};
 
-/// How a manager writes a body.
+/// The way in which a manager writes a body.
 #[derive(Clone, Copy, Debug)]
 pub enum WriteMode<'a> {
-    /// Server-side apply: the manager's whole intent.
+    /// A server-side apply: the body is the whole intent of the manager.
     Apply {
-        /// The manager.
+        /// The manager that applies the body.
         manager: &'a Manager,
         /// The part of the object for which the body is the manager's whole intent.
         scope: ApplyScope,
         /// True if values of other managers are overwritten.
         force: bool,
-        /// The owners from whom this manager first takes over the keys and fields that it applies.
+        /// The owners that this manager replaces, before the apply, for the keys and fields in the body. `None` if the
+        /// manager replaces no owner.
         adopt: Option<&'a OwnerMatch>,
     },
-    /// Adds to what the manager applies. Nothing that the body omits is removed, and values that are equal already
-    /// keep their owners.
+    /// An addition to the keys and fields that the manager applied before. Nothing that the body omits is removed. A
+    /// key or field that already has the value retains its owners.
     Add {
-        /// The manager.
+        /// The manager that adds the keys and fields.
         manager: &'a Manager,
         /// True if values of other managers are overwritten.
         force: bool,
     },
     /// An update of the fields that the body names.
     Update {
-        /// The manager.
+        /// The manager that makes the update.
         manager: &'a Manager,
         /// The body's shape, which decides the effect of an omitted `merge_labels`.
         shape: BodyShape,
@@ -46,8 +47,8 @@ impl<'a> WriteMode<'a> {
 /// The part of an object for which an apply is its manager's whole intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyScope {
-    /// The whole object, as in a manifest. Fields and maps that the body leaves out are given up.
+    /// The whole object, as in a manifest. The manager no longer owns the fields and maps that the body omits.
     Object,
-    /// The fields and maps that the body names. Others are unchanged.
+    /// Only the fields and maps in the body. The manager's other fields and maps are unchanged.
     NamedFields,
 }

@@ -1,8 +1,8 @@
 //! Texts without a visible character.
 
-/// Characters that show nothing, in addition to white space and control characters. They are those of Unicode's
-/// category Cf and those that a renderer omits (`Default_Ignorable_Code_Point`), from the Unicode Character Database,
-/// and the Braille pattern without dots, whose glyph is empty.
+/// Ranges of invisible characters, each with its first and last character. White space and control characters are not
+/// listed. The source is the Unicode Character Database: category Cf and `Default_Ignorable_Code_Point`, which a
+/// renderer omits. The Braille pattern without dots is added, because its glyph is empty.
 const INVISIBLE_CHARS: &[(char, char)] = &[
     ('\u{ad}', '\u{ad}'),
     ('\u{34f}', '\u{34f}'),
@@ -32,8 +32,8 @@ const INVISIBLE_CHARS: &[(char, char)] = &[
     ('\u{e0000}', '\u{e0fff}'),
 ];
 
-/// Returns whether a text is empty or has only white space, control characters and invisible characters. As a name or a
-/// reason it counts as absent.
+/// Returns whether a text is empty or has only white space, control characters and invisible characters. Callers treat
+/// such a name or reason as absent.
 pub fn is_blank(text: &str) -> bool {
     let is_invisible = |character: char| INVISIBLE_CHARS.iter().any(|(first, last)| (*first..=*last).contains(&character));
     text.chars().all(|character| character.is_whitespace() || character.is_control() || is_invisible(character))

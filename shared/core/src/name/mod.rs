@@ -30,7 +30,7 @@ const MAX_SHOWN_CHARS: usize = 64;
 /// Words that cannot be the name of a role, tag or task, because they have a meaning in selectors.
 pub const RESERVED_WORDS: [&str; 4] = ["self", "master", "null", "*"];
 
-/// The prefix of the name that stands for the primary holder of a tag.
+/// The prefix that selects the primary holder of a tag: `primary-mysql` is the primary of `mysql`.
 pub(crate) const PRIMARY_PREFIX: &str = "primary-";
 
 /// Names that every host has for itself. Distributions write them into `/etc/hosts` and `/etc/hostname`.
@@ -45,7 +45,8 @@ const LOCALHOST_NAMES: [&str; 8] = [
     "localhost6.localdomain6",
 ];
 
-/// Paths below `/v1/nodes/`, of Stemma and of Ironic. A node with such a name could not be requested.
+/// Names of the paths `/v1/nodes/NAME` that the APIs of Stemma and Ironic use for something else. A node with such a
+/// name could not be requested.
 const RESERVED_NODE_NAMES: [&str; 28] = [
     "allocation",
     "annotations",
@@ -77,7 +78,8 @@ const RESERVED_NODE_NAMES: [&str; 28] = [
     "volume",
 ];
 
-/// Paths below `/v1/clusters/`, of Magnum.
+/// Names of the paths `/v1/clusters/NAME` that Magnum's API uses for something else. A cluster with such a name could
+/// not be requested.
 pub const RESERVED_CLUSTER_NAMES: &[&str] = &["detail"];
 
 /// Defines types for checked, shared strings, with their common traits.
@@ -157,13 +159,14 @@ pub enum InvalidName {
         kind: &'static str,
         /// The text in quotes, cut at 64 characters.
         name: String,
-        /// What the word is reserved for.
+        /// The purpose for which the word is reserved, and the correction.
         rule: &'static str,
     },
 }
 
 impl InvalidName {
-    /// Returns the same error about another spelling: the text as its author wrote it, before it was lower-cased.
+    /// Returns the error with this text in place of the checked text. Callers check a text in lower case, and then show
+    /// it as its author wrote it.
     fn with_text(self, text: &str) -> Self {
         match self {
             Self::Malformed { kind, rule, .. } => malformed_error(kind, text, rule),
@@ -172,7 +175,7 @@ impl InvalidName {
     }
 }
 
-/// The kind of thing that is declared with a [`Name`].
+/// The kind of a declaration, which decides the rules for its [`Name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NameKind {
     /// A role of a release.
@@ -208,7 +211,7 @@ const OBJECT_RULE: &str = "1 to 255 letters, digits, '_', '.', '~' or '-', but n
 const NAMESPACE_RULE: &str = "1 to 80 characters without slashes and control characters, but not '.' or '..' or blanks alone";
 
 impl NameKind {
-    /// Returns the word used in messages.
+    /// Returns the word for this kind in messages, such as `role`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Role => "role",
@@ -227,7 +230,8 @@ impl Name {
         if is_valid_name(text) { Ok(Self(text.into())) } else { Err(malformed_error("name", text, NAME_RULE)) }
     }
 
-    /// Parses a name in a declaration. It must not be a reserved word, and a tag must not begin with `primary-`.
+    /// Parses the name of a role, tag or task where it is declared. It must not be a reserved word
+    /// ([`RESERVED_WORDS`]), and a tag must not begin with `primary-`.
     ///
     /// A role may begin with `primary-`, because Fuel's old releases have such roles. The caller checks
     /// [`Name::has_primary_prefix`] and reports a finding. A task may begin with it without a finding.
@@ -239,8 +243,8 @@ impl Name {
         if is_valid_name(text) { Ok(Self(text.into())) } else { Err(malformed_error(kind.as_str(), text, NAME_RULE)) }
     }
 
-    /// Parses a name in a new declaration, as [`Name::for_declaration`] does, but refuses reserved words in any case,
-    /// such as `Self`. A store of an older version may have such a name.
+    /// Parses a name in a new declaration. Unlike [`Name::for_declaration`], it also refuses a reserved word in another
+    /// case, such as `Self`. A store may still contain such a name, because older versions accepted it.
     ///
     /// # Errors
     /// As [`Name::for_declaration`].
@@ -269,7 +273,8 @@ impl TagName {
         }
     }
 
-    /// Parses a tag in a declaration. It must not be a reserved word, and must not begin with `primary-`.
+    /// Parses a tag where it is declared. The part before the colon must not be a reserved word ([`RESERVED_WORDS`]),
+    /// and must not begin with `primary-`.
     ///
     /// # Errors
     /// [`InvalidName`].
@@ -278,7 +283,8 @@ impl TagName {
         Self::new(text)
     }
 
-    /// Parses a tag in a new declaration, as [`TagName::for_declaration`] does, but refuses reserved words in any case.
+    /// Parses a tag in a new declaration. Unlike [`TagName::for_declaration`], it also refuses a reserved word in
+    /// another case, such as `Self`.
     ///
     /// # Errors
     /// [`InvalidName`].
@@ -292,17 +298,18 @@ impl ObjectName {
     /// Parses an object's name.
     ///
     /// # Errors
-    /// [`InvalidName`] if it has invalid characters, is too long, or looks like a uuid (a path may have the name or the
-    /// uuid).
+    /// [`InvalidName`] if the name has invalid characters, is too long, or looks like a uuid. A path of the API may
+    /// contain the name or the uuid of an object, so a name must not be mistaken for a uuid.
     pub fn new(text: &str) -> Result<Self, InvalidName> {
         check_object_name("name", text).map(|()| Self(text.into()))
     }
 
-    /// Checks the name of a new or renamed object. A store of an older version may have names that fail this check.
+    /// Checks the name of a new or renamed object. A store may contain names that fail this check, because older
+    /// versions accepted them.
     ///
     /// # Errors
-    /// [`InvalidName::Reserved`] if a command would parse the name as an option, or if it is one of
-    /// `path_words`, which are used in paths of the API.
+    /// [`InvalidName::Reserved`] if a command would parse the name as an option, or if the name is one of `path_words`,
+    /// in any case. These words are paths of the API, so the object could not be requested.
     pub fn check_new(&self, path_words: &[&str]) -> Result<(), InvalidName> {
         check_no_leading_dash("name", self)?;
         if path_words.iter().any(|word| word.eq_ignore_ascii_case(self)) {
@@ -316,7 +323,7 @@ impl NodeName {
     /// Parses a node's name.
     ///
     /// # Errors
-    /// [`InvalidName`] as for [`ObjectName::new`], or if it is a path below `/v1/nodes/`, such as `detail`.
+    /// [`InvalidName`] as for [`ObjectName::new`], or if the name is a path below `/v1/nodes/`, such as `detail`.
     pub fn new(text: &str) -> Result<Self, InvalidName> {
         check_object_name("node", text)?;
         if RESERVED_NODE_NAMES.contains(&text) {
@@ -350,7 +357,7 @@ impl NodeName {
 }
 
 impl NamespaceName {
-    /// Maximum length, in characters.
+    /// Maximum length of the name of a namespace, in characters.
     pub const MAX_CHARS: usize = 80;
 
     /// Parses a namespace's name.
@@ -366,8 +373,8 @@ impl NamespaceName {
         Ok(Self(text.into()))
     }
 
-    /// Parses the name of a new namespace. A name of invisible characters may exist in a store, but is refused for new
-    /// namespaces.
+    /// Parses the name of a new namespace. Unlike [`NamespaceName::new`], it refuses a name without visible characters.
+    /// A store may still contain such a name, because older versions accepted it.
     ///
     /// # Errors
     /// [`InvalidName::Malformed`].
@@ -380,7 +387,8 @@ impl NamespaceName {
 }
 
 /// Returns the reserved word from which a name in a selector differs only in case, such as `self` for `Self`. For a
-/// tag, this includes the prefix `primary-`. The text `null` returns `null` itself, because nothing can have that name.
+/// tag, a prefix such as `Primary-` returns `primary-`. The text `null` returns `null`, because nothing can have that
+/// name. Returns `None` for any other name.
 pub(crate) fn reserved_word_in_other_case(text: &str, kind: NameKind) -> Option<&'static str> {
     if let Some(word) = RESERVED_WORDS.into_iter().find(|word| word.eq_ignore_ascii_case(text)) {
         return (word != text || word == "null").then_some(word);
@@ -409,13 +417,13 @@ macro_rules! written_as_text {
 }
 pub(crate) use written_as_text;
 
-/// Returns the start of a text, so that the size of an error does not depend on the text that was sent.
+/// Returns the first 64 characters of a text, so that a long text in a request does not make an error long.
 pub fn truncated(text: &str) -> String {
     text.chars().take(MAX_SHOWN_CHARS).collect()
 }
 
-/// Returns the truncated text in quotes. If it was truncated, it ends in `…` and the length of the whole text
-/// follows, so that the reader sees that a name is too long.
+/// Returns the first 64 characters of a text in quotes. If the text is longer, `…` and the length of the whole text
+/// follow, so that the reader sees that a name is too long.
 pub(crate) fn quoted(text: &str) -> String {
     match text.chars().count() {
         0..=MAX_SHOWN_CHARS => format!("{text:?}"),
@@ -423,13 +431,14 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns the form of a uuid in which it is stored and compared. A text that is not a uuid is returned unchanged.
+/// Returns a uuid in lower case with dashes, in which form it is stored and compared. A text that is not a uuid is
+/// returned unchanged.
 pub(crate) fn canonical_uuid(text: &str) -> Cow<'_, str> {
     Uuid::parse_str(text).map_or(Cow::Borrowed(text), |uuid| uuid.to_string().into())
 }
 
-/// Returns whether a path segment would be parsed as a uuid: 32 hexadecimal digits, with any dashes, braces or
-/// `urn:uuid:` around them (as Ironic's `is_uuid_like`).
+/// Returns whether a segment of a path would be parsed as a uuid, as Ironic's `is_uuid_like` does: 32 hexadecimal
+/// digits with any dashes between them, and with braces or `urn:uuid:` around them.
 pub fn is_uuid_like(text: &str) -> bool {
     let text = text.trim_start_matches("urn:").trim_start_matches("uuid:");
     let digits = text.trim_matches(['{', '}']).bytes().filter(|byte| *byte != b'-');
@@ -443,8 +452,8 @@ pub fn is_uuid_like(text: &str) -> bool {
     count == 32
 }
 
-/// Returns what is wrong with the uuid of a host, as a sentence, or `None` if it is valid. Ironic accepts the nil uuid.
-/// Here the uuid is the host's identity, and a certificate cannot identify a host by the nil uuid.
+/// Returns the error message about a uuid that no host may have, or `None` if the uuid is valid. Only the nil uuid is
+/// invalid, because the uuid identifies the host in its certificate. Ironic accepts the nil uuid.
 pub fn host_uuid_error(uuid: Uuid) -> Option<&'static str> {
     uuid.is_nil().then_some("the nil uuid cannot identify a host: omit uuid, and the node gets a generated one")
 }
@@ -459,6 +468,8 @@ fn is_valid_name(text: &str) -> bool {
     has_valid_bytes(text, MAX_NAME_BYTES, |byte| byte.is_ascii_alphanumeric(), is_name_byte)
 }
 
+/// Returns whether a text is a valid value of a tag, which follows the colon. Unlike a name, it may begin with any byte
+/// of a name.
 fn is_valid_tag_value(text: &str) -> bool {
     has_valid_bytes(text, MAX_NAME_BYTES, is_name_byte, is_name_byte)
 }
@@ -467,12 +478,15 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
 }
 
-/// Returns whether a text has 1 to `max_len` bytes, of which the first and the others are accepted.
-fn has_valid_bytes(text: &str, max_len: usize, first: impl Fn(u8) -> bool, rest: impl Fn(u8) -> bool) -> bool {
-    let Some((head, tail)) = text.as_bytes().split_first() else { return false };
-    text.len() <= max_len && first(*head) && tail.iter().all(|byte| rest(*byte))
+/// Returns whether a text has 1 to `max_len` bytes, its first byte is one that `accepts_first` accepts, and its other
+/// bytes are those that `accepts_other` accepts.
+fn has_valid_bytes(text: &str, max_len: usize, accepts_first: impl Fn(u8) -> bool, accepts_other: impl Fn(u8) -> bool) -> bool {
+    let Some((first_byte, other_bytes)) = text.as_bytes().split_first() else { return false };
+    text.len() <= max_len && accepts_first(*first_byte) && other_bytes.iter().all(|byte| accepts_other(*byte))
 }
 
+/// Fails if a text is not a valid name of an object, or looks like a uuid. `kind` is the word for the name in the
+/// error.
 fn check_object_name(kind: &'static str, text: &str) -> Result<(), InvalidName> {
     let is_valid = |byte: u8| is_name_byte(byte) || byte == b'~';
     if !has_valid_bytes(text, MAX_OBJECT_NAME_BYTES, is_valid, is_valid) || matches!(text, "." | "..") {
@@ -484,13 +498,16 @@ fn check_object_name(kind: &'static str, text: &str) -> Result<(), InvalidName> 
     Ok(())
 }
 
+/// Fails if a name begins with `-`, because a command would parse the name as an option.
 fn check_no_leading_dash(kind: &'static str, text: &str) -> Result<(), InvalidName> {
     if text.starts_with('-') {
-        return Err(reserved_error(kind, text, "commands take what begins with '-' for an option"));
+        return Err(reserved_error(kind, text, "commands would parse a name with '-' at the beginning as an option"));
     }
     Ok(())
 }
 
+/// Fails if a text cannot be declared as a role, tag or task, because it has a meaning in selectors: it is one of
+/// [`RESERVED_WORDS`], or a tag that begins with `primary-`.
 fn check_reserved(text: &str, kind: NameKind) -> Result<(), InvalidName> {
     if RESERVED_WORDS.contains(&text) {
         return Err(reserved_error(kind.as_str(), text, "it has a meaning in selectors"));

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 const VERSION_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.', '+' or '-'";
 
-/// A reference to a release: `site@2026.11`, or `site` for one without a version.
+/// A reference to a release: `site@2026.11`, or `site` for a release without a version.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug)]
 #[debug("{:?}", self.to_string())]
 pub struct ReleaseRef {
@@ -30,8 +30,8 @@ impl Version {
     /// # Errors
     /// [`InvalidName::Malformed`].
     pub fn new(text: &str) -> Result<Self, InvalidName> {
-        let rest = |byte: u8| is_name_byte(byte) || byte == b'+';
-        if has_valid_bytes(text, MAX_NAME_BYTES, |byte| byte.is_ascii_alphanumeric(), rest) {
+        let is_other_byte = |byte: u8| is_name_byte(byte) || byte == b'+';
+        if has_valid_bytes(text, MAX_NAME_BYTES, |byte| byte.is_ascii_alphanumeric(), is_other_byte) {
             Ok(Self(text.into()))
         } else {
             Err(malformed_error("version", text, VERSION_RULE))

@@ -1,31 +1,38 @@
 //! Finds the existing name that a user probably wanted to write.
 
-/// Returns the known name that is most similar to `wanted`. A name is similar if it differs only in dashes,
-/// underscores, dots and case, is a longer or shorter form, or differs in at most two letters (one in a short name).
+/// Returns the candidate that is most similar to `text`, or `None` if none is similar. A name is similar in these
+/// cases:
+///
+/// - The names differ only in dashes, underscores, dots and case.
+/// - The names differ in at most two letters, or in one letter if `text` is short.
+/// - One name begins with the other, and neither is very short.
 ///
 /// Only the first 64 characters are compared, so that a long name in a request costs little.
-pub fn closest_match<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let wanted: Vec<char> = normalized_chars(wanted).collect();
-    let max_edits = if wanted.len() > 4 { 2 } else { 1 };
+pub fn closest_match<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let text: Vec<char> = normalized_chars(text).collect();
+    let max_edits = if text.len() > 4 { 2 } else { 1 };
     let score = |name: &str| {
-        // Most names differ both in length and in the first letter. They are not compared further.
-        let is_about_as_long = normalized_chars(name).count().abs_diff(wanted.len()) <= max_edits;
-        if !is_about_as_long && normalized_chars(name).next() != wanted.first().copied() {
+        // Most candidates differ both in length and in the first letter, so they are skipped without a comparison.
+        let has_similar_length = normalized_chars(name).count().abs_diff(text.len()) <= max_edits;
+        if !has_similar_length && normalized_chars(name).next() != text.first().copied() {
             return None;
         }
         let name: Vec<char> = normalized_chars(name).collect();
-        if name == wanted {
+        if name == text {
             return Some(0);
         }
-        let edits = if is_about_as_long { edit_distance(&wanted, &name) } else { usize::MAX };
-        let is_form = wanted.len() > 3 && (name.starts_with(&wanted) || wanted.starts_with(&name)) && name.len() > 2;
+        let edits = if has_similar_length { edit_distance(&text, &name) } else { usize::MAX };
+        let is_prefix = text.len() > 3 && (name.starts_with(&text) || text.starts_with(&name)) && name.len() > 2;
         match edits {
-            few if few <= max_edits && few < wanted.len() => Some(few),
-            _ if is_form => Some(max_edits + 1),
+            // If every letter of the text changed, the names would have nothing in common.
+            count if count <= max_edits && count < text.len() => Some(count),
+            // Such a name is less similar than one with few edits.
+            _ if is_prefix => Some(max_edits + 1),
             _ => None,
         }
     };
-    known.into_iter().filter_map(|name| Some((score(name)?, name))).min().map(|(_, name)| name)
+    // The smallest score is the most similar name. Of equal scores, the first name in alphabetical order wins.
+    candidates.into_iter().filter_map(|name| Some((score(name)?, name))).min().map(|(_, name)| name)
 }
 
 /// Returns the first 64 characters of a name in lower case, without dashes, underscores and dots.
@@ -35,27 +42,28 @@ fn normalized_chars(name: &str) -> impl Iterator<Item = char> {
 }
 
 /// Returns the part of a sentence that proposes the name: ` (did you mean "x"?)`, or an empty string.
-pub fn did_you_mean(near: Option<&str>) -> String {
-    near.map_or(String::new(), |name| format!(" (did you mean {name:?}?)"))
+pub fn did_you_mean(suggestion: Option<&str>) -> String {
+    suggestion.map_or(String::new(), |name| format!(" (did you mean {name:?}?)"))
 }
 
-/// Returns how many edits lead from one name to the other: a letter that is changed, removed, inserted, or swapped with
-/// the next one.
+/// Returns the smallest number of edits that change one name into the other. An edit changes, removes or inserts a
+/// letter, or swaps two adjacent letters. `distances[a][b]` is the result for the first `a` letters of `from` and the
+/// first `b` letters of `to`.
 fn edit_distance(from: &[char], to: &[char]) -> usize {
-    let mut rows = vec![(0..=to.len()).collect::<Vec<usize>>()];
-    for (i, a) in from.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, b) in to.iter().enumerate() {
-            let replaced = rows[i][j] + usize::from(a != b);
-            let mut least = replaced.min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *a == to[j - 1] && from[i - 1] == *b {
-                least = least.min(rows[i - 1][j - 1] + 1);
+    let mut distances = vec![(0..=to.len()).collect::<Vec<usize>>()];
+    for (from_index, from_letter) in from.iter().enumerate() {
+        let mut next_distances = vec![from_index + 1];
+        for (to_index, to_letter) in to.iter().enumerate() {
+            let replaced = distances[from_index][to_index] + usize::from(from_letter != to_letter);
+            let mut least = replaced.min(distances[from_index][to_index + 1] + 1).min(next_distances[to_index] + 1);
+            if from_index > 0 && to_index > 0 && *from_letter == to[to_index - 1] && from[from_index - 1] == *to_letter {
+                least = least.min(distances[from_index - 1][to_index - 1] + 1);
             }
-            row.push(least);
+            next_distances.push(least);
         }
-        rows.push(row);
+        distances.push(next_distances);
     }
-    rows[from.len()][to.len()]
+    distances[from.len()][to.len()]
 }
 
 #[cfg(test)]
@@ -64,8 +72,8 @@ mod tests {
 
     #[test]
     fn closest_match_finds_misspelled_name() {
-        let known = ["labels", "merge_labels", "roles", "tags", "requires", "required_for", "name", "NodeGroup", "nginx-conf"];
-        for (wanted, expected) in [
+        let names = ["labels", "merge_labels", "roles", "tags", "requires", "required_for", "name", "NodeGroup", "nginx-conf"];
+        for (text, expected) in [
             ("lables", Some("labels")),
             ("label", Some("labels")),
             ("require", Some("requires")),
@@ -79,8 +87,9 @@ mod tests {
             ("x", None),
             ("", None),
         ] {
-            assert_eq!(closest_match(wanted, known), expected, "{wanted}");
+            assert_eq!(closest_match(text, names), expected, "{text}");
         }
-        assert_eq!(closest_match(&"x".repeat(1_000_000), known), None);
+        // A very long text is compared quickly.
+        assert_eq!(closest_match(&"x".repeat(1_000_000), names), None);
     }
 }

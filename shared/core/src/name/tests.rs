@@ -5,26 +5,28 @@ use super::*;
 #[test]
 fn name_accepts_letters_digits_and_three_signs() {
     let longest = "a".repeat(63);
-    for good in ["a", "0", "web-1", "a.b_c-d", "Primary", "primary-mysql", "master", longest.as_str()] {
-        assert_eq!(Name::new(good).map(|name| name.to_string()), Ok(good.to_owned()));
+    for valid in ["a", "0", "web-1", "a.b_c-d", "Primary", "primary-mysql", "master", longest.as_str()] {
+        assert_eq!(Name::new(valid).map(|name| name.to_string()), Ok(valid.to_owned()));
     }
-    for bad in ["", "-a", ".a", "_a", "a b", "a/b", "a:b", "é", "*", "a\n", "a".repeat(64).as_str()] {
-        assert!(Name::new(bad).is_err(), "{bad:?}");
+    for invalid in ["", "-a", ".a", "_a", "a b", "a/b", "a:b", "é", "*", "a\n", "a".repeat(64).as_str()] {
+        assert!(Name::new(invalid).is_err(), "{invalid:?}");
     }
 }
 
+/// A tag is a name, optionally followed by a colon and a value. Tags with another value are other tags.
 #[test]
 fn tag_name_includes_value() {
     let tag = TagName::new("mysql:1").unwrap();
     assert_ne!(tag, TagName::new("mysql").unwrap());
-    for bad in ["mysql:", ":1", "a:b:c", "a: b", "a:\u{e9}"] {
-        assert!(TagName::new(bad).is_err(), "{bad:?}");
+    for invalid in ["mysql:", ":1", "a:b:c", "a: b", "a:\u{e9}"] {
+        assert!(TagName::new(invalid).is_err(), "{invalid:?}");
     }
 }
 
+/// A release declares the names of its roles, tags and tasks. Some words are reserved for one kind of name only.
 #[test]
 fn declared_name_rejects_reserved_word() {
-    for (text, kind, refused) in [
+    for (text, kind, is_reserved) in [
         ("self", NameKind::Task, true),
         ("master", NameKind::Role, true),
         ("null", NameKind::Tag, true),
@@ -34,8 +36,8 @@ fn declared_name_rejects_reserved_word() {
         ("primary-openstack-controller", NameKind::Task, false),
         ("masters", NameKind::Role, false),
     ] {
-        let answer = Name::for_declaration(text, kind);
-        assert_eq!(matches!(answer, Err(InvalidName::Reserved { .. })), refused, "{text} as {kind:?}");
+        let result = Name::for_declaration(text, kind);
+        assert_eq!(matches!(result, Err(InvalidName::Reserved { .. })), is_reserved, "{text} as {kind:?}");
     }
     assert!(TagName::for_declaration("self:1").is_err() && TagName::for_declaration("mysql:1").is_ok());
     assert_eq!(
@@ -44,9 +46,11 @@ fn declared_name_rejects_reserved_word() {
     );
 }
 
+/// A write checks its names with `for_new_declaration`, which also refuses reserved words in capital letters. Names in
+/// the store are checked with `for_declaration`, which accepts these words.
 #[test]
 fn y04_new_declared_name_rejects_reserved_word_in_any_case() {
-    for (text, kind, refused) in [
+    for (text, kind, is_reserved) in [
         ("Self", NameKind::Task, true),
         ("MASTER", NameKind::Role, true),
         ("Null", NameKind::Tag, true),
@@ -56,24 +60,25 @@ fn y04_new_declared_name_rejects_reserved_word_in_any_case() {
         ("Masters", NameKind::Role, false),
         ("MySQL", NameKind::Tag, false),
     ] {
-        let answer = Name::for_new_declaration(text, kind);
-        assert_eq!(matches!(answer, Err(InvalidName::Reserved { .. })), refused, "{text} as {kind:?}");
+        let result = Name::for_new_declaration(text, kind);
+        assert_eq!(matches!(result, Err(InvalidName::Reserved { .. })), is_reserved, "{text} as {kind:?}");
     }
-    let refused = TagName::for_new_declaration("PRIMARY-db").unwrap_err().to_string();
-    assert!(refused.starts_with("tag \"PRIMARY-db\" is reserved: 'primary-' stands for"), "{refused}");
+    let error = TagName::for_new_declaration("PRIMARY-db").unwrap_err().to_string();
+    assert!(error.starts_with("tag \"PRIMARY-db\" is reserved: 'primary-' stands for"), "{error}");
     assert!(
         TagName::for_new_declaration("Self:1").is_err()
             && TagName::for_new_declaration("MySQL:A").is_ok_and(|tag| &*tag == "MySQL:A")
     );
-    // Older versions accepted these names.
+    // Older versions accepted these names, so a store may contain them.
     assert!(Name::for_declaration("Self", NameKind::Task).is_ok() && TagName::for_declaration("Primary-x").is_ok());
 }
 
+/// `check_host_name` checks the name with which a host joins. `check_new` checks the name of any new object.
 #[test]
 fn y04_check_host_name_rejects_names_unusable_in_commands_and_paths() {
-    for (text, says) in [
-        ("--help", "for an option"),
-        ("-x", "for an option"),
+    for (text, expected) in [
+        ("--help", "as an option"),
+        ("-x", "as an option"),
         ("x.", "leave the dot out"),
         ("localhost", "join --name"),
         ("LocalHost", "join --name"),
@@ -84,21 +89,22 @@ fn y04_check_host_name_rejects_names_unusable_in_commands_and_paths() {
         ("Detail", "it is a path below /v1/nodes/"),
         ("LABELS", "it is a path below /v1/nodes/"),
     ] {
-        // A store may contain such a name.
-        let refused = NodeName::new(text).unwrap().check_host_name().unwrap_err().to_string();
-        assert!(refused.starts_with(&format!("node {text:?} is reserved: ")) && refused.contains(says), "{refused}");
+        // A store may contain such a name, so `NodeName::new` accepts it.
+        let error = NodeName::new(text).unwrap().check_host_name().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("node {text:?} is reserved: ")) && error.contains(expected), "{error}");
     }
-    for good in ["web-1", "WEB-1", "localhost.example.net", "_a", "~", "x-"] {
-        assert_eq!(NodeName::new(good).unwrap().check_host_name(), Ok(()), "{good}");
+    for valid in ["web-1", "WEB-1", "localhost.example.net", "_a", "~", "x-"] {
+        assert_eq!(NodeName::new(valid).unwrap().check_host_name(), Ok(()), "{valid}");
     }
-    for (text, taken) in [("detail", false), ("Detail", false), ("-c", false), ("details", true), ("c", true)] {
-        assert_eq!(ObjectName::new(text).unwrap().check_new(&["detail"]).is_ok(), taken, "{text}");
+    // `detail` is a path of the API here, so a new object must not have this name.
+    for (text, is_accepted) in [("detail", false), ("Detail", false), ("-c", false), ("details", true), ("c", true)] {
+        assert_eq!(ObjectName::new(text).unwrap().check_new(&["detail"]).is_ok(), is_accepted, "{text}");
     }
 }
 
 #[test]
 fn y04_name_rejects_control_characters() {
-    for (text, has) in [
+    for (text, expected) in [
         ("a\nb", true),
         ("a\0", true),
         ("\u{7f}", true),
@@ -109,17 +115,19 @@ fn y04_name_rejects_control_characters() {
         ("\u{fc}", false),
         ("", false),
     ] {
-        assert_eq!(has_control(text), has, "{text:?}");
+        assert_eq!(has_control(text), expected, "{text:?}");
     }
 }
 
+/// A node must not have the name of a path below `/v1/nodes/`, and no name that looks like a uuid. `is_uuid_like`
+/// accepts a uuid with any hyphens and in any case.
 #[test]
 fn node_name_rejects_path_and_uuid() {
-    for bad in ["detail", "traits", "states", "12345678-1234-4234-8234-123456789abc", "..", ".", "a/b", ""] {
-        assert!(NodeName::new(bad).is_err(), "{bad:?}");
+    for invalid in ["detail", "traits", "states", "12345678-1234-4234-8234-123456789abc", "..", ".", "a/b", ""] {
+        assert!(NodeName::new(invalid).is_err(), "{invalid:?}");
     }
-    for good in ["web-1", "Detail", "node_1.example.net", "_a", "12345678"] {
-        assert!(NodeName::new(good).is_ok(), "{good:?}");
+    for valid in ["web-1", "Detail", "node_1.example.net", "_a", "12345678"] {
+        assert!(NodeName::new(valid).is_ok(), "{valid:?}");
     }
     for uuid in ["12345678123442348234123456789ABC", "1234-56781234-4234-8234-123456789abc"] {
         assert!(is_uuid_like(uuid), "{uuid}");
@@ -133,8 +141,8 @@ fn release_ref_accepts_name_with_or_without_version() {
         assert_eq!(parsed.to_string(), text);
         assert_eq!(serde_json::to_string(&parsed).unwrap(), format!("\"{text}\""));
     }
-    for bad in ["", "@1", "site@", "si te", "a@b@c"] {
-        assert!(ReleaseRef::new(bad).is_err(), "{bad:?}");
+    for invalid in ["", "@1", "site@", "si te", "a@b@c"] {
+        assert!(ReleaseRef::new(invalid).is_err(), "{invalid:?}");
     }
 }
 
@@ -146,23 +154,25 @@ fn name_is_checked_when_deserialized() {
 
 #[test]
 fn name_error_is_bounded_when_input_is_long() {
-    let Err(InvalidName::Malformed { name, .. }) = Name::new(&"x".repeat(10_000)) else { panic!("taken") };
+    let Err(InvalidName::Malformed { name, .. }) = Name::new(&"x".repeat(10_000)) else { panic!("the name was accepted") };
     assert_eq!(name, format!("\"{}…\" (10000 characters)", "x".repeat(64)));
 }
 
-/// The message for a name that was too long showed only its first 64 characters, unmarked, and did not say what was
-/// wrong.
+/// Regression: the error about a name that was too long showed the first 64 characters without a mark, and did not name
+/// the problem.
 #[test]
 fn y09_name_error_gives_length_when_text_is_cut() {
-    let shown = "a".repeat(64);
-    let said = NodeName::new(&"a".repeat(256)).unwrap_err().to_string();
-    assert!(said.starts_with(&format!("node \"{shown}…\" (256 characters) is not well formed: 1 to 255 ")), "{said}");
-    let said = Name::new(&"a".repeat(65)).unwrap_err().to_string();
-    assert!(said.starts_with(&format!("name \"{shown}…\" (65 characters) is not well formed: ")), "{said}");
-    let said = Name::new(&"\u{e9}".repeat(64)).unwrap_err().to_string();
-    assert!(said.starts_with(&format!("name \"{}\" is not well formed: ", "\u{e9}".repeat(64))), "{said}");
+    let first_part = "a".repeat(64);
+    let error = NodeName::new(&"a".repeat(256)).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("node \"{first_part}…\" (256 characters) is not well formed: 1 to 255 ")), "{error}");
+    let error = Name::new(&"a".repeat(65)).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("name \"{first_part}…\" (65 characters) is not well formed: ")), "{error}");
+    let error = Name::new(&"\u{e9}".repeat(64)).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("name \"{}\" is not well formed: ", "\u{e9}".repeat(64))), "{error}");
 }
 
+/// `run-parts` of Debian runs only files whose names consist of ASCII letters, digits, `_` and `-`. So it ignores
+/// backup copies of editors and of package managers.
 #[test]
 fn y08_is_run_parts_name_agrees_with_run_parts() {
     for name in ["50-reload", "reload", "RELOAD_2", "_x", "-", "0"] {

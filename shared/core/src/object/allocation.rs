@@ -30,14 +30,14 @@ pub struct AllocationSpec {
     /// The required owner or lessee of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The cluster that the caller was bound to. Only nodes of this cluster are considered, and callers bound to
-    /// another cluster do not see the allocation.
+    /// The only cluster in which the creator of the allocation has rights, or `None` for the whole fleet. Only nodes of
+    /// this cluster are considered. A caller whose rights are limited to another cluster does not see the allocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<ClusterId>,
     /// The decision, or `None` if there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<AllocationDecision>,
-    /// Other fields of Ironic.
+    /// Other fields of Ironic's allocation. They are stored and returned unchanged.
     #[serde(deserialize_with = "deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
     /// The owners of each field.
@@ -53,7 +53,7 @@ pub enum AllocationDecision {
     Chosen {
         /// The node.
         node: NodeId,
-        /// Why this node was chosen.
+        /// The reason for which this node was chosen.
         because: SelectionReason,
     },
     /// No node qualified.
@@ -63,7 +63,7 @@ pub enum AllocationDecision {
     },
 }
 
-/// Why a node was chosen from those that qualified.
+/// The reason for which a node was chosen among the nodes that qualified.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SelectionReason {
@@ -71,13 +71,13 @@ pub struct SelectionReason {
     pub candidates: usize,
     /// The traits of the node that were not requested.
     pub surplus_traits: Vec<Trait>,
-    /// By how much the node exceeds each requested number, by key.
+    /// The amount by which the node exceeds each required number, by the key of the requirement.
     #[serde(rename = "to_spare")]
     pub headroom: BTreeMap<String, f64>,
 }
 
 impl AllocationSpec {
-    /// Returns the chosen node.
+    /// Returns the chosen node, or `None` if there is no decision yet or no node qualified.
     pub fn chosen_node(&self) -> Option<NodeId> {
         match &self.decision {
             Some(AllocationDecision::Chosen { node, .. }) => Some(*node),
@@ -85,7 +85,7 @@ impl AllocationSpec {
         }
     }
 
-    /// Returns the state, as in Ironic.
+    /// Returns the state of the allocation, by its name in Ironic.
     pub fn state_name(&self) -> &'static str {
         match &self.decision {
             None => "allocating",

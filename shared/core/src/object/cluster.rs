@@ -22,7 +22,7 @@ use crate::time;
 pub struct Inherited {
     /// Labels. A lower level can override a label or remove it.
     pub labels: LabelLayer,
-    /// Annotations. They always merge.
+    /// Annotations. They are always merged with the inherited ones.
     pub annotations: AnnotationLayer,
     /// Parameters: values of any JSON type, by top-level key.
     pub parameters: ParameterLayer,
@@ -42,7 +42,7 @@ pub struct ClusterTemplateSpec {
     /// The release of its clusters, unless a lower level sets another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// The labels that are copied to the host label map.
+    /// The rules that select the labels for the host label map, a file on each host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// Other fields of Magnum. They are stored and returned unchanged.
@@ -68,7 +68,7 @@ pub struct ClusterSpec {
     /// The release of its groups, unless they set another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// The labels that are copied to the host label map.
+    /// The rules that select the labels for the host label map, a file on each host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// User-defined tags, visible in this cluster only.
@@ -77,13 +77,13 @@ pub struct ClusterSpec {
     /// Changes to the tags that its roles produce.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<Name, RoleChange>,
-    /// How a rollout proceeds over its groups.
+    /// The limits and the order of a rollout over its groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// True if no new lease is granted in the whole cluster.
+    /// True if no new task set is released to the nodes of the cluster.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// The node that holds each tag as primary, by tag. It overrides the stored choice of a primary.
+    /// The name or uuid of the node that is primary of a tag, by tag. It overrides the stored choice of a primary.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub primaries: BTreeMap<TagName, String>,
     /// Other fields of Magnum. They are stored and returned unchanged.
@@ -109,20 +109,20 @@ manifest_struct! {
 }
 
 manifest_struct! {
-    /// How a rollout proceeds over the groups of a cluster.
+    /// The limits and the order of a rollout over the groups of a cluster.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Rollout {
-        /// How many nodes of the cluster may be unavailable at once.
+        /// Maximum number of nodes of the cluster that may be unavailable at once: a number, or a percentage.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub max_unavailable: Option<MaxUnavailable> = FieldType::Share, "no limit", r#""10%""#;
-        /// How many groups may roll out at once.
+        /// Maximum number of groups that roll out at once.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub max_groups: Option<u32> = FieldType::Count, "no limit", "1";
-        /// The order of the groups, by name.
+        /// The names of the groups, in the order in which they roll out.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub order: Vec<String> = FieldType::up_to(4_096, &FieldType::Names), "none", r#"["databases", "frontends"]"#;
-        /// The date until which no new lease is granted.
+        /// The time until which no new task set is released to hosts.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub freeze: Option<FreezeUntil> = FieldType::Time, "none", r#""2026-12-31T00:00:00Z""#;
     }
@@ -141,33 +141,33 @@ pub enum MaxUnavailable {
 }
 
 manifest_struct! {
-    /// How a rollout proceeds over the hosts of a group.
+    /// The rules for a rollout over the hosts of a group.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Strategy {
-        /// Whether a rollout proceeds automatically, or node by node when an operator approves it.
+        /// The way in which a rollout proceeds: automatically (`RollingUpdate`), or node by node when an operator approves it (`OnDelete`).
         pub kind as "type": StrategyType = FieldType::OneOf(&["RollingUpdate", "OnDelete"]), "RollingUpdate", r#""RollingUpdate""#;
-        /// How many nodes may be unavailable at once: a number from 1, or a percentage that is rounded down to at least 1.
+        /// Maximum number of nodes that may be unavailable at once: a number from 1, or a percentage that is rounded down to at least 1.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub max_unavailable: Option<MaxUnavailable> = FieldType::Share, "1", r#""25%""#;
-        /// How many nodes may fail before the rollout stops.
+        /// Maximum number of nodes that may fail; if another node fails, the rollout stops.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub max_failures: Option<u32> = FieldType::Count, "0", "1";
-        /// The number of nodes that roll out first, or a selector of them.
+        /// The nodes that roll out first: their number, or a selector of their labels.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub canary: Option<Value> = FieldType::Any, "none", "1";
-        /// Whether the rollout waits for a person after the canaries.
+        /// True if the rollout waits for an operator after the first nodes (the canaries).
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         pub pause_after_canary: bool = FieldType::Flag, "false", "true";
-        /// When new leases are granted: days, start, duration, time zone.
+        /// The periods in which new task sets are released to hosts: days, start, duration, time zone.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub windows: Vec<Value> = FieldType::ListOf(Window::FIELD_DEFS), "always", r#"[{"days": ["Mon"], "start": "22:00", "duration": "4h", "time_zone": "Europe/Berlin"}]"#;
     }
 }
 
 manifest_struct! {
-    /// A weekly window in which new leases are granted. It is stored as written, because older versions accepted any
-    /// text.
+    /// A weekly period in which new task sets are released to hosts. A spec stores the JSON as written instead of this
+    /// type, because older versions accepted any text.
     #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Window {
@@ -176,7 +176,7 @@ manifest_struct! {
         pub days: Option<Vec<String>> = FieldType::Names, "every day", r#"["Mon", "Thu"]"#;
         /// The time at which the window opens, as HH:MM.
         pub start: String = FieldType::Text, REQUIRED, r#""22:00""#;
-        /// How long the window is open, at most a week.
+        /// The length of the window, at most a week.
         pub duration: String = FieldType::Text, REQUIRED, r#""4h""#;
         /// The IANA name of the time zone of `start`.
         #[serde(default)]
@@ -184,13 +184,13 @@ manifest_struct! {
     }
 }
 
-/// Whether a rollout proceeds automatically.
+/// The way in which a rollout proceeds: automatically, or by approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StrategyType {
-    /// Automatically, within the budget.
+    /// A rollout that proceeds automatically, within the maximum number of unavailable nodes.
     #[default]
     RollingUpdate,
-    /// Node by node, when an operator approves it.
+    /// A rollout that changes a node when an operator approves it.
     OnDelete,
 }
 
@@ -205,25 +205,25 @@ pub struct NodeGroupSpec {
     /// Labels, annotations, parameters and lifecycle fields.
     #[serde(default)]
     pub inherited: Inherited,
-    /// The release of its nodes, if it is not the cluster's.
+    /// The release of its nodes, or `None` for the release of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// The labels that are copied to the host label map.
+    /// The rules that select the labels for the host label map, a file on each host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// The roles of its nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Name>,
-    /// The requirements that a node must meet. An unmet one holds back the node's next task set.
+    /// The requirements that a node must meet. A node that does not meet one does not get its next task set.
     #[serde(default, skip_serializing_if = "requires_nothing")]
     pub requirements: Requirements,
-    /// How a rollout proceeds over its hosts.
+    /// The rules for a rollout over its hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
-    /// True if no new lease is granted in the group.
+    /// True if no new task set is released to the nodes of the group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// The mode of its nodes.
+    /// The mode of its nodes, if a node does not set its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// True if a host without a connection to a controller may run mends that interrupt the host.
@@ -270,34 +270,36 @@ impl NodeGroupSpec {
 }
 
 impl Window {
-    /// Checks the window.
+    /// Checks the days, the start, the duration and the time zone of the window.
     ///
     /// # Errors
     /// Returns the first invalid field and a message about it.
     pub fn check(&self) -> Result<(), (String, String)> {
         const WEEK_SECONDS: u64 = 7 * 86_400;
         let days = self.days.iter().flatten().enumerate();
-        if let Some((at, day)) = days.into_iter().find(|(_, day)| !time::is_weekday(day)) {
+        if let Some((index, day)) = days.into_iter().find(|(_, day)| !time::is_weekday(day)) {
             let why = format!("{:?} is not a day: use Mon, Tue, Wed, Thu, Fri, Sat or Sun", truncated(day));
-            return Err((format!("days[{at}]"), why));
+            return Err((format!("days[{index}]"), why));
         }
         if time::parse_minute_of_day(&self.start).is_none() {
             let why = format!("{:?} is not a time of day: write it as 22:00, from 00:00 to 23:59", truncated(&self.start));
             return Err(("start".to_owned(), why));
         }
-        let length = time::parse_duration(&self.duration).map_err(|why| ("duration".to_owned(), why.to_string()))?;
-        if length > WEEK_SECONDS {
+        let duration_seconds = time::parse_duration(&self.duration).map_err(|why| ("duration".to_owned(), why.to_string()))?;
+        if duration_seconds > WEEK_SECONDS {
             return Err(("duration".to_owned(), format!("{:?} is longer than a week: the maximum is 7d", self.duration)));
         }
         let Some(zone) = self.time_zone.as_deref() else { return Ok(()) };
+        // The error of `time_zone_name` is the most similar name of a time zone, if there is one.
         time::time_zone_name(zone).map(drop).map_err(|similar| {
-            let (zone, meant) = (truncated(zone), did_you_mean(similar));
-            let why = format!("{zone:?} is not a time zone{meant}: use an IANA name, such as Europe/Berlin or UTC");
+            let (zone, suggestion) = (truncated(zone), did_you_mean(similar));
+            let why = format!("{zone:?} is not a time zone{suggestion}: use an IANA name, such as Europe/Berlin or UTC");
             ("time_zone".to_owned(), why)
         })
     }
 }
 
+/// Returns whether there is no requirement. If so, the field is not serialized.
 fn requires_nothing(requirements: &Requirements) -> bool {
     requirements.0.is_empty()
 }

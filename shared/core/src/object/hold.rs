@@ -13,10 +13,10 @@ manifest_struct! {
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Hold {
-        /// The date until which the node keeps its task set.
+        /// The time at which the hold ends.
         #[serde(skip_serializing_if = "String::is_empty")]
         pub until: String = FieldType::Time, "until it is taken back", r#""2026-12-31T00:00:00Z""#;
-        /// Why.
+        /// The reason for the hold.
         #[serde(skip_serializing_if = "String::is_empty")]
         pub reason: String = FieldType::Text, "", r#""a disk is changed""#;
     }
@@ -27,13 +27,15 @@ manifest_struct! {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReportedState {
-    /// True if the host applies nothing until a user resumes it there.
+    /// True if the host applies nothing until a user resumes it on the host.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Until when (seconds since 1970) the node keeps its task set, and why.
+    /// The end of the hold, in seconds since 1970, and its reason. `u64::MAX` means that the hold lasts until it is
+    /// revoked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<(u64, Arc<str>)>,
-    /// The reason if the node was parked on the host, and is therefore out of budgets and barriers.
+    /// The reason, if a user parked the node on its host. Other hosts do not wait for a parked node, and it does not
+    /// count in the limits of a rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parked: Option<Arc<str>>,
 }
@@ -48,20 +50,20 @@ pub enum HoldEnd {
 }
 
 impl HoldEnd {
-    /// Returns whether the hold is in force at `now`. It ends exactly at its end time.
+    /// Returns whether the hold is in force at `now`. At its end time it is no longer in force. [`Self::UntilRevoked`]
+    /// is greater than any time, so such a hold is always in force.
     pub fn is_in_force(self, now: Timestamp) -> bool {
         self > Self::Until(now)
     }
 }
 
 impl Hold {
-    /// Returns when the hold ends. A stored end that is not a valid time counts as none, so the hold lasts until it is
-    /// revoked.
+    /// Returns the end of the hold. If `until` is empty or not a valid time, the hold lasts until it is revoked.
     pub fn hold_end(&self) -> HoldEnd {
         self.end_time().map_or(HoldEnd::UntilRevoked, HoldEnd::Until)
     }
 
-    /// Returns the time at which the hold ends, if it has one.
+    /// Returns the time at which the hold ends, or `None` if `until` is empty or not a valid time.
     pub fn end_time(&self) -> Option<Timestamp> {
         if let Ok(end) = Timestamp::parse(&self.until) {
             return Some(end);

@@ -87,7 +87,7 @@ ids! {
     NodeId,
 }
 
-/// The id of a level, or of a node below the levels.
+/// The id of an object that has inherited labels: a cluster template, cluster, node group or node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelId {
     /// A template.
@@ -101,7 +101,7 @@ pub enum LevelId {
 }
 
 impl LevelId {
-    /// Returns the id of an object of this kind, or `None` if the kind is not a level.
+    /// Returns the id of the object with this kind and uuid, or `None` if the kind is not a level of inheritance.
     pub fn new(kind: Kind, uuid: Uuid) -> Option<Self> {
         match kind {
             Kind::ClusterTemplate => Some(Self::Template(TemplateId(uuid))),
@@ -136,7 +136,8 @@ macro_rules! kinds {
     (@is shared) => { true };
     (@is) => { false };
     ($($(#[$doc:meta])* $kind:ident $word:literal $($shared:ident)?,)+) => {
-        /// The kinds of objects. Kinds of later versions are included, so that the order never changes.
+        /// The kinds of objects. Kinds that only later versions can store are included, so that the order never
+        /// changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
         pub enum Kind {
             $($(#[$doc])* $kind,)+
@@ -163,6 +164,7 @@ macro_rules! kinds {
             /// Returns whether objects of this kind belong to no cluster and can be read by every principal.
             pub const fn is_shared(self) -> bool {
                 match self {
+                    // `@is` expands to true if the word `shared` follows the kind in the list below.
                     $(Self::$kind => kinds!(@is $($shared)?),)+
                 }
             }
@@ -183,26 +185,26 @@ kinds! {
     NodeGroup "nodegroup",
     /// One host.
     Node "node",
-    /// The stored choice of the node that holds a tag as primary.
+    /// The stored choice of the node that is primary of a tag.
     Primary "primary",
-    /// A namespace of the catalogue.
+    /// A namespace of the catalogue: definitions of labels, parameters, properties and facts.
     Namespace "namespace" shared,
     /// Conditions on reported facts, and the values that they set.
     InspectionRule "inspectionrule" shared,
-    /// A numbered snapshot of what the hosts of a group run.
+    /// A numbered snapshot of the task sets of a group's hosts. Reserved for a later version.
     Revision "revision",
-    /// A secret value. It can be written but not read.
+    /// A secret value, which can be written but not read. Reserved for a later version.
     Secret "secret",
-    /// The expectations on a repository of manifests.
+    /// The expectations on a repository of manifests. Reserved for a later version.
     Expectation "expectation",
-    /// The choice of a node for a request.
+    /// A request for a node, and the node that was chosen for it.
     Allocation "allocation",
     /// A person or program that may send requests, with its role.
     Principal "principal",
 }
 
 impl Kind {
-    /// Returns whether objects of this kind exist. The other kinds are reserved for later.
+    /// Returns whether objects of this kind can be stored. The other kinds are reserved for a later version.
     pub const fn is_stored(self) -> bool {
         !matches!(self, Self::Revision | Self::Secret | Self::Expectation)
     }
@@ -233,16 +235,16 @@ impl Kind {
 pub struct Meta<N> {
     /// The identity. It never changes.
     pub uuid: Uuid,
-    /// The name. It is unique among the objects of its kind. That of a node group is unique in its cluster.
+    /// The name. It is unique among the objects of its kind. The name of a node group is unique in its cluster.
     pub name: N,
-    /// Incremented with each change of the spec. A new object has 1.
+    /// Number of the current spec: 1 for a new object, and one more after each change of the spec.
     pub generation: u64,
     /// The store revision that last wrote the object, or 0 before it is stored. It is the value of `ETag` and
     /// `If-Match`.
     pub resource_version: u64,
-    /// When the object was created.
+    /// Time at which the object was created.
     pub created_at: Timestamp,
-    /// When its spec was last changed.
+    /// Time at which its spec was last changed.
     pub updated_at: Timestamp,
 }
 
@@ -288,27 +290,27 @@ pub type ClusterTemplate = Object<ClusterTemplateSpec>;
 pub type Cluster = Object<ClusterSpec>;
 /// A group of nodes.
 pub type NodeGroup = Object<NodeGroupSpec>;
-/// A node as operators set it. What its host reports is its [`Observation`].
+/// A node as operators set it. The values that its host reports are stored separately, as an [`Observation`].
 pub type Node = Object<NodeSpec>;
-/// The choice of a node for a request.
+/// A request for a node, and the node that was chosen for it.
 pub type Allocation = Object<AllocationSpec>;
 /// A person or program that may send requests, with its role.
 pub type Principal = Object<PrincipalSpec>;
 /// A stored choice of a primary.
 pub type Primary = Object<PrimarySpec>;
-/// A namespace of the catalogue.
+/// A namespace of the catalogue: definitions of labels, parameters, properties and facts.
 pub type Namespace = Object<NamespaceSpec>;
 /// Conditions on reported facts, and the values that they set.
 pub type InspectionRule = Object<InspectionRuleSpec>;
 
 impl Spec for AllocationSpec {
-    /// An object without a name is referred to by its uuid.
+    /// The name of an allocation. An allocation without a name is referred to by its uuid.
     type Name = Option<ObjectName>;
     const KIND: Kind = Kind::Allocation;
 }
 
 impl Spec for InspectionRuleSpec {
-    /// An object without a name is referred to by its uuid, as in Ironic.
+    /// The name of a rule. A rule without a name is referred to by its uuid, as in Ironic.
     type Name = Option<ObjectName>;
     const KIND: Kind = Kind::InspectionRule;
 }
@@ -344,13 +346,14 @@ impl Spec for NodeGroupSpec {
 }
 
 impl Spec for NodeSpec {
-    /// A node created by Ironic's POST may have no name. Then its uuid is used.
+    /// The name of a node. A node that was created through Ironic's API may have no name, and is then referred to by its
+    /// uuid.
     type Name = Option<NodeName>;
     const KIND: Kind = Kind::Node;
 }
 
 impl Spec for PrimarySpec {
-    /// The tag.
+    /// The tag whose primary was chosen.
     type Name = crate::name::TagName;
     const KIND: Kind = Kind::Primary;
 }
@@ -361,8 +364,8 @@ impl Spec for NamespaceSpec {
 }
 
 impl NodeSpec {
-    /// Returns the uuid of the instance that uses the node. A store of an older version may have it in another
-    /// notation.
+    /// Returns the uuid of the instance that uses the node, or `None` if there is none. The stored text may be in any
+    /// notation of a uuid, because older versions stored it as sent.
     pub fn instance(&self) -> Option<Uuid> {
         Uuid::parse_str(self.extra.get("instance_uuid")?.as_str()?).ok()
     }
@@ -396,7 +399,8 @@ pub type Extra = Map<String, Value>;
 /// A set of traits, sorted by name.
 pub type TraitSet = BTreeSet<Trait>;
 
-/// The owners of each top-level field of a spec that is not a map of labels, by the field's name. Owners are sorted.
+/// The owners of each top-level field of a spec, by the field's name. The owners of a field are sorted. Maps whose keys
+/// have their own owners, such as labels, are not included.
 pub type FieldOwners = BTreeMap<String, Arc<[Owner]>>;
 
 #[cfg(test)]
@@ -404,6 +408,7 @@ mod tests {
     use super::*;
     use crate::manifest::{api_only_kinds, kinds};
 
+    /// Each kind whose fields are described must be in `Kind::ALL`.
     #[test]
     fn kind_all_lists_every_kind_with_fields() {
         for fields in kinds().into_iter().chain(api_only_kinds()) {

@@ -17,7 +17,8 @@ use crate::json::python_number;
 /// Maximum number of entries of a list or map in a namespace.
 pub const MAX_MEMBERS: usize = 1_000;
 
-/// The type of the lists of a property's values and operators. Items are stored unchanged and may be empty texts.
+/// The manifest type of the fields `enum` and `operators` of a property. Items are stored unchanged and may be empty
+/// texts.
 const VALUE_LIST: FieldType =
     FieldType::UpTo(FieldType::Names.bound().max_entries(MAX_MEMBERS).max_entry_bytes(4096).allowing_empty(), &FieldType::Names);
 const PROPERTY_MAP: &FieldType = &FieldType::MapOf(Property::FIELD_DEFS);
@@ -25,7 +26,8 @@ const PROPERTY_MAP: &FieldType = &FieldType::MapOf(Property::FIELD_DEFS);
 /// Properties, by name.
 pub type Properties = BTreeMap<String, Property>;
 
-/// A namespace as stored. Its name is the name of its object.
+/// A namespace of the catalogue as stored: definitions of labels, parameters, properties and facts, in the format of
+/// Glance. Its name is the name of its object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NamespaceSpec {
@@ -35,7 +37,7 @@ pub struct NamespaceSpec {
     /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Who can see the namespace in Glance. It has no effect here.
+    /// The visibility of the namespace in Glance. It has no effect here.
     pub visibility: Visibility,
     /// True if neither the namespace nor any of its items can be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -58,7 +60,8 @@ pub struct NamespaceSpec {
     /// Tags for the resources that the namespace applies to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<NamespaceTag>,
-    /// When each association, object and tag was created and changed, by `LIST/NAME`.
+    /// The dates of each association, object and tag, by the name of its list and its own name, such as
+    /// `tags/reviewed`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub dates: BTreeMap<String, Dates>,
     /// The owners of each field.
@@ -66,16 +69,17 @@ pub struct NamespaceSpec {
     pub owners: FieldOwners,
 }
 
-/// When an item of a namespace was created and last changed.
+/// The times at which an item of a namespace was created and last changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dates {
-    /// When the item was created.
+    /// Time at which the item was created.
     pub created_at: Timestamp,
-    /// When the item was last changed.
+    /// Time at which the item was last changed.
     pub updated_at: Timestamp,
 }
 
-/// Who can see a namespace in Glance. It is stored unchanged. Here every reader sees all namespaces.
+/// The visibility of a namespace in Glance. It is stored and returned, but has no effect: in Stemma, everyone who may
+/// read sees all namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
@@ -115,14 +119,15 @@ impl PropertyType {
     pub const VARIANTS: &'static [&'static str] = &["array", "boolean", "integer", "number", "object", "string"];
 }
 
-/// A default as Glance stores it: the text that Python prints for the value, or `None` for a list, a map or `null`.
+/// The default of a property, as Glance stores it: the text that Python prints for the value. It is `None` if the value
+/// is a list, a map or `null`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct DefaultValue(pub Option<String>);
 
 impl<'de> Deserialize<'de> for DefaultValue {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Ok(Self(match Value::deserialize(from)? {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Value::deserialize(deserializer)? {
             Value::Null | Value::Array(_) | Value::Object(_) => None,
             Value::Bool(true) => Some("True".to_owned()),
             Value::Bool(false) => Some("False".to_owned()),
@@ -139,7 +144,7 @@ manifest_struct! {
     pub struct Association {
         /// The resource type: `Stemma::Label`, `Stemma::Parameter`, `Stemma::Property` or `Stemma::Fact`, or another system's.
         pub name: String = FieldType::Text, REQUIRED, r#""Stemma::Label""#;
-        /// The prefix of each property's name there.
+        /// The prefix that each property's name has in resources of this type.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub prefix: Option<String> = FieldType::Text, "none", r#""site.example.net/""#;
         /// Glance's selector, if the resource has several sets of properties.
@@ -149,57 +154,57 @@ manifest_struct! {
 }
 
 manifest_struct! {
-    /// A property of the catalogue: a key with the values it may have.
+    /// A property of the catalogue: the definition of a key, with the values that the key may have.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Property {
         /// The property's name again, as Glance's clients send it.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub name: Option<String> = FieldType::Text, "none", r#""tier""#;
-        /// Its name for people.
+        /// The property's name for people.
         pub title: String = FieldType::UpTo(FieldType::Text.bound().allowing_empty(), &FieldType::Text), REQUIRED, r#""Tier""#;
-        /// The type of its value.
+        /// The type of the property's value.
         pub kind as "type": PropertyType = FieldType::OneOf(PropertyType::VARIANTS), REQUIRED, r#""string""#;
-        /// Title for people.
+        /// A description for people.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub description: Option<String> = FieldType::Text, "none", r#""How soon it is mended.""#;
-        /// The operators that a requirement may use on it: `<or>`, `<in>`, `<all-in>`. An empty list allows none. Others are stored without effect.
+        /// The operators that a requirement on the property may use: `<or>`, `<in>`, `<all-in>`. An empty list allows none. Other texts are stored without effect.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub operators: Option<Vec<String>> = VALUE_LIST, "any", r#"["<or>"]"#;
-        /// The allowed values.
+        /// The values that the property may have.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub values as "enum": Option<Vec<String>> = VALUE_LIST, "any", r#"["gold", "silver"]"#;
-        /// The type and the allowed values of its items.
+        /// The type and the allowed values of the items, if the property is a list.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub items: Option<ItemSchema> = FieldType::Object(ItemSchema::FIELD_DEFS), "anything", r#"{"type": "string", "enum": ["a", "b"]}"#;
-        /// Its default, stored as Python prints it, as in Glance: `1.50` as `1.5`, `true` as `True`. It has no effect here.
+        /// The property's default, stored as Python prints it, as in Glance: `1.50` as `1.5`, `true` as `True`. It has no effect here.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub default: Option<DefaultValue> = FieldType::Any, "none", r#""silver""#;
-        /// True if only the system sets it. It has no effect here.
+        /// True if only the system sets the property. It has no effect here.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub readonly: Option<bool> = FieldType::Flag, "none", "false";
-        /// The minimum, stored as an integer.
+        /// The minimum of a value that is a number, stored as an integer.
         #[serde(default, deserialize_with = "deserialize_integer", skip_serializing_if = "Option::is_none")]
         pub minimum: Option<i64> = FieldType::Number, "none", "0";
-        /// The maximum, stored as an integer.
+        /// The maximum of a value that is a number, stored as an integer.
         #[serde(default, deserialize_with = "deserialize_integer", skip_serializing_if = "Option::is_none")]
         pub maximum: Option<i64> = FieldType::Number, "none", "100";
-        /// The minimum number of characters.
+        /// The minimum number of characters of a text value.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub min_length as "minLength": Option<u64> = FieldType::Count, "none", "1";
-        /// The maximum number of characters.
+        /// The maximum number of characters of a text value.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub max_length as "maxLength": Option<u64> = FieldType::Count, "none", "63";
-        /// A pattern that its text must match. An invalid pattern is stored and ignored.
+        /// A regular expression that a text value must match. An invalid pattern is stored and ignored.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub pattern: Option<String> = FieldType::Text, "none", r#""^[a-z]+$""#;
-        /// The minimum number of items.
+        /// The minimum number of items of a list.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub min_items as "minItems": Option<u64> = FieldType::Count, "none", "1";
-        /// The maximum number of items.
+        /// The maximum number of items of a list.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub max_items as "maxItems": Option<u64> = FieldType::Count, "none", "8";
-        /// True if no item may appear twice.
+        /// True if no item of a list may appear twice.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub unique_items as "uniqueItems": Option<bool> = FieldType::Flag, "false", "true";
         /// JSON Schema's `additionalItems`. It has no effect here.
@@ -209,7 +214,7 @@ manifest_struct! {
 }
 
 manifest_struct! {
-    /// The items of a property's list.
+    /// The type and the allowed values of the items of a property that is a list.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct ItemSchema {
@@ -222,19 +227,19 @@ manifest_struct! {
 }
 
 manifest_struct! {
-    /// A group of properties: Glance's object.
+    /// A group of properties. Glance calls it an object.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Definition {
-        /// Its name.
+        /// The name of the group of properties.
         pub name: String = FieldType::Text, REQUIRED, r#""mysql""#;
-        /// Title for people.
+        /// A description for people.
         #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
         pub description: Option<String> = FieldType::Text, "none", r#""A database.""#;
-        /// The properties that are required. It has no effect here.
+        /// The names of the required properties. They have no effect here.
         #[serde(default)]
         pub required: Vec<String> = FieldType::up_to(MAX_MEMBERS, &FieldType::Names), "[]", r#"["port"]"#;
-        /// Its properties.
+        /// The properties of the group, by name.
         #[serde(default)]
         pub properties: Properties =
             FieldType::up_to(MAX_MEMBERS, PROPERTY_MAP), "{}", r#"{"port": {"title": "Port", "type": "integer", "minimum": 1, "maximum": 65535}}"#;
@@ -246,20 +251,20 @@ manifest_struct! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct NamespaceTag {
-        /// Its name.
+        /// The name of the tag.
         pub name: String = FieldType::Text, REQUIRED, r#""reviewed""#;
     }
 }
 
 /// An item with a name in one of the lists of a namespace.
 pub trait NamedItem: PartialEq {
-    /// The name of its list, as in a request body.
+    /// The name of the list that contains the items, as in a request body.
     const LIST: &'static str;
     /// The name of this kind of item in messages.
     const ITEM_NAME: &'static str;
     /// Returns the item's name.
     fn item_name(&self) -> &str;
-    /// Returns the list of these items.
+    /// Returns the items of this type in a namespace.
     fn items(spec: &NamespaceSpec) -> &[Self]
     where
         Self: Sized;
@@ -281,10 +286,11 @@ macro_rules! impl_named_items {
         })+
 
         impl NamespaceSpec {
-            /// Updates the dates of items: sets the dates of new and changed items, and drops those of deleted items.
-            pub fn update_dates(&mut self, before: &Self, now: Timestamp) {
+            /// Sets the dates of items that are new or changed since `previous`, the spec before the write. Removes the
+            /// dates of deleted items.
+            pub fn update_dates(&mut self, previous: &Self, now: Timestamp) {
                 let mut dates = BTreeMap::new();
-                $(dates.extend(updated_dates::<$type>(self, before, now));)+
+                $(dates.extend(updated_dates::<$type>(self, previous, now));)+
                 self.dates = dates;
             }
         }
@@ -298,48 +304,51 @@ impl_named_items! {
 }
 
 impl NamespaceSpec {
-    /// Returns the item with this name from one of the lists.
+    /// Returns the item of type `M` with this name, or `None` if the namespace has no such item.
     pub fn item<M: NamedItem>(&self, name: &str) -> Option<&M> {
         M::items(self).iter().find(|member| member.item_name() == name)
     }
 
-    /// Returns when an item was created and last changed.
-    pub fn dates_of<M: NamedItem>(&self, name: &str) -> Dates {
+    /// Returns the times at which an item of type `M` was created and last changed. The times are zero if they are not
+    /// known.
+    pub fn item_dates<M: NamedItem>(&self, name: &str) -> Dates {
         self.dates.get(&date_key::<M>(name)).copied().unwrap_or_default()
     }
 }
 
+/// Returns the key of an item's dates: the name of its list and its own name, such as `tags/reviewed`.
 fn date_key<M: NamedItem>(name: &str) -> String {
     format!("{}/{name}", M::LIST)
 }
 
-/// Returns the dates of all items of a list after a write. An item that did not change keeps its dates.
-fn updated_dates<M: NamedItem>(after: &NamespaceSpec, before: &NamespaceSpec, now: Timestamp) -> Vec<(String, Dates)> {
-    let previous: BTreeMap<&str, &M> = M::items(before).iter().map(|member| (member.item_name(), member)).collect();
+/// Returns the dates of all items of a list after a write. The dates of an unchanged item remain. A changed item has
+/// `now` as its date of change, and a new item has `now` in both dates.
+fn updated_dates<M: NamedItem>(new_spec: &NamespaceSpec, old_spec: &NamespaceSpec, now: Timestamp) -> Vec<(String, Dates)> {
+    let old_items: BTreeMap<&str, &M> = M::items(old_spec).iter().map(|member| (member.item_name(), member)).collect();
     let dates = |member: &M| {
-        let old_dates = before.dates.get(&date_key::<M>(member.item_name()));
+        let old_dates = old_spec.dates.get(&date_key::<M>(member.item_name()));
         let created_at = old_dates.map_or(now, |dates| dates.created_at);
-        let is_same = previous.get(member.item_name()) == Some(&member);
-        let updated_at = old_dates.filter(|_| is_same).map_or(now, |dates| dates.updated_at);
+        let is_unchanged = old_items.get(member.item_name()) == Some(&member);
+        let updated_at = old_dates.filter(|_| is_unchanged).map_or(now, |dates| dates.updated_at);
         (date_key::<M>(member.item_name()), Dates { created_at, updated_at })
     };
-    M::items(after).iter().map(dates).collect()
+    M::items(new_spec).iter().map(dates).collect()
 }
 
-/// Deserializes a field that is present. It must not be `null`, because responses would then omit the field.
-fn deserialize_not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(from).map(Some)
+/// Deserializes an optional field that is present. `null` is an error, because responses would omit the field.
+fn deserialize_not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
-/// Deserializes a bound as an integer, without its fraction, as Glance stores it.
-fn deserialize_integer<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
-    let number = Number::deserialize(from)?;
-    let truncated = || {
+/// Deserializes the minimum or maximum of a property as an integer. The fraction of a number is cut off, as in Glance.
+fn deserialize_integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let number = Number::deserialize(deserializer)?;
+    let without_fraction = || {
         let number = number.as_f64().map(f64::trunc).filter(|number| number.abs() < 9.0e18)?;
         #[expect(clippy::cast_possible_truncation, reason = "it has no fraction and is within the range")]
         Some(number as i64)
     };
-    let whole = number.as_i64().or_else(truncated);
+    let whole = number.as_i64().or_else(without_fraction);
     whole.map(Some).ok_or_else(|| serde::de::Error::custom(format_args!("{number} does not fit into 64 bits")))
 }
 
@@ -351,7 +360,7 @@ mod tests {
 
     #[test]
     fn property_round_trips_in_glance_form() {
-        for (sent, kept) in [
+        for (sent, stored) in [
             (json!({"operators": ["<or>", "<or>", "bogus", ""]}), json!({"operators": ["<or>", "<or>", "bogus", ""]})),
             (json!({"operators": []}), json!({"operators": []})),
             (json!({"default": 5}), json!({"default": "5"})),
@@ -366,18 +375,21 @@ mod tests {
             (json!({"minimum": 0.5, "maximum": -1.5}), json!({"minimum": 0, "maximum": -1})),
             (json!({"enum": ["a"], "uniqueItems": false}), json!({"enum": ["a"], "uniqueItems": false})),
         ] {
+            // Adds the two fields that every property must have.
             let with = |mut part: Value| {
                 part["title"] = "T".into();
                 part["type"] = "string".into();
                 part
             };
             let property: Property = serde_json::from_value(with(sent.clone())).unwrap();
-            assert_eq!(serde_json::to_value(&property).unwrap(), with(kept), "{sent}");
-            let again: Property = serde_json::from_value(serde_json::to_value(&property).unwrap()).unwrap();
-            assert_eq!(again, property, "it is stored as it is given back");
+            assert_eq!(serde_json::to_value(&property).unwrap(), with(stored), "{sent}");
+            let reread: Property = serde_json::from_value(serde_json::to_value(&property).unwrap()).unwrap();
+            assert_eq!(reread, property, "the stored property is equal after it is read");
         }
     }
 
+    /// A new tag gets the time of the write, and an unchanged tag keeps its dates. The dates of a deleted tag are
+    /// removed.
     #[test]
     fn namespace_member_is_dated_when_changed() {
         let tag = |name: &str| NamespaceTag { name: name.to_owned() };
@@ -385,8 +397,8 @@ mod tests {
         first.update_dates(&NamespaceSpec::default(), Timestamp(1));
         let mut second = NamespaceSpec { tags: vec![tag("b"), tag("a")], ..first.clone() };
         second.update_dates(&first, Timestamp(2));
-        assert_eq!(second.dates_of::<NamespaceTag>("a").created_at, Timestamp(1));
-        assert_eq!(second.dates_of::<NamespaceTag>("b").created_at, Timestamp(2));
+        assert_eq!(second.item_dates::<NamespaceTag>("a").created_at, Timestamp(1));
+        assert_eq!(second.item_dates::<NamespaceTag>("b").created_at, Timestamp(2));
         let mut third = NamespaceSpec { tags: vec![tag("b")], ..second.clone() };
         third.update_dates(&second, Timestamp(3));
         assert_eq!(third.dates.len(), 1);

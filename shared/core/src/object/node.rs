@@ -26,12 +26,12 @@ pub const MAX_FACT_VALUE_BYTES: usize = 16 * 1024;
 /// Maximum size of all facts of one host, paths and values, in bytes.
 pub const MAX_FACTS_BYTES: usize = 256 * 1024;
 
-/// Maximum number of task results that are stored for a node. It equals the maximum number of tasks of a release, and
-/// limits an agent that reports other ids.
+/// Maximum number of task results that are stored for a node. It equals the maximum number of tasks of a release. An
+/// agent that reports other task ids cannot exceed it.
 pub const MAX_RESULTS: usize = 4096;
 
-/// Maximum size of the messages, outputs and diffs that are stored for a node, in bytes. The texts of the newest
-/// results are kept. The outcome of every result is stored, even if its texts are not.
+/// Maximum total size of the messages, outputs and diffs that are stored for a node, in bytes. Beyond it, only the
+/// texts of the newest results are stored. The outcome of a result is stored even if its texts are not.
 pub const MAX_RESULT_TEXT_BYTES: usize = 1024 * 1024;
 
 /// Maximum length of a task id in a result, in bytes. No release has a longer one.
@@ -40,7 +40,7 @@ pub const MAX_TASK_ID_BYTES: usize = 1024;
 /// Maximum length of a sentence that a host reports, in bytes: a task's message, a finding, a reason.
 pub const MAX_SENTENCE_BYTES: usize = 1024;
 
-/// What operators set for one host.
+/// The spec of a node: the values that operators set for one host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
@@ -64,10 +64,11 @@ pub struct NodeSpec {
     /// Traits of other sources that an operator suppressed.
     #[serde(skip_serializing_if = "TraitSet::is_empty")]
     pub suppressed_traits: TraitSet,
-    /// Ironic's `properties`. Requirements read them.
+    /// The properties of the machine, as in Ironic, such as `memory_mb`. Requirements compare them.
     #[serde(deserialize_with = "json::deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub properties: Extra,
-    /// Ironic's `instance_info`.
+    /// Ironic's `instance_info`, a description of the instance that uses the node. It may list the traits that the
+    /// instance requires.
     #[serde(deserialize_with = "json::deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub instance_info: Extra,
     /// The provision state of its instance, as in Ironic, or `None` if it was never set.
@@ -76,11 +77,11 @@ pub struct NodeSpec {
     /// The node's own mode, or `None` for the mode of its group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// If set, the node keeps its task set. Its labels still change.
+    /// The hold, if one is set. The node then gets no new task set, but its labels still change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Box<Hold>>,
-    /// True if the node is out of budgets and barriers. It keeps the tags that it holds as primary, and is not elected
-    /// for others.
+    /// True if the node runs no task. Other hosts do not wait for it, and it does not count in the limits of a rollout.
+    /// It remains primary of its tags, and is not elected as primary of other tags.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parked: bool,
     /// Other fields of Ironic (`driver`, `resource_class`, …).
@@ -107,7 +108,7 @@ pub enum ProvisionState {
 impl ProvisionState {
     /// Returns the state that a provisioning target of Ironic leads to, or `None` for an unknown target.
     pub fn from_target(target: &str) -> Option<Self> {
-        Self::TARGETS.iter().find(|(known, _)| *known == target).map(|(_, state)| *state)
+        Self::TARGETS.iter().find(|(name, _)| *name == target).map(|(_, state)| *state)
     }
 
     /// The accepted provisioning targets, each with the state that it leads to.
@@ -162,19 +163,22 @@ impl NodeTags {
     }
 }
 
-/// The part of a host's report that is an input of resolve: stable facts, detected traits and the host's own labels.
+/// The part of a host's report from which the controller computes desired states: stable facts, detected traits and the
+/// host's own labels.
 ///
-/// An observation is versioned. Other facts, task results and outputs are only shown, and never an input of resolve.
+/// An observation is versioned. Other facts, task results and outputs are only shown, and never change a desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Observation {
-    /// Facts that the registry marks stable.
+    /// The stable facts: those that templates and conditions may read, because they do not change by themselves.
     pub facts: FactMap,
-    /// Traits that the agent detected. Nodes share them, because a fleet has few kinds of hosts.
+    /// Traits that the agent detected. Nodes with equal sets share one set in memory, because a fleet has few kinds of
+    /// hosts.
     pub traits: Arc<TraitSet>,
     /// Labels that the host or another program on it set, by key.
     pub labels: ReportedLabels,
-    /// The values that were dropped because they are invalid or exceed a limit. They have no effect but a finding.
+    /// The counts of values that were dropped because they are invalid or exceed a limit. Dropped values only cause a
+    /// finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_taken: Option<Box<DroppedInput>>,
 }
@@ -192,7 +196,7 @@ pub struct DroppedInput {
 }
 
 impl DroppedInput {
-    /// Returns the counts in a box, or `None` if nothing was dropped.
+    /// Returns the dropped part in a box, or `None` if nothing was dropped.
     pub fn into_option_box(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }
@@ -250,7 +254,8 @@ pub struct ReportedLabel {
     pub source: Arc<str>,
 }
 
-/// The labels of one host, by key. Most hosts have none, so the list takes only one pointer per node.
+/// The labels that one host reported. The type has the size of one pointer, because most hosts report no label and then
+/// need no further memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReportedLabels(Option<Box<LabelBox>>);
 
@@ -318,42 +323,44 @@ impl FactMap {
         Self::from_texts_counting_dropped(facts).0
     }
 
-    /// Like [`Self::from_texts`], but also returns how many facts were dropped because they exceed a limit or are not
-    /// valid JSON.
+    /// Builds a map as [`Self::from_texts`] does. Also returns the number of facts that were dropped because they
+    /// exceed a limit or are not valid JSON.
     pub fn from_texts_counting_dropped<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> (Self, u32) {
-        let mut unreadable: u32 = 0;
+        let mut invalid_count: u32 = 0;
         let parse = |(path, text): (K, V)| {
             let value = serde_json::from_str(text.as_ref()).ok();
-            unreadable += u32::from(value.is_none());
+            invalid_count += u32::from(value.is_none());
             Some((path.as_ref().to_owned(), value?))
         };
-        let (map, left_out) = Self::from_values_counting_dropped(facts.into_iter().filter_map(parse));
-        (map, left_out.saturating_add(unreadable))
+        let (map, dropped_count) = Self::from_values_counting_dropped(facts.into_iter().filter_map(parse));
+        (map, dropped_count.saturating_add(invalid_count))
     }
 
-    /// Builds a map from facts by dotted path. Also returns how many facts were dropped because they exceed a limit.
+    /// Builds a map from facts by dotted path. Also returns the number of facts that were dropped because they exceed a
+    /// limit.
     fn from_values_counting_dropped(facts: impl IntoIterator<Item = (String, Value)>) -> (Self, u32) {
-        let (mut total, mut left_out) = (0, 0);
+        let (mut total_bytes, mut dropped_count) = (0, 0);
         let mut sorted: BTreeMap<String, String> = BTreeMap::new();
         for (path, value) in facts {
+            // A value that is nested too deep is not serialized. Its empty text marks it as invalid.
             let text = if json::is_within_depth(&value, MAX_PATH_KEYS) { canonical_json(&value) } else { String::new() };
-            let fits = !text.is_empty() && text.len() <= MAX_FACT_VALUE_BYTES && is_fact_path(&path);
-            if fits && total + path.len() + text.len() <= MAX_FACTS_BYTES {
-                total += path.len() + text.len();
+            let is_valid = !text.is_empty() && text.len() <= MAX_FACT_VALUE_BYTES && is_fact_path(&path);
+            if is_valid && total_bytes + path.len() + text.len() <= MAX_FACTS_BYTES {
+                total_bytes += path.len() + text.len();
                 sorted.insert(path, text);
             } else {
-                left_out += 1;
+                dropped_count += 1;
             }
         }
         let (paths, values): (Vec<Arc<str>>, Vec<Arc<str>>) =
             sorted.into_iter().map(|(key, value)| (Arc::from(key), Arc::from(value))).unzip();
-        (Self { paths: paths.into(), values: values.into() }, left_out)
+        (Self { paths: paths.into(), values: values.into() }, dropped_count)
     }
 
     /// Builds a map from a tree of objects, the form of `reports` in a manifest.
     pub fn from_tree(tree: &Map<String, Value>) -> Self {
         let mut leaves = Vec::new();
-        tree.iter().for_each(|(key, value)| flatten(key.clone(), value, &mut leaves));
+        tree.iter().for_each(|(key, value)| collect_leaves(key.clone(), value, &mut leaves));
         leaves.into_iter().collect()
     }
 
@@ -384,9 +391,9 @@ impl FactMap {
     }
 
     /// Returns the canonical JSON text of the fact at a dotted path.
-    pub fn text(&self, dotted: &str) -> Option<&str> {
-        let at = self.paths.binary_search_by(|path| path.as_ref().cmp(dotted)).ok()?;
-        Some(&self.values[at])
+    pub fn text(&self, dotted_path: &str) -> Option<&str> {
+        let index = self.paths.binary_search_by(|path| path.as_ref().cmp(dotted_path)).ok()?;
+        Some(&self.values[index])
     }
 
     /// Returns all facts in the order of their paths, each as JSON text.
@@ -394,30 +401,31 @@ impl FactMap {
         self.paths.iter().zip(&self.values).map(|(path, value)| (path.as_ref(), value.as_ref()))
     }
 
-    /// Returns the same facts with shared storage. `paths` and `value` return the stored copy of an equal list of paths
-    /// and of an equal value.
+    /// Returns the same facts in memory that equal facts of other nodes share. `share_paths` returns the shared copy of
+    /// an equal list of paths, and `share_value` that of an equal value.
     #[must_use]
     pub fn intern(
         &self,
-        paths: impl FnOnce(&Arc<[Arc<str>]>) -> Arc<[Arc<str>]>,
-        value: impl FnMut(&Arc<str>) -> Arc<str>,
+        share_paths: impl FnOnce(&Arc<[Arc<str>]>) -> Arc<[Arc<str>]>,
+        share_value: impl FnMut(&Arc<str>) -> Arc<str>,
     ) -> Self {
-        Self { paths: paths(&self.paths), values: self.values.iter().map(value).collect() }
+        Self { paths: share_paths(&self.paths), values: self.values.iter().map(share_value).collect() }
     }
 }
 
-/// Appends the leaves of a tree with their dotted paths. A value that is not a map, or an empty map, is a leaf.
-fn flatten(path: String, value: &Value, leaves: &mut Vec<(String, Value)>) {
+/// Appends the leaves of a tree to `leaves`, each with its dotted path. `path` is the path of `value`. A value that is
+/// not a map, or an empty map, is a leaf.
+fn collect_leaves(path: String, value: &Value, leaves: &mut Vec<(String, Value)>) {
     match value {
         Value::Object(map) if !map.is_empty() => {
-            map.iter().for_each(|(key, value)| flatten(format!("{path}.{key}"), value, leaves));
+            map.iter().for_each(|(key, value)| collect_leaves(format!("{path}.{key}"), value, leaves));
         }
         _ => leaves.push((path, value.clone())),
     }
 }
 
-/// Inserts a value at a dotted path and creates the maps above it. The function does not recurse, because a host
-/// determines the depth of the path.
+/// Inserts a value at a dotted path and creates the maps above it. If a parent of the path already has a value that is
+/// not a map, the new value is dropped. The function does not recurse, because a host determines the depth of the path.
 fn insert_at_path(tree: &mut Map<String, Value>, path: &str, value: Value) {
     let mut map = tree;
     let mut rest = path;
@@ -429,7 +437,7 @@ fn insert_at_path(tree: &mut Map<String, Value>, path: &str, value: Value) {
     map.insert(rest.to_owned(), value);
 }
 
-/// Returns whether a fact may have this dotted path.
+/// Returns whether the dotted path of a fact is within the limits of length and depth.
 fn is_fact_path(path: &str) -> bool {
     path.len() <= MAX_FACT_PATH_BYTES && path.split('.').count() <= MAX_PATH_KEYS
 }
@@ -458,18 +466,20 @@ mod tests {
 
     use super::*;
 
+    /// `cpufreq` begins with the text `cpu`, but is not below the path `cpu`. A map is equal after it is serialized and
+    /// deserialized.
     #[test]
     fn get_returns_fact_or_tree_below_path() {
         let tree = json!({"cpu": {"count": 4, "vendor": "x"}, "cpufreq": 1, "hostname": "web-1", "empty": {}});
         let facts = FactMap::from_tree(tree.as_object().unwrap());
-        for (path, found) in [
+        for (path, expected) in [
             (&["cpu", "count"][..], Some(json!(4))),
             (&["cpu"][..], Some(json!({"count": 4, "vendor": "x"}))),
             (&["hostname"][..], Some(json!("web-1"))),
             (&["cpu", "cores"][..], None),
             (&["host"][..], None),
         ] {
-            assert_eq!(facts.get(&Path::new(path.iter().copied()).unwrap()), found, "{path:?}");
+            assert_eq!(facts.get(&Path::new(path.iter().copied()).unwrap()), expected, "{path:?}");
         }
         let text = serde_json::to_string(&facts).unwrap();
         assert_eq!(serde_json::from_str::<FactMap>(&text).unwrap(), facts);
@@ -479,10 +489,10 @@ mod tests {
         let deep = |keys: usize| vec!["k"; keys].join(".");
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let text = |bytes: usize| format!("\"{}\"", "v".repeat(bytes - 2));
-        for (path, value, taken) in [
+        for (path, value, is_accepted) in [
             (deep(16), "1".to_owned(), true),
             (deep(17), "1".to_owned(), false),
-            // The longest path that a check-in can carry. With recursion it would go as deep into the stack.
+            // The longest path that a check-in can contain. A recursive function would overflow the stack on it.
             (deep(1_000_000), "1".to_owned(), false),
             ("p".repeat(255), "1".to_owned(), true),
             ("p".repeat(256), "1".to_owned(), false),
@@ -492,15 +502,21 @@ mod tests {
             ("cpu.count".to_owned(), nested(17), false),
         ] {
             let shown = &path[..path.len().min(40)];
-            let (facts, left_out) = FactMap::from_texts_counting_dropped([(&path, &value)]);
-            assert_eq!((facts.iter().next().is_none(), left_out), (!taken, u32::from(!taken)), "{shown} of {} bytes", path.len());
-            // A record that an older version stored.
+            let (facts, dropped_count) = FactMap::from_texts_counting_dropped([(&path, &value)]);
+            assert_eq!(
+                (facts.iter().next().is_none(), dropped_count),
+                (!is_accepted, u32::from(!is_accepted)),
+                "{shown} of {} bytes",
+                path.len()
+            );
+            // An older version may have stored facts beyond the limits. They are dropped when they are read.
             let stored = serde_json::to_string(&BTreeMap::from([(&path, &value)])).unwrap();
             assert_eq!(serde_json::from_str::<FactMap>(&stored).unwrap(), facts, "{shown}");
         }
+        // Each of the 20 facts has 16 KiB with its path, so the maximum of 256 KiB is reached by 16 facts.
         let many = (0..20).map(|n| (format!("f{n:02}"), text(16 * 1024 - 3)));
-        let (facts, left_out) = FactMap::from_texts_counting_dropped(many);
-        assert_eq!((facts.iter().count(), left_out), (16, 4));
+        let (facts, dropped_count) = FactMap::from_texts_counting_dropped(many);
+        assert_eq!((facts.iter().count(), dropped_count), (16, 4));
     }
 
     #[test]

@@ -17,9 +17,9 @@ pub struct PrimarySpec {
     pub cluster: ClusterId,
     /// The node that holds the tag.
     pub node: NodeId,
-    /// When the node was elected.
+    /// Time at which the node was elected.
     pub since: Timestamp,
-    /// Incremented with each change of the holder, so that a stale record can be recognized.
+    /// Counter that is incremented when another node is elected. A stale copy of the choice has a smaller value.
     pub epoch: u64,
 }
 

@@ -8,27 +8,27 @@ use super::{ClusterId, Timestamp};
 
 /// Maximum number of valid certificates, and of valid tokens, of one principal.
 const MAX_VALID_CREDENTIALS: usize = 64;
-/// Maximum number of listed certificates, and of listed tokens, including those that have ended.
+/// Maximum number of stored certificates, and of stored tokens, of one principal, including those that have ended.
 const MAX_LISTED_CREDENTIALS: usize = 128;
-/// How long a certificate remains valid after its renewal, in milliseconds. It is one hour, because the client may
-/// retry for that long if it did not get the answer.
+/// Period for which a certificate remains valid after its renewal, in milliseconds: one hour. If the client did not
+/// receive the new certificate, it can retry with the old one during this period.
 const RENEWAL_GRACE_MS: u64 = 3600 * 1000;
 
-/// The principal already has the maximum number of valid certificates or tokens.
+/// The error for a principal that already has the maximum number of valid certificates or tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the principal has {MAX_VALID_CREDENTIALS} that are good, and is given no more")]
+#[error("the principal has {MAX_VALID_CREDENTIALS} valid certificates or tokens, which is the maximum")]
 pub struct TooManyCredentials;
 
 /// The role of a principal, which limits what it may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrincipalRole {
-    /// May read.
+    /// A principal that may only read.
     #[default]
     Viewer,
-    /// May also operate clusters: write clusters, groups, nodes, tags, allocations and join tokens.
+    /// A principal that may also operate clusters: write clusters, groups, nodes, tags, allocations and join tokens.
     Operator,
-    /// May also write what the whole fleet shares, and create principals and credentials.
+    /// A principal that may also write the objects that the whole fleet shares, and create principals and credentials.
     Admin,
 }
 
@@ -61,8 +61,9 @@ pub struct PrincipalSpec {
     /// The tokens of the principal, the newest last. Tokens that have ended are included.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<BearerToken>,
-    /// True if certificates with this name are accepted even if they are not listed. This is the case only for the
-    /// first admin, if the certificate that `init` created could not be read when the principal was stored.
+    /// True if certificates with the principal's name are accepted even if they are not in `certificates`. This is the
+    /// case only for the first admin, if the certificate that `init` created could not be read when the principal was
+    /// stored.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub takes_unlisted: bool,
 }
@@ -72,15 +73,17 @@ pub struct PrincipalSpec {
 pub struct PrincipalCertificate {
     /// The serial number of the certificate, in hexadecimal digits.
     pub serial: String,
-    /// When it was issued. For the certificate of the first admin, when it was first read.
+    /// Time at which the certificate was issued. For the certificate of the first admin, the time at which it was first
+    /// read.
     pub issued_at: Timestamp,
     /// The time from which it is invalid.
     pub ends_at: Timestamp,
-    /// When the certificate was revoked, or `None` if it was not.
+    /// Time at which the certificate was revoked, or `None` if it was not revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
-    /// The rights of its creator at that time, or `None` if they are unknown. If a principal created it with another of
-    /// its own credentials, the rights are those of the creator of that credential, who may know its secret.
+    /// The rights of the certificate's creator when it was issued, or `None` if they are unknown. A principal may
+    /// create a certificate for itself with one of its older credentials. Then these are the rights of the creator of
+    /// the older credential, because that creator may know its secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<Rights>,
 }
@@ -90,13 +93,14 @@ pub struct PrincipalCertificate {
 pub struct BearerToken {
     /// The part of the token before the dot.
     pub id: String,
-    /// SHA-256 of the secret's text, in hexadecimal digits. The secret is 256 random bits, so there is nothing to guess and no salt to add.
+    /// SHA-256 of the secret's text, in hexadecimal digits. No salt is needed, because the secret is 256 random bits,
+    /// which nobody can guess.
     pub secret_sha256: String,
-    /// When it was created.
+    /// Time at which the token was created.
     pub issued_at: Timestamp,
     /// The time from which it is invalid.
     pub ends_at: Timestamp,
-    /// The rights of its creator at that time, as for a certificate.
+    /// The rights of the token's creator when it was issued, as in [`PrincipalCertificate::made_by`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<Rights>,
 }
@@ -107,7 +111,7 @@ impl PrincipalCertificate {
         self.revoked_at.is_none() && self.ends_at > now
     }
 
-    /// Returns its whole lifetime, in seconds.
+    /// Returns the time from the issue of the certificate to its end, in seconds.
     pub fn lifetime_seconds(&self) -> u64 {
         self.ends_at.0.saturating_sub(self.issued_at.0) / 1000
     }
@@ -135,7 +139,8 @@ impl PrincipalSpec {
         self.role == PrincipalRole::Admin && self.cluster.is_none()
     }
 
-    /// Returns whether the principal accepts the certificate with this serial number at this time.
+    /// Returns whether the principal may use the certificate with this serial number at this time. A certificate that
+    /// is not listed is accepted only if [`Self::takes_unlisted`] is set.
     pub fn accepts_certificate(&self, serial: &str, now: Timestamp) -> bool {
         match self.certificate(serial) {
             Some(listed) => listed.is_valid(now),
@@ -150,43 +155,44 @@ impl PrincipalSpec {
 
     /// Returns whether the principal has any valid credential at this time.
     pub fn has_credential(&self, now: Timestamp) -> bool {
-        let by_certificate = self.certificates.iter().any(|certificate| certificate.is_valid(now));
-        by_certificate || self.takes_unlisted || self.tokens.iter().any(|token| token.ends_at > now)
+        let has_certificate = self.certificates.iter().any(|certificate| certificate.is_valid(now));
+        has_certificate || self.takes_unlisted || self.tokens.iter().any(|token| token.ends_at > now)
     }
 
-    /// Returns the listed certificate with this serial number.
+    /// Returns the certificate of the principal with this serial number, or `None` if it is not listed.
     pub fn certificate(&self, serial: &str) -> Option<&PrincipalCertificate> {
         self.certificates.iter().find(|listed| listed.serial == serial)
     }
 
-    /// Lists another certificate. Certificates that were revoked or have ended do not count toward the maximum.
+    /// Adds a certificate to the principal. Certificates that were revoked or have ended do not count toward the
+    /// maximum.
     ///
     /// # Errors
     /// Fails if the principal has the maximum number of valid certificates.
-    pub fn add_certificate(&mut self, new: PrincipalCertificate) -> Result<(), TooManyCredentials> {
-        if self.certificates.iter().filter(|listed| listed.is_valid(new.issued_at)).count() >= MAX_VALID_CREDENTIALS {
+    pub fn add_certificate(&mut self, new_certificate: PrincipalCertificate) -> Result<(), TooManyCredentials> {
+        if self.certificates.iter().filter(|listed| listed.is_valid(new_certificate.issued_at)).count() >= MAX_VALID_CREDENTIALS {
             return Err(TooManyCredentials);
         }
-        self.certificates.push(new);
+        self.certificates.push(new_certificate);
         Ok(())
     }
 
-    /// Lists another token. Tokens that have ended do not count toward the maximum.
+    /// Adds a token to the principal. Tokens that have ended do not count toward the maximum.
     ///
     /// # Errors
     /// Fails if the principal has the maximum number of valid tokens.
-    pub fn add_token(&mut self, new: BearerToken) -> Result<(), TooManyCredentials> {
-        if self.tokens.iter().filter(|listed| listed.ends_at > new.issued_at).count() >= MAX_VALID_CREDENTIALS {
+    pub fn add_token(&mut self, new_token: BearerToken) -> Result<(), TooManyCredentials> {
+        if self.tokens.iter().filter(|listed| listed.ends_at > new_token.issued_at).count() >= MAX_VALID_CREDENTIALS {
             return Err(TooManyCredentials);
         }
-        self.tokens.push(new);
+        self.tokens.push(new_token);
         Ok(())
     }
 
-    /// Lets a renewed certificate expire an hour from now. If the client did not receive the new certificate, it can
-    /// retry with the renewed one until then. A certificate that was not listed is added to the list. From then on only
-    /// listed certificates are accepted.
-    pub fn expire_renewed(&mut self, serial: &str, now: Timestamp) {
+    /// Sets the end of an old certificate after its renewal: at most one hour from now. If the client did not receive
+    /// the new certificate, it can retry with the old one until then. If the old certificate was not listed, it is
+    /// added to the list, and from then on only listed certificates are accepted.
+    pub fn expire_after_renewal(&mut self, serial: &str, now: Timestamp) {
         let ends_at = Timestamp(now.0.saturating_add(RENEWAL_GRACE_MS));
         match self.certificates.iter_mut().find(|listed| listed.serial == serial) {
             Some(listed) => listed.ends_at = listed.ends_at.min(ends_at),
@@ -199,50 +205,55 @@ impl PrincipalSpec {
         }
     }
 
-    /// If the rights of the principal grew, revokes the credentials whose creators had fewer rights than it has now.
-    /// Their creators may know the key or the secret, and would gain these rights. Returns the names of the revoked
-    /// credentials, as `certificates.SERIAL` and `tokens.ID`. Credentials that have ended are revoked too, but not
-    /// returned: if the clock is ahead, they would be valid again once it is correct.
-    pub fn revoke_by_lesser_rights(&mut self, before: Rights, now: Timestamp) -> Vec<String> {
-        let rights = self.rights();
+    /// Revokes the credentials whose creators have fewer rights than the principal, or unknown rights, if the
+    /// principal's rights grew. Such a creator may know the secret of the credential, and would gain the new rights.
+    /// `old_rights` are the rights before the change. Returns the names of the revoked credentials that were valid, as
+    /// `certificates.SERIAL` and `tokens.ID`.
+    ///
+    /// Credentials that have ended are revoked too. If the clock is wrong and shows a later time, they would be valid
+    /// again after the clock is corrected.
+    pub fn revoke_created_with_fewer_rights(&mut self, old_rights: Rights, now: Timestamp) -> Vec<String> {
+        let new_rights = self.rights();
         let mut revoked = Vec::new();
-        if before.covers(rights) {
+        if old_rights.covers(new_rights) {
             return revoked;
         }
-        let is_lesser = |made_by: Option<Rights>| made_by.is_none_or(|maker| !maker.covers(rights));
-        for listed in self.certificates.iter_mut().filter(|one| one.revoked_at.is_none() && is_lesser(one.made_by)) {
-            revoked.extend(listed.is_valid(now).then(|| format!("certificates.{}", listed.serial)));
-            listed.revoked_at = Some(now);
+        let has_fewer_rights = |creator: Option<Rights>| creator.is_none_or(|rights| !rights.covers(new_rights));
+        for entry in self.certificates.iter_mut().filter(|entry| entry.revoked_at.is_none() && has_fewer_rights(entry.made_by)) {
+            revoked.extend(entry.is_valid(now).then(|| format!("certificates.{}", entry.serial)));
+            entry.revoked_at = Some(now);
         }
+        // A token has no time of revocation, so a revoked token is removed.
         self.tokens.retain(|token| {
-            let is_revoked = is_lesser(token.made_by);
+            let is_revoked = has_fewer_rights(token.made_by);
             revoked.extend((is_revoked && token.ends_at > now).then(|| format!("tokens.{}", token.id)));
             !is_revoked
         });
         revoked
     }
 
-    /// Returns the principal with at most the maximum number of listed credentials. Credentials that ended first are
-    /// removed first. Below the maximum, none is removed because it has ended: if the clock is ahead, it is needed
-    /// again when the clock is correct.
+    /// Returns the principal without the credentials that exceed the maximum number of stored ones. Only credentials
+    /// that have ended are removed, those with the earliest end first. Up to the maximum, ended credentials remain. If
+    /// the clock is wrong and shows a later time, they are valid again after the clock is corrected.
     #[must_use]
     pub fn without_surplus_credentials(mut self, now: Timestamp) -> Self {
-        // While unlisted certificates are accepted, a revoked one must stay listed.
+        // While unlisted certificates are accepted, a revoked one must stay listed, or it would be accepted again.
         let takes_unlisted = self.takes_unlisted;
-        let may_go = |one: &PrincipalCertificate| one.ends_at <= now && !(takes_unlisted && one.revoked_at.is_some());
-        drop_surplus(&mut self.certificates, |one| may_go(one).then_some(one.ends_at));
-        drop_surplus(&mut self.tokens, |one| (one.ends_at <= now).then_some(one.ends_at));
+        let is_removable = |entry: &PrincipalCertificate| entry.ends_at <= now && !(takes_unlisted && entry.revoked_at.is_some());
+        drop_surplus(&mut self.certificates, |entry| is_removable(entry).then_some(entry.ends_at));
+        drop_surplus(&mut self.tokens, |entry| (entry.ends_at <= now).then_some(entry.ends_at));
         self
     }
 }
 
-/// Removes the entries that ended first, until no more than the maximum are listed. `end_time` returns when an entry
-/// ended, or `None` if it must stay.
+/// Removes the entries with the earliest end, until the number of entries is at most the maximum. `end_time` returns
+/// the end of an entry, or `None` if the entry must not be removed. If no other entry can be removed, more entries may
+/// remain.
 fn drop_surplus<T>(entries: &mut Vec<T>, end_time: impl Fn(&T) -> Option<Timestamp>) {
     while entries.len() > MAX_LISTED_CREDENTIALS {
-        let ends = entries.iter().enumerate().filter_map(|(at, one)| Some((end_time(one)?, at)));
-        let Some((_, first)) = ends.min() else { return };
-        drop(entries.remove(first));
+        let removable = entries.iter().enumerate().filter_map(|(index, entry)| Some((end_time(entry)?, index)));
+        let Some((_, earliest)) = removable.min() else { return };
+        drop(entries.remove(earliest));
     }
 }
 
@@ -250,6 +261,7 @@ fn drop_surplus<T>(entries: &mut Vec<T>, end_time: impl Fn(&T) -> Option<Timesta
 mod tests {
     use super::*;
 
+    /// Returns a certificate that was issued at time 0, with these times in milliseconds.
     fn test_certificate(serial: &str, ends_at: u64, revoked_at: Option<u64>) -> PrincipalCertificate {
         PrincipalCertificate {
             serial: serial.to_owned(),
@@ -260,19 +272,21 @@ mod tests {
         }
     }
 
+    /// Each case has the principal's rights before and after a change, and the rights of the creator of its
+    /// credentials. The credentials `over` have ended at time 5, and certificate `02` was revoked at time 1.
     #[test]
     fn x04_f10_credentials_made_with_fewer_rights_end_when_rights_grow() {
         use PrincipalRole::{Admin, Operator, Viewer};
         let [own, other] = [1, 2].map(|id| Some(ClusterId(uuid::Uuid::from_u128(id))));
         let rights = |(role, within)| Rights { role, cluster: within };
-        let known_by = |made_by: Option<Rights>| {
+        let spec_created_with = |made_by: Option<Rights>| {
             let tokens = [("t", 10), ("over", 5)].map(|(id, ends_at)| BearerToken { made_by, ..test_token(id, ends_at) });
             let listed =
                 [test_certificate("01", 10, None), test_certificate("02", 10, Some(1)), test_certificate("over", 5, None)];
-            let certificates = listed.map(|one| PrincipalCertificate { made_by, ..one });
+            let certificates = listed.map(|certificate| PrincipalCertificate { made_by, ..certificate });
             PrincipalSpec { certificates: certificates.into(), tokens: tokens.into(), ..PrincipalSpec::default() }
         };
-        for (before, after, made_by, ends) in [
+        for (old_rights, new_rights, made_by, are_revoked) in [
             // An admin of a cluster created it, and then its principal becomes an operator of the fleet.
             ((Operator, own), (Operator, None), Some((Admin, own)), true),
             ((Operator, own), (Admin, None), Some((Admin, own)), true),
@@ -286,16 +300,21 @@ mod tests {
             ((Admin, None), (Operator, own), Some((Viewer, other)), false),
             ((Operator, own), (Operator, own), None, false),
         ] {
-            let (before, made_by) = (rights(before), made_by.map(rights));
-            let Rights { role, cluster } = rights(after);
-            let mut spec = PrincipalSpec { role, cluster, ..known_by(made_by) };
-            let expected: &[&str] = if ends { &["certificates.01", "tokens.t"] } else { &[] };
-            assert_eq!(spec.revoke_by_lesser_rights(before, Timestamp(5)), expected, "{before:?} {after:?} {made_by:?}");
-            let is_known = [spec.accepts_certificate("01", Timestamp(5)), spec.accepts_token("t", Timestamp(5))];
-            assert_eq!(is_known, [!ends; 2]);
-            let was_known = [spec.accepts_certificate("over", Timestamp(4)), spec.accepts_token("over", Timestamp(4))];
-            assert_eq!(was_known, [!ends; 2], "the clock was ahead when it ended");
-            assert_eq!(spec.certificate("02").and_then(|one| one.revoked_at), Some(Timestamp(1)));
+            let (old_rights, made_by) = (rights(old_rights), made_by.map(rights));
+            let Rights { role, cluster } = rights(new_rights);
+            let mut spec = PrincipalSpec { role, cluster, ..spec_created_with(made_by) };
+            let expected: &[&str] = if are_revoked { &["certificates.01", "tokens.t"] } else { &[] };
+            assert_eq!(
+                spec.revoke_created_with_fewer_rights(old_rights, Timestamp(5)),
+                expected,
+                "{old_rights:?} {new_rights:?} {made_by:?}"
+            );
+            let are_accepted = [spec.accepts_certificate("01", Timestamp(5)), spec.accepts_token("t", Timestamp(5))];
+            assert_eq!(are_accepted, [!are_revoked; 2]);
+            // At time 4, `over` is still valid unless it was revoked.
+            let were_accepted = [spec.accepts_certificate("over", Timestamp(4)), spec.accepts_token("over", Timestamp(4))];
+            assert_eq!(were_accepted, [!are_revoked; 2], "also with a clock that is set back before the end");
+            assert_eq!(spec.certificate("02").and_then(|certificate| certificate.revoked_at), Some(Timestamp(1)));
         }
     }
 
@@ -309,6 +328,8 @@ mod tests {
         assert_eq!(serde_json::to_string(&spec).unwrap(), stored.replace(['\n', ' '], ""));
     }
 
+    /// Certificate `01` is listed, `02` is revoked, and `03` is not listed. The first admin accepts unlisted
+    /// certificates too.
     #[test]
     fn certificate_is_accepted_while_listed_and_not_revoked() {
         let listed = PrincipalSpec {
@@ -317,13 +338,14 @@ mod tests {
         };
         let first_admin = PrincipalSpec { takes_unlisted: true, ..listed.clone() };
         for (serial, of_listed, of_first_admin) in [("01", true, true), ("02", false, false), ("03", false, true)] {
-            let taken = [&listed, &first_admin].map(|spec| spec.accepts_certificate(serial, Timestamp(9)));
-            assert_eq!(taken, [of_listed, of_first_admin], "{serial}");
+            let are_accepted = [&listed, &first_admin].map(|spec| spec.accepts_certificate(serial, Timestamp(9)));
+            assert_eq!(are_accepted, [of_listed, of_first_admin], "{serial}");
         }
-        assert!(!listed.accepts_certificate("01", Timestamp(10)), "it has ended");
+        assert!(!listed.accepts_certificate("01", Timestamp(10)), "certificate 01 ends at 10");
         assert!(listed.has_credential(Timestamp(9)) && !listed.has_credential(Timestamp(10)));
     }
 
+    /// Returns a token that was issued at time 0, with this end in milliseconds.
     fn test_token(id: &str, ends_at: u64) -> BearerToken {
         BearerToken {
             id: id.to_owned(),
@@ -334,6 +356,8 @@ mod tests {
         }
     }
 
+    /// A principal has at most 128 stored certificates and 128 stored tokens. Entry `n` ends at time `n`, and the
+    /// newest entry is listed first.
     #[test]
     fn x04_f12_surplus_credentials_are_dropped_by_end_time() {
         let listing = |count: u64| PrincipalSpec {
@@ -341,33 +365,36 @@ mod tests {
             tokens: (1..=count).rev().map(|n| test_token(&n.to_string(), n)).collect(),
             ..PrincipalSpec::default()
         };
-        let ends = |spec: &PrincipalSpec| {
-            let certificates: Vec<u64> = spec.certificates.iter().map(|one| one.ends_at.0).collect();
-            assert_eq!(certificates, spec.tokens.iter().map(|one| one.ends_at.0).collect::<Vec<_>>());
+        let end_times = |spec: &PrincipalSpec| {
+            let certificates: Vec<u64> = spec.certificates.iter().map(|entry| entry.ends_at.0).collect();
+            assert_eq!(certificates, spec.tokens.iter().map(|entry| entry.ends_at.0).collect::<Vec<_>>());
             certificates
         };
-        for (what, listed, now, left) in [
-            ("a clock that is ahead of them all", 128, u64::MAX, 1..=128),
-            ("two too many that have ended", 130, u64::MAX, 3..=130),
-            ("one of the two that are too many has ended", 130, 1, 2..=130),
+        for (case, count, now, remaining) in [
+            ("all have ended, but they do not exceed the maximum", 128, u64::MAX, 1..=128),
+            ("all have ended, and two exceed the maximum", 130, u64::MAX, 3..=130),
+            ("two exceed the maximum, and only one has ended", 130, 1, 2..=130),
             ("none has ended", 130, 0, 1..=130),
         ] {
-            let spec = listing(listed).without_surplus_credentials(Timestamp(now));
-            assert_eq!(ends(&spec), left.rev().collect::<Vec<_>>(), "{what}");
+            let spec = listing(count).without_surplus_credentials(Timestamp(now));
+            assert_eq!(end_times(&spec), remaining.rev().collect::<Vec<_>>(), "{case}");
         }
     }
 
+    /// All 130 certificates have ended, and two of them, `0` and `1`, are revoked. Two others are removed, because the
+    /// maximum is 128.
     #[test]
     fn x04_f12_revoked_certificate_stays_listed_when_unlisted_are_accepted() {
         let certificates: Vec<_> = (0..130).map(|n| test_certificate(&n.to_string(), 10, (n < 2).then_some(5))).collect();
         let spec = PrincipalSpec { certificates, takes_unlisted: true, ..PrincipalSpec::default() };
-        let left = spec.without_surplus_credentials(Timestamp(10));
-        assert_eq!(left.certificates.len(), 128);
+        let remaining = spec.without_surplus_credentials(Timestamp(10));
+        assert_eq!(remaining.certificates.len(), 128);
         for serial in ["0", "1"] {
-            assert!(left.certificate(serial).is_some() && !left.accepts_certificate(serial, Timestamp(0)), "{serial}");
+            assert!(remaining.certificate(serial).is_some() && !remaining.accepts_certificate(serial, Timestamp(0)), "{serial}");
         }
     }
 
+    /// The 100 stored tokens and certificates end at time 10, and the new ones are issued at time 20.
     #[test]
     fn x04_f12_ended_credentials_do_not_count_toward_maximum() {
         let mut spec = PrincipalSpec {
@@ -388,29 +415,30 @@ mod tests {
 
     #[test]
     fn revoked_certificates_do_not_count_toward_maximum() {
-        let good = |n: usize| test_certificate(&format!("{n:02}"), 10, None);
+        let valid_certificate = |n: usize| test_certificate(&format!("{n:02}"), 10, None);
         let mut spec = PrincipalSpec {
             certificates: (0..MAX_VALID_CREDENTIALS).map(|n| test_certificate(&format!("r{n}"), 10, Some(1))).collect(),
             ..PrincipalSpec::default()
         };
         for n in 0..MAX_VALID_CREDENTIALS {
-            assert_eq!(spec.add_certificate(good(n)), Ok(()), "{n}");
+            assert_eq!(spec.add_certificate(valid_certificate(n)), Ok(()), "{n}");
         }
-        assert_eq!(spec.add_certificate(good(MAX_VALID_CREDENTIALS)), Err(TooManyCredentials));
+        assert_eq!(spec.add_certificate(valid_certificate(MAX_VALID_CREDENTIALS)), Err(TooManyCredentials));
     }
 
+    /// An unlisted certificate of the first admin is added to the list when it is renewed.
     #[test]
     fn renewed_certificate_ends_within_an_hour() {
         let day = 24 * 3_600_000;
         let mut spec = PrincipalSpec { certificates: vec![test_certificate("01", day, None)], ..PrincipalSpec::default() };
-        spec.expire_renewed("01", Timestamp(1000));
+        spec.expire_after_renewal("01", Timestamp(1000));
         assert_eq!(spec.certificates, [test_certificate("01", 3_601_000, None)]);
-        spec.expire_renewed("01", Timestamp(2000));
-        assert_eq!(spec.certificates, [test_certificate("01", 3_601_000, None)], "and is not given more");
+        spec.expire_after_renewal("01", Timestamp(2000));
+        assert_eq!(spec.certificates, [test_certificate("01", 3_601_000, None)], "a second renewal does not extend it");
         let mut first_admin = PrincipalSpec { takes_unlisted: true, ..PrincipalSpec::default() };
-        first_admin.expire_renewed("07", Timestamp(0));
+        first_admin.expire_after_renewal("07", Timestamp(0));
         assert!(first_admin.accepts_certificate("07", Timestamp(0)));
         assert!(!first_admin.accepts_certificate("07", Timestamp(3_600_000)));
-        assert!(!first_admin.accepts_certificate("08", Timestamp(0)), "it is known by what is listed from then on");
+        assert!(!first_admin.accepts_certificate("08", Timestamp(0)), "only listed certificates are accepted after the renewal");
     }
 }

@@ -14,7 +14,7 @@ use crate::task::Task;
 /// Maximum number of tags of a release, and of user-defined tags of a release.
 pub const MAX_TAGS: usize = 4096;
 
-/// A release as stored. The object's name holds its name and version.
+/// A release as stored. The name of its object consists of the release's name and version, such as `site@1`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReleaseSpec {
@@ -39,12 +39,12 @@ pub struct ReleaseSpec {
     /// The tasks and task groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<Task>,
-    /// How strictly roles and tags are kept apart.
+    /// The rules by which selectors of roles and of primary holders match.
     pub matching: Matching,
-    /// Roles whose tags are decided by an extension.
+    /// Roles whose tags an extension decides. An extension is a program outside of Stemma.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<ExtensionUse>,
-    /// Fields of another system. They are stored without a meaning here.
+    /// Fields of another system. They are stored and have no effect here.
     #[serde(deserialize_with = "deserialize_free_object", skip_serializing_if = "Map::is_empty")]
     pub foreign: Extra,
     /// The owners of each field.
@@ -53,11 +53,11 @@ pub struct ReleaseSpec {
 }
 
 manifest_struct! {
-    /// One role.
+    /// A role of a release.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct RoleSpec {
-        /// The tags that it produces.
+        /// The tags that the role gives to its nodes.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub tags: Option<Vec<TagName>> = FieldType::Names, "the tag of its own name", r#"["common", "nginx"]"#;
         /// Title for people.
@@ -66,10 +66,10 @@ manifest_struct! {
         /// Roles that should not be on the same node. If they are, there is a finding.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub conflicts: Vec<Name> = FieldType::Names, "[]", r#"["db"]"#;
-        /// How many nodes should have it, in Fuel's format. If the number differs, there is a finding.
+        /// The number of nodes that should have the role, in Fuel's format. Another number of nodes gives a finding.
         #[serde(skip_serializing_if = "Map::is_empty")]
         pub limits: Map<String, Value> = FieldType::Map, "{}", r#"{"min": 1, "max": 3}"#;
-        /// How many of its nodes may fail: a number or a percentage.
+        /// Maximum number of its nodes that may fail: a number or a percentage.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub fault_tolerance: Option<Value> = FieldType::Any, "none", r#""10%""#;
     }
@@ -93,11 +93,11 @@ impl RoleSpec {
 }
 
 manifest_struct! {
-    /// One tag, predefined or user-defined.
+    /// A tag, predefined by a release or defined by a user.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct TagSpec {
-        /// Whether one node of the cluster holds it as primary.
+        /// True if one node of the cluster holds the tag as primary.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         pub has_primary: bool = FieldType::Flag, "false", "true";
         /// Title for people.
@@ -106,32 +106,32 @@ manifest_struct! {
         /// Probes that decide whether the software of the tag is ready, as written.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub ready: Vec<Value> = FieldType::Objects, "[]", r#"[{"unit": "nginx.service"}]"#;
-        /// The role that produces it: for user-defined tags.
+        /// The role that gives the tag to its nodes, for a user-defined tag.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub role: Option<Name> = FieldType::Text, "none", r#""web""#;
     }
 }
 
 manifest_struct! {
-    /// How strictly roles and tags are kept apart.
+    /// The rules by which selectors of roles and of primary holders match.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Matching {
-        /// What a role selector is matched against: the node's roles, or its tags and nothing else.
+        /// The names that a selector of roles matches: the node's roles (own), or only its tags (tags).
         pub roles: RoleMatching = FieldType::OneOf(&["own", "tags"]), "own", r#""own""#;
-        /// Whether the primary holder of tag `x` has both `x` and `primary-x`, or only `primary-x`.
+        /// The names that the primary holder of tag `x` has: both `x` and `primary-x` (adds), or only `primary-x` (replaces).
         pub primary: PrimaryMatching = FieldType::OneOf(&["adds", "replaces"]), "adds", r#""adds""#;
     }
 }
 
-/// What a role selector is matched against.
+/// The names that a selector of roles matches: the node's roles, or its tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RoleMatching {
-    /// The node's roles. An empty `tags` counts as absent.
+    /// The node's roles. A task with an empty list `tags` runs by role, as if the list were absent.
     #[default]
     Own,
-    /// Only the node's tags. A `tags` that is present counts, even if it is empty.
+    /// Only the node's tags. A task with a list `tags` runs by tag, even if the list is empty.
     Tags,
 }
 
@@ -147,7 +147,7 @@ pub enum PrimaryMatching {
 }
 
 manifest_struct! {
-    /// Roles whose tags are decided by an extension.
+    /// Roles whose tags an extension decides. An extension is a program outside of Stemma.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct ExtensionUse {

@@ -23,13 +23,13 @@ pub struct InspectionRuleSpec {
     /// Rules with a higher priority are evaluated first. If two rules set the same value, that of the higher priority
     /// applies.
     pub priority: u16,
-    /// When the rule is evaluated. There is only one phase.
+    /// The phase in which the rule is evaluated. There is only one phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<RulePhase>,
-    /// True if conditions and actions are not shown to anyone.
+    /// True if responses hide the conditions and actions from everybody.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sensitive: bool,
-    /// True if the rule may set labels that a report cannot set: restricted labels.
+    /// True if the rule may set restricted labels, which the report of a host alone cannot set.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grants: bool,
     /// The conditions, all of which must hold. Without conditions the rule always applies.
@@ -46,11 +46,11 @@ pub struct InspectionRuleSpec {
     pub owners: FieldOwners,
 }
 
-/// When a rule is evaluated. Ironic has one phase.
+/// The phase in which a rule is evaluated. Ironic has only this phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RulePhase {
-    /// After a report arrives.
+    /// The phase after the report of a host arrives.
     Main,
 }
 
@@ -59,18 +59,18 @@ impl RulePhase {
     pub const VARIANTS: &'static [&'static str] = &["main"];
 }
 
-/// For how many items of a loop a condition must hold.
+/// The items of a loop for which a condition must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Multiple {
-    /// For at least one item.
+    /// At least one item.
     #[default]
     Any,
-    /// For every item.
+    /// Every item.
     All,
-    /// For at least one item. Items after the first one that holds are not evaluated.
+    /// At least one item. Items after the first item for which the condition holds are not evaluated.
     First,
-    /// For the last item.
+    /// The last item.
     Last,
 }
 
@@ -84,14 +84,14 @@ manifest_struct! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct RuleCondition {
-        /// The operator, with `!` before it for its opposite.
+        /// The operator, such as `eq`; `!` before the operator negates it.
         pub op: String = FieldType::Text, REQUIRED, r#""eq""#;
-        /// Its arguments, by name, or a list of them in their order.
+        /// The arguments of the operator, by name, or a list of them in their order.
         pub args: Value = FieldType::Any, REQUIRED, r#"{"values": ["{inventory[cpu][count]}", "8"]}"#;
-        /// The values of `{item}`, for each of which the condition is evaluated.
+        /// A list of values: the condition is evaluated for each value, with the value in place of `{item}`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub items as "loop": Option<Value> = FieldType::Any, "none", r#"["sda", "sdb"]"#;
-        /// For how many of the values the condition must hold.
+        /// The values of the loop for which the condition must hold: any, all, first or last.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub multiple: Option<Multiple> = FieldType::OneOf(Multiple::VARIANTS), "any", r#""all""#;
     }
@@ -102,11 +102,11 @@ manifest_struct! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct RuleAction {
-        /// What is done.
+        /// The operation, such as `add-trait`.
         pub op: String = FieldType::Text, REQUIRED, r#""add-trait""#;
-        /// Its arguments, by name, or a list of them in their order.
+        /// The arguments of the operation, by name, or a list of them in their order.
         pub args: Value = FieldType::Any, REQUIRED, r#"{"name": "CUSTOM_GPU"}"#;
-        /// The values of `{item}`, for each of which the action runs.
+        /// A list of values: the action runs for each value, with the value in place of `{item}`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub items as "loop": Option<Value> = FieldType::Any, "none", r#"["CUSTOM_A", "CUSTOM_B"]"#;
     }

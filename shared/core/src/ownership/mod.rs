@@ -23,7 +23,7 @@ use sorted::SortedMap;
 
 pub use owner::{InvalidOwner, MAX_MANAGER_BYTES, Manager, Operation, Owner, OwnerMatch};
 
-/// What an author provides for a key: a value or a tombstone.
+/// A value or a tombstone that an author provides for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProvidedValue<V> {
@@ -41,7 +41,8 @@ pub struct OwnedEntry<V> {
     pub value: ProvidedValue<V>,
     /// Its owners, sorted. There is at least one.
     pub owners: Arc<[Owner]>,
-    /// Time of the write, in milliseconds of Unix time. `None` until [`OwnedMap::set_missing_times`].
+    /// Time at which the value was written, in milliseconds since 1970. `None` until [`OwnedMap::set_missing_times`]
+    /// sets it.
     pub since_ms: Option<u64>,
 }
 
@@ -55,7 +56,7 @@ pub struct OwnedMap<K, V> {
 /// A set in which every member has owners, such as traits and assigned tags.
 pub type OwnedSet<K> = OwnedMap<K, ()>;
 
-/// The entries that an author writes: a whole map, or the keys to change.
+/// The values and tombstones that an author writes, by key: a whole map, or only the keys to change.
 pub type Intent<K, V> = BTreeMap<K, ProvidedValue<V>>;
 
 /// A key that another author owns with another value.
@@ -63,7 +64,7 @@ pub type Intent<K, V> = BTreeMap<K, ProvidedValue<V>>;
 pub struct Conflict<K, V> {
     /// The key.
     pub key: K,
-    /// Its owner. A key with two owners is two conflicts.
+    /// The owner of the key. A key with two owners gives two conflicts.
     pub owner: Owner,
     /// The current value or tombstone.
     pub value: ProvidedValue<V>,
@@ -77,11 +78,11 @@ pub struct Conflicts<K: fmt::Display, V>(
     pub Vec<Conflict<K, V>>,
 );
 
-/// The keys that could not be transferred because the named owner does not own them. Nothing was changed.
+/// The error for keys that cannot be transferred, because the given owner does not own them. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{from} does not own {}; nothing was changed", .keys.join(", "))]
 pub struct NotOwned {
-    /// The owner, as the caller named it.
+    /// The owner in the request: a manager, or a manager with its operation.
     pub from: String,
     /// The keys.
     pub keys: Vec<String>,
@@ -96,7 +97,7 @@ impl<V> ProvidedValue<V> {
         }
     }
 
-    /// Returns whether it is a tombstone.
+    /// Returns whether this is a tombstone.
     pub const fn is_tombstone(&self) -> bool {
         matches!(self, Self::Tombstone)
     }
@@ -109,22 +110,23 @@ impl<V> From<Option<V>> for ProvidedValue<V> {
 }
 
 impl<K: fmt::Display, V> Conflicts<K, V> {
-    /// Returns how many keys are owned by others, as the beginning of the message.
+    /// Returns the beginning of the error message, which contains the number of keys in conflict.
     fn count(&self) -> String {
         let mut keys: Vec<_> = self.0.iter().map(|conflict| conflict.key.to_string()).collect();
         keys.dedup();
         if keys.len() == 1 { "one key is owned by others".into() } else { format!("{} keys are owned by others", keys.len()) }
     }
 
-    /// Returns the first ten conflicts, each with its owner.
+    /// Returns the first ten conflicts as a text, each with its key and its owner. `…` follows if there are more.
     fn list(&self) -> String {
         let shown: Vec<_> = self.0.iter().take(10).map(|conflict| format!("{} ({})", conflict.key, conflict.owner)).collect();
-        let more = if self.0.len() > 10 { ", …" } else { "" };
-        shown.join(", ") + more
+        let ellipsis = if self.0.len() > 10 { ", …" } else { "" };
+        shown.join(", ") + ellipsis
     }
 }
 
 impl<V> OwnedEntry<V> {
+    /// Creates an entry with this owner only. Its time is not set.
     fn new(value: ProvidedValue<V>, owner: Owner) -> Self {
         Self { value, owners: Arc::from([owner]), since_ms: None }
     }
@@ -134,11 +136,11 @@ impl<V> OwnedEntry<V> {
         self.owners.binary_search(owner).is_ok()
     }
 
-    /// Adds an owner, unless it is one already.
+    /// Adds an owner to the sorted owners of the entry, unless the entry has this owner already.
     fn add_owner(&mut self, owner: &Owner) {
-        if let Err(at) = self.owners.binary_search(owner) {
+        if let Err(index) = self.owners.binary_search(owner) {
             let mut owners = self.owners.to_vec();
-            owners.insert(at, owner.clone());
+            owners.insert(index, owner.clone());
             self.owners = owners.into();
         }
     }
@@ -156,62 +158,63 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         Self { entries: entries.into_iter().collect() }
     }
 
-    /// Applies the whole intent of a manager (server-side apply).
+    /// Returns the map after a manager applied its whole intent (server-side apply).
     ///
-    /// Keys that the manager applied before and no longer lists are removed, unless they have another owner. If the
-    /// manager sends a key's present value, it becomes one of the key's owners. With `force`, it becomes the sole owner
-    /// of the keys whose value it changes.
+    /// Keys that the manager applied before and that are not in `intent` are removed, unless they have another owner.
+    /// If the intent has the current value of a key, the manager becomes one of the key's owners. With `force`, the
+    /// manager becomes the sole owner of each key whose value it changes.
     ///
     /// # Errors
     /// [`Conflicts`], without `force`, for keys that another owner has with another value. Nothing is changed then.
     pub fn apply(&self, manager: &Manager, intent: &Intent<K, V>, force: bool) -> Result<Self, Conflicts<K, V>> {
-        let me = Owner::apply(manager);
+        let this_owner = Owner::apply(manager);
         if !force {
-            let conflicts = self.conflicts(&me, intent);
+            let conflicts = self.conflicts(&this_owner, intent);
             if !conflicts.is_empty() {
                 return Err(Conflicts(conflicts));
             }
         }
         let mut next = self.clone();
-        next.remove_unnamed(&me, intent);
+        next.remove_omitted(&this_owner, intent);
         for (key, value) in intent {
             match next.entries.get_mut(key) {
-                Some(entry) if entry.value == *value => entry.add_owner(&me),
+                Some(entry) if entry.value == *value => entry.add_owner(&this_owner),
                 _ => {
-                    next.entries.insert(key.clone(), OwnedEntry::new(value.clone(), me.clone()));
+                    next.entries.insert(key.clone(), OwnedEntry::new(value.clone(), this_owner.clone()));
                 }
             }
         }
         Ok(next)
     }
 
-    /// Removes the keys that a manager applied, unless they have another owner. The result is that of an apply of an
-    /// empty intent.
+    /// Returns the map without the keys that a manager applied. Keys that also have another owner remain. An apply of
+    /// an empty intent has the same result.
     #[must_use]
     pub fn remove_manager(&self, manager: &Manager) -> Self {
         let mut next = self.clone();
-        next.remove_unnamed(&Owner::apply(manager), &Intent::new());
+        next.remove_omitted(&Owner::apply(manager), &Intent::new());
         next
     }
 
-    /// Adds entries to those that the manager applies. The manager becomes the owner of new and changed keys. No key is
-    /// removed, and a key with an equal value keeps its owners.
+    /// Returns the map after a manager added entries to those that it applies. The manager becomes the sole owner of
+    /// new and changed keys. No key is removed, and the owners of a key with an equal value are unchanged.
     ///
     /// # Errors
     /// As for [`OwnedMap::apply`].
     pub fn apply_more(&self, manager: &Manager, intent: &Intent<K, V>, force: bool) -> Result<Self, Conflicts<K, V>> {
-        let me = Owner::apply(manager);
-        let conflicts = if force { Vec::new() } else { self.conflicts(&me, intent) };
+        let this_owner = Owner::apply(manager);
+        let conflicts = if force { Vec::new() } else { self.conflicts(&this_owner, intent) };
         if !conflicts.is_empty() {
             return Err(Conflicts(conflicts));
         }
         let mut next = self.clone();
-        next.set_keys(&me, intent);
+        next.set_keys(&this_owner, intent);
         Ok(next)
     }
 
-    /// Replaces the whole map in a plain write. The manager becomes the sole owner of the keys that it adds or changes.
-    /// Keys with an equal value keep their owners, and keys that it omits are removed. There are no conflicts.
+    /// Returns the map after a plain write that replaces it as a whole. The manager becomes the sole owner of the keys
+    /// that it adds or changes. The owners of keys with an equal value are unchanged, and omitted keys are removed. A
+    /// plain write has no conflicts.
     #[must_use]
     pub fn update(&self, manager: &Manager, intent: &Intent<K, V>) -> Self {
         let mut next = self.clone();
@@ -220,21 +223,23 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         next
     }
 
-    /// Changes single keys in a plain write. A value or tombstone is set, and `None` removes the entry of this level.
+    /// Returns the map after a plain write of single keys. A value or tombstone in `changes` is set. `None` removes the
+    /// key from this map, so that the value of the level above applies.
     #[must_use]
     pub fn patch(&self, manager: &Manager, changes: &BTreeMap<K, Option<ProvidedValue<V>>>) -> Self {
-        let me = Owner::update(manager);
+        let this_owner = Owner::update(manager);
         let mut next = self.clone();
         for (key, change) in changes {
             match change {
                 None => next.entries.remove(key),
-                Some(value) => next.set_key(&me, key, value),
+                Some(value) => next.set_key(&this_owner, key, value),
             }
         }
         next
     }
 
-    /// Transfers keys from one owner to another. If `to` has no operation, that of the previous owner stays.
+    /// Returns the map after a transfer of keys from one owner to another. If `to` has no operation, the new owner has
+    /// the operation of the previous owner.
     ///
     /// # Errors
     /// [`NotOwned`] with all keys that `from` does not own. Nothing is changed then.
@@ -248,17 +253,17 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         K: 'a,
     {
         let mut next = self.clone();
-        let mut missing = Vec::new();
+        let mut not_owned = Vec::new();
         for key in keys {
             if !next.transfer_key(from, to, key) {
-                missing.push(key.to_string());
+                not_owned.push(key.to_string());
             }
         }
-        if missing.is_empty() { Ok(next) } else { Err(NotOwned { from: from.to_string(), keys: missing }) }
+        if not_owned.is_empty() { Ok(next) } else { Err(NotOwned { from: from.to_string(), keys: not_owned }) }
     }
 
-    /// Transfers those of the keys that `from` owns, and ignores the others. `apply --adopt` does this with the keys
-    /// that it applies.
+    /// Returns the map after a transfer of the keys that `from` owns. Other keys are ignored. `apply --adopt` transfers
+    /// the keys that it applies in this way.
     #[must_use]
     pub fn adopt<'a>(&self, from: &OwnerMatch, to: &Manager, keys: impl IntoIterator<Item = &'a K>) -> Self
     where
@@ -272,9 +277,10 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         next
     }
 
-    /// Returns the entries that `next` changes or removes and that other managers own.
+    /// Returns a conflict for each key that `next`, the map after a write, changes or removes and that another manager
+    /// owns.
     pub fn conflicts_with(&self, manager: &Manager, next: &Self) -> Vec<Conflict<K, V>> {
-        let is_changed = |key: &K, entry: &OwnedEntry<V>| next.entries.get(key).is_none_or(|now| now.value != entry.value);
+        let is_changed = |key: &K, entry: &OwnedEntry<V>| next.entries.get(key).is_none_or(|new| new.value != entry.value);
         let mut conflicts = Vec::new();
         for (key, entry) in self.entries.iter().filter(|(key, entry)| is_changed(key, entry)) {
             for owner in entry.owners.iter().filter(|owner| owner.manager != *manager) {
@@ -291,57 +297,58 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         }
     }
 
-    /// Returns the keys of an intent that other owners have with another value.
-    fn conflicts(&self, me: &Owner, intent: &Intent<K, V>) -> Vec<Conflict<K, V>> {
+    /// Returns a conflict for each key of an intent that another owner has with another value.
+    fn conflicts(&self, this_owner: &Owner, intent: &Intent<K, V>) -> Vec<Conflict<K, V>> {
         let mut conflicts = Vec::new();
         for (key, value) in intent {
             let Some(entry) = self.entries.get(key).filter(|entry| entry.value != *value) else { continue };
-            for owner in entry.owners.iter().filter(|owner| *owner != me) {
+            for owner in entry.owners.iter().filter(|owner| *owner != this_owner) {
                 conflicts.push(Conflict { key: key.clone(), owner: owner.clone(), value: entry.value.clone() });
             }
         }
         conflicts
     }
 
-    /// Removes an owner from the keys that an intent does not list. A key without owners is removed.
-    fn remove_unnamed(&mut self, me: &Owner, intent: &Intent<K, V>) {
+    /// Removes an owner from the keys that are not in `intent`. A key that then has no owner is removed.
+    fn remove_omitted(&mut self, this_owner: &Owner, intent: &Intent<K, V>) {
         self.entries.retain(|key, entry| {
-            if intent.contains_key(key) || !entry.is_owned_by(me) {
+            if intent.contains_key(key) || !entry.is_owned_by(this_owner) {
                 return true;
             }
-            let others: Vec<_> = entry.owners.iter().filter(|owner| *owner != me).cloned().collect();
-            entry.owners = others.into();
+            let other_owners: Vec<_> = entry.owners.iter().filter(|owner| *owner != this_owner).cloned().collect();
+            entry.owners = other_owners.into();
             !entry.owners.is_empty()
         });
     }
 
     /// Sets several keys, as [`Self::set_key`] does.
-    fn set_keys(&mut self, me: &Owner, changes: &Intent<K, V>) {
+    fn set_keys(&mut self, new_owner: &Owner, changes: &Intent<K, V>) {
         for (key, value) in changes {
-            self.set_key(me, key, value);
+            self.set_key(new_owner, key, value);
         }
     }
 
-    /// Sets a key and makes `me` its sole owner, unless the key has this value already.
-    fn set_key(&mut self, me: &Owner, key: &K, value: &ProvidedValue<V>) {
+    /// Sets a key and makes `new_owner` its sole owner. If the key has this value already, nothing changes.
+    fn set_key(&mut self, new_owner: &Owner, key: &K, value: &ProvidedValue<V>) {
         if self.entries.get(key).is_none_or(|entry| entry.value != *value) {
-            self.entries.insert(key.clone(), OwnedEntry::new(value.clone(), me.clone()));
+            self.entries.insert(key.clone(), OwnedEntry::new(value.clone(), new_owner.clone()));
         }
     }
 
-    /// Transfers a key from the owners that `from` matches. Returns whether there was one.
+    /// Replaces the owners of a key that `from` matches by `to`. If `to` has no operation, the operation of each
+    /// replaced owner remains. Returns whether `from` matched an owner. If not, nothing changes.
     fn transfer_key(&mut self, from: &OwnerMatch, to: &OwnerMatch, key: &K) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
         if !entry.owners.iter().any(|owner| from.matches(owner)) {
             return false;
         }
-        let transferred = |owner: &Owner| {
+        let replace_owner = |owner: &Owner| {
             if !from.matches(owner) {
                 return owner.clone();
             }
             Owner { manager: to.manager.clone(), operation: to.operation.unwrap_or(owner.operation) }
         };
-        let mut owners: Vec<_> = entry.owners.iter().map(transferred).collect();
+        let mut owners: Vec<_> = entry.owners.iter().map(replace_owner).collect();
         owners.sort();
         owners.dedup();
         entry.owners = owners.into();
@@ -360,7 +367,7 @@ impl<K: Ord, V> OwnedMap<K, V> {
         self.entries.is_empty()
     }
 
-    /// Returns the entry of a key.
+    /// Returns the entry of a key, or `None` if the map does not have the key.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&OwnedEntry<V>>
     where
         K: std::borrow::Borrow<Q>,

@@ -11,12 +11,12 @@ checked_text! {
     Manager: InvalidOwner;
 }
 
-/// The operation by which an author became the owner of a key. The applies and updates of one manager are two owners.
+/// The operation by which a manager became the owner of a key. If a manager both applies and updates, it is two owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// By server-side apply.
+    /// A server-side apply.
     Apply,
-    /// By a plain write.
+    /// A plain write.
     Update,
 }
 
@@ -31,14 +31,14 @@ pub struct Owner {
     pub operation: Operation,
 }
 
-/// One side of a transfer of keys: both owners of a manager, or only the owner with this operation.
+/// A manager in a transfer of keys, as the old or the new owner, with or without an operation.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{manager}{}", operation.map_or("", Operation::suffix))]
 pub struct OwnerMatch {
     /// The manager.
     pub manager: Manager,
-    /// The operation. On the giving side, `None` matches both owners. On the receiving side, `None` keeps the operation
-    /// of the previous owner.
+    /// The operation. In the old owner, `None` matches the keys that the manager applied and those that it updated. In
+    /// the new owner, `None` means the operation of the previous owner.
     pub operation: Option<Operation>,
 }
 
@@ -51,7 +51,7 @@ pub enum InvalidOwner {
     /// The name has no visible characters.
     #[error("manager {0:?} is blank: use a name with visible characters")]
     Blank(String),
-    /// The name of a manager ends in `:apply` or `:update`, like that of an owner.
+    /// The name of a manager ends in `:apply` or `:update`, as only the text of an owner may.
     #[error("manager {0:?} must not end in ':apply' or ':update'")]
     Owner(String),
     /// The text ends in neither `:apply` nor `:update`.
@@ -60,7 +60,7 @@ pub enum InvalidOwner {
 }
 
 impl Manager {
-    /// Parses the name of a manager, as the store may have it.
+    /// Parses the name of a manager in a store or a request. It accepts every name that older versions accepted.
     ///
     /// # Errors
     /// [`InvalidOwner::Manager`].
@@ -71,8 +71,9 @@ impl Manager {
         Ok(Self(text.into()))
     }
 
-    /// Parses the name of a manager in a new write. The name must have visible characters, and must not end like an
-    /// owner. The store may have other names, which an older version accepted.
+    /// Parses the name of a manager in a new write. Unlike [`Manager::new`], it refuses a name without visible
+    /// characters, and a name that ends in `:apply` or `:update`, as the text of an owner does. Older versions accepted
+    /// such names.
     ///
     /// # Errors
     /// [`InvalidOwner::Manager`], [`InvalidOwner::Blank`], [`InvalidOwner::Owner`].
@@ -83,7 +84,7 @@ impl Manager {
         if is_blank(text) {
             return Err(InvalidOwner::Blank(truncated(text)));
         }
-        // Capitals count too, because a reader would take `x:Apply` for an owner.
+        // Capital letters are refused too, because a reader would mistake `x:Apply` for an owner.
         if Operation::split(&text.to_ascii_lowercase()).is_some() {
             return Err(InvalidOwner::Owner(truncated(text)));
         }
@@ -92,7 +93,7 @@ impl Manager {
 }
 
 impl Operation {
-    /// Returns the end of an owner's text.
+    /// Returns the end of the text of an owner with this operation, such as `:apply`.
     const fn suffix(self) -> &'static str {
         match self {
             Self::Apply => ":apply",
@@ -100,7 +101,7 @@ impl Operation {
         }
     }
 
-    /// Splits the text of an owner into the manager and the operation.
+    /// Splits the text of an owner into the manager and the operation. Returns `None` if the text ends in no operation.
     fn split(text: &str) -> Option<(&str, Self)> {
         [Self::Apply, Self::Update]
             .into_iter()
@@ -140,7 +141,8 @@ impl FromStr for OwnerMatch {
 }
 
 impl OwnerMatch {
-    /// Returns whether this matches an owner. Without an operation, both owners of the manager match.
+    /// Returns whether an owner has this manager and this operation. Without an operation, every owner with this
+    /// manager matches.
     pub fn matches(&self, owner: &Owner) -> bool {
         self.manager == owner.manager && self.operation.is_none_or(|operation| operation == owner.operation)
     }

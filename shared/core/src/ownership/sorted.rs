@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The entries by key. Each key is unique.
+/// A map as a list of entries, sorted by key. Each key occurs once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SortedMap<K, V>(Vec<(K, V)>);
 
@@ -33,9 +33,9 @@ impl<K, V> SortedMap<K, V> {
         self.0.iter_mut().map(|(_, value)| value)
     }
 
-    /// Keeps the entries for which `keeps` returns true, and frees the spare room.
-    pub(super) fn retain(&mut self, mut keeps: impl FnMut(&K, &mut V) -> bool) {
-        self.0.retain_mut(|(key, value)| keeps(key, value));
+    /// Removes the entries for which `should_retain` returns false, and frees the unused memory.
+    pub(super) fn retain(&mut self, mut should_retain: impl FnMut(&K, &mut V) -> bool) {
+        self.0.retain_mut(|(key, value)| should_retain(key, value));
         self.0.shrink_to_fit();
     }
 }
@@ -45,40 +45,40 @@ impl<K: Ord, V> SortedMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.position(key).ok().map(|at| &self.0[at].1)
+        self.position(key).ok().map(|index| &self.0[index].1)
     }
 
     pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.position(key).ok().map(|at| &mut self.0[at].1)
+        self.position(key).ok().map(|index| &mut self.0[index].1)
     }
 
-    /// Inserts or replaces an entry, and allocates no spare room.
+    /// Inserts or replaces an entry. Allocates memory for exactly one more entry.
     pub(super) fn insert(&mut self, key: K, value: V) {
         match self.position(&key) {
-            Ok(at) => self.0[at].1 = value,
-            Err(at) => {
+            Ok(index) => self.0[index].1 = value,
+            Err(index) => {
                 self.0.reserve_exact(1);
-                self.0.insert(at, (key, value));
+                self.0.insert(index, (key, value));
             }
         }
     }
 
     pub(super) fn remove(&mut self, key: &K) {
-        if let Ok(at) = self.position(key) {
-            self.0.remove(at);
+        if let Ok(index) = self.position(key) {
+            self.0.remove(index);
         }
     }
 
-    /// Returns the position of a key, or where it would be inserted.
+    /// Returns the index of a key as `Ok`, or as `Err` the index at which the key would be inserted.
     fn position<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
     {
-        self.0.binary_search_by(|(own, _)| own.borrow().cmp(key))
+        self.0.binary_search_by(|(entry_key, _)| entry_key.borrow().cmp(key))
     }
 }
 
-/// If a key occurs several times, the last entry is used.
+/// Builds a map from entries in any order. If a key occurs several times, the last entry is used.
 impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         Self(entries.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect())

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::content::{release_hash, task_hash};
-use super::cycle::{find_cycle, rank};
+use super::cycle::{find_cycle, order_despite_cycles};
 use super::library::Library;
 use super::name_selector::{InvalidPattern, NamePattern, NameSelector, is_regex};
 use super::task_cycle::{StageDependencies, task_cycle};
@@ -23,22 +23,22 @@ use crate::task::{
 };
 use crate::unimplemented;
 
-/// Compiles a release.
+/// Compiles a release: checks it, and resolves the names in it to indexes.
 ///
-/// `imports` returns the compiled releases that this release imports. They must be compiled before it (see
-/// [`compile_set`]).
+/// `find_release` returns the compiled release of a name, or `None` if there is none. The imports of the release must
+/// be compiled before the release itself (see [`compile_set`]).
 ///
 /// # Errors
-/// Every [`ReleaseError`] that was found, in the order of the fields.
+/// Every [`ReleaseError`] that was found. Cycles of tasks are searched only if there is no other error.
 pub fn compile(
     name: &ReleaseRef,
     spec: &ReleaseSpec,
-    imports: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
+    find_release: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
     parser: &dyn TemplateParser,
 ) -> Result<Arc<CompiledRelease>, Vec<ReleaseError>> {
     let mut compiler = Compiler { name, parser, errors: Vec::new(), findings: check_release_tasks(name, &spec.tasks, parser) };
-    let imported = compiler.imports(spec, imports);
-    let library = compiler.gather(spec, &imported);
+    let imported = compiler.resolve_imports(spec, find_release);
+    let library = compiler.build_library(spec, &imported);
     let mut tasks = compiler.compile_tasks(&library, spec);
     if compiler.errors.is_empty() {
         compiler.check_cycles(&tasks);
@@ -47,78 +47,86 @@ pub fn compile(
     if !compiler.errors.is_empty() {
         return Err(compiler.errors);
     }
-    Ok(Arc::new(compiler.finish(spec, library, tasks)))
+    Ok(Arc::new(compiler.into_release(spec, library, tasks)))
 }
 
-/// Compiles releases that may import each other, imports first.
+/// Compiles a set of releases, each after the releases that it imports.
 ///
 /// # Errors
-/// All errors by release. An import cycle is reported for each release on it.
+/// All errors, by release. An import cycle is reported for one of its releases. Every other release that imports a
+/// failed release has the error [`ReleaseError::UnknownImport`].
 pub fn compile_set(
     specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
     parser: &dyn TemplateParser,
 ) -> Result<BTreeMap<ReleaseRef, Arc<CompiledRelease>>, BTreeMap<ReleaseRef, Vec<ReleaseError>>> {
-    let (done, failed) = compile_each(specs, parser);
-    if failed.is_empty() { Ok(done) } else { Err(failed) }
+    let (compiled, failures) = compile_each(specs, parser);
+    if failures.is_empty() { Ok(compiled) } else { Err(failures) }
 }
 
-/// Compiles releases like [`compile_set`], but returns the releases that compile even if others fail, and the errors of
-/// those that fail. A failed release affects only the releases that import it.
+/// Compiles releases like [`compile_set`], but returns two maps: the releases that compile, and the errors of the
+/// releases that fail. A failed release affects only the releases that import it.
 pub fn compile_each(
     specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
     parser: &dyn TemplateParser,
 ) -> (BTreeMap<ReleaseRef, Arc<CompiledRelease>>, BTreeMap<ReleaseRef, Vec<ReleaseError>>) {
-    let mut done = BTreeMap::new();
-    let mut failed = BTreeMap::new();
+    let mut compiled = BTreeMap::new();
+    let mut failures = BTreeMap::new();
     for name in specs.keys() {
-        compile_into(name, specs, parser, &mut Vec::new(), &mut done, &mut failed);
+        compile_into(name, specs, parser, &mut Vec::new(), &mut compiled, &mut failures);
     }
-    (done, failed)
+    (compiled, failures)
 }
 
-/// Compiles a release after its imports, and adds it to `done` or `failed`. `path` contains the releases whose imports
-/// are being compiled, by which an import cycle is found.
+/// Compiles a release after its imports, and adds the release to `compiled` or its errors to `failures`.
+///
+/// `path` lists the releases whose imports are being compiled at this moment. A release that is already in the list
+/// imports itself through others, so the cycle is added to `failures` and the release is not compiled.
 fn compile_into(
     name: &ReleaseRef,
     specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
     parser: &dyn TemplateParser,
     path: &mut Vec<ReleaseRef>,
-    done: &mut BTreeMap<ReleaseRef, Arc<CompiledRelease>>,
-    failed: &mut BTreeMap<ReleaseRef, Vec<ReleaseError>>,
+    compiled: &mut BTreeMap<ReleaseRef, Arc<CompiledRelease>>,
+    failures: &mut BTreeMap<ReleaseRef, Vec<ReleaseError>>,
 ) {
+    // `compile` reports an unknown import as an error of the release that imports it.
     let Some(spec) = specs.get(name) else { return };
-    if done.contains_key(name) || failed.contains_key(name) {
+    if compiled.contains_key(name) || failures.contains_key(name) {
         return;
     }
     if let Some(start) = path.iter().position(|entry| entry == name) {
         let mut cycle = path[start..].to_vec();
         cycle.push(name.clone());
-        failed.insert(name.clone(), vec![ReleaseError::ImportCycle { path: cycle }]);
+        failures.insert(name.clone(), vec![ReleaseError::ImportCycle { path: cycle }]);
         return;
     }
     path.push(name.clone());
     for import in &spec.imports {
-        compile_into(import, specs, parser, path, done, failed);
+        compile_into(import, specs, parser, path, compiled, failures);
     }
     path.pop();
-    if spec.imports.iter().any(|import| failed.contains_key(import)) && failed.contains_key(name) {
+    // The release is part of an import cycle that was found above. The error about the cycle is not replaced.
+    if spec.imports.iter().any(|import| failures.contains_key(import)) && failures.contains_key(name) {
         return;
     }
-    match compile(name, spec, &|import| done.get(import).cloned(), parser) {
-        Ok(release) => drop(done.insert(name.clone(), release)),
-        Err(errors) => drop(failed.insert(name.clone(), errors)),
+    match compile(name, spec, &|import| compiled.get(import).cloned(), parser) {
+        Ok(release) => drop(compiled.insert(name.clone(), release)),
+        Err(errors) => drop(failures.insert(name.clone(), errors)),
     }
 }
 
-/// Everything that the templates of a task read.
+/// The values that the templates of a task read.
 #[derive(Default)]
 struct CompiledReads {
+    /// The references to all values that the templates read, such as `labels.ntp`.
     references: BTreeSet<Reference>,
+    /// The references without which a template fails.
     needs: BTreeSet<RequiredReference>,
     /// True if a template inserts values unquoted.
     has_unquoted: bool,
 }
 
+/// The compilation of one release, with the errors and findings so far.
 pub(super) struct Compiler<'a> {
     pub(super) name: &'a ReleaseRef,
     parser: &'a dyn TemplateParser,
@@ -127,15 +135,16 @@ pub(super) struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    /// Returns the compiled imports. An import that is unknown, or that imports this release, is an error.
-    fn imports(
+    /// Returns the compiled imports of the release. Adds an error for an import that is unknown, that is the release
+    /// itself, or that imports the release.
+    fn resolve_imports(
         &mut self,
         spec: &ReleaseSpec,
-        imports: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
+        find_release: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
     ) -> Vec<Arc<CompiledRelease>> {
         let mut releases = Vec::new();
         for import in &spec.imports {
-            match imports(import) {
+            match find_release(import) {
                 _ if import == self.name => {
                     self.errors.push(ReleaseError::ImportCycle { path: vec![import.clone(), import.clone()] });
                 }
@@ -150,7 +159,8 @@ impl Compiler<'_> {
         releases
     }
 
-    /// Compiles all tasks of the library, then their groups and ranks.
+    /// Compiles all tasks of the library: the tasks of the release and its imports. Then sets the groups of each task,
+    /// and its rank (a position in an order that respects the dependencies).
     fn compile_tasks(&mut self, library: &Library, spec: &ReleaseSpec) -> Vec<CompiledTask> {
         let mut tasks: Vec<CompiledTask> =
             library.tasks.values().map(|task| self.compile_task(library, task, spec.matching.roles)).collect();
@@ -163,26 +173,28 @@ impl Compiler<'_> {
         tasks
     }
 
-    /// Adds a group to each of its members. A member that is unknown or a group itself is an error.
+    /// Adds a group to the `groups` of each task that the group lists. Adds an error for a member that is unknown or is
+    /// a group itself.
     fn compile_group(&mut self, library: &Library, group: &Task, members: &[String], tasks: &mut [CompiledTask]) {
-        let Some(index) = library.task_index(&group.id) else { return };
-        for (at, member) in members.iter().enumerate() {
-            let field = format!("task {} tasks[{at}]", group.id);
+        let Some(group_index) = library.task_index(&group.id) else { return };
+        for (position, member) in members.iter().enumerate() {
+            let field = format!("task {} tasks[{position}]", group.id);
             match library.task_index(member) {
-                None => self.add_unknown(field, member, library),
-                Some(ix) if tasks[ix.as_usize()].task.is_group() => {
+                None => self.add_unknown_task(field, member, library),
+                Some(member_index) if tasks[member_index.as_usize()].task.is_group() => {
                     self.errors.push(ReleaseError::GroupInGroup { field, name: member.clone() });
                 }
-                Some(ix) => {
-                    let mut groups = tasks[ix.as_usize()].groups.to_vec();
-                    groups.push(index);
-                    tasks[ix.as_usize()].groups = groups.into();
+                Some(member_index) => {
+                    let mut groups = tasks[member_index.as_usize()].groups.to_vec();
+                    groups.push(group_index);
+                    tasks[member_index.as_usize()].groups = groups.into();
                 }
             }
         }
     }
 
-    /// Parses the templates, condition and selectors of a task, and resolves the names of other tasks in it.
+    /// Parses the templates, condition and selectors of a task, and resolves the names of other tasks in it to indexes.
+    /// Adds an error for each invalid text and each unknown task. `rank` and `groups` are set later.
     fn compile_task(&mut self, library: &Library, task: &Arc<Task>, roles: RoleMatching) -> CompiledTask {
         let field = |name: &str| format!("task {} {name}", task.id);
         let CompiledReads { references, needs, has_unquoted } = self.read_references(task);
@@ -197,7 +209,7 @@ impl Compiler<'_> {
         let on_unassign = task.on_unassign.as_ref().and_then(|name| {
             let index = library.task_index(name);
             if index.is_none() {
-                self.add_unknown(field("on_unassign"), name, library);
+                self.add_unknown_task(field("on_unassign"), name, library);
             }
             index
         });
@@ -228,8 +240,9 @@ impl Compiler<'_> {
         }
     }
 
-    /// Returns what the task's templates read, the references without which they fail, and whether they insert values
-    /// unquoted.
+    /// Returns the references that the task's templates read, those without which a template fails, and whether a
+    /// template inserts values unquoted. Adds a finding for an unknown type of task, and an error for an invalid
+    /// template.
     fn read_references(&mut self, task: &Task) -> CompiledReads {
         let mut reads = CompiledReads::default();
         let Some(kind) = task_type(&task.kind) else {
@@ -239,10 +252,10 @@ impl Compiler<'_> {
         };
         for template in kind.template_texts(&task.parameters) {
             match kind.read_template(&template, self.parser) {
-                Ok(read) => {
-                    reads.references.extend(read.references);
-                    reads.needs.extend(read.needs);
-                    reads.has_unquoted |= !read.unquoted.is_empty();
+                Ok(template_reads) => {
+                    reads.references.extend(template_reads.references);
+                    reads.needs.extend(template_reads.required_references);
+                    reads.has_unquoted |= !template_reads.unquoted.is_empty();
                 }
                 Err(reason) => {
                     let field = format!("task {} {}", task.id, template.path);
@@ -253,59 +266,63 @@ impl Compiler<'_> {
         reads
     }
 
-    /// Returns the selector that places a task: its tags if they count, or else its roles.
+    /// Returns the selector that places a task on nodes: its `tags` if they are present, or else its `roles`. With role
+    /// matching `own`, an empty `tags` counts as absent.
     fn compile_placement(&mut self, library: &Library, task: &Task, roles: RoleMatching) -> TaskPlacement {
-        let by_tags = match (&task.tags, roles) {
+        let tag_selector = match (&task.tags, roles) {
             (Some(tags), RoleMatching::Tags) => Some(tags),
             (Some(tags), RoleMatching::Own) if !tags.is_empty() => Some(tags),
             (Some(_) | None, _) => None,
         };
-        match by_tags {
+        match tag_selector {
             Some(tags) => {
-                let selector = self.selector(task, "tags", NameSelector::for_tags(tags));
-                self.check_tags(library, task, "tags", &selector);
+                let selector = self.selector_or_error(task, "tags", NameSelector::for_tags(tags));
+                self.report_unknown_tags(library, task, "tags", &selector);
                 TaskPlacement::Tags(selector)
             }
             None => {
-                let selector = self.selector(task, "roles", NameSelector::for_roles(&task.roles));
-                self.check_roles(library, task, "roles", &selector, roles);
+                let selector = self.selector_or_error(task, "roles", NameSelector::for_roles(&task.roles));
+                self.report_unknown_roles(library, task, "roles", &selector, roles);
                 TaskPlacement::Roles(selector)
             }
         }
     }
 
-    /// Returns a parsed selector. An invalid pattern is an error, and the selector then matches nothing.
-    fn selector(&mut self, task: &Task, field: &str, read: Result<NameSelector, InvalidPattern>) -> NameSelector {
-        read.unwrap_or_else(|reason| {
+    /// Returns the selector that was parsed from a field of a task. If a pattern is invalid, adds an error and returns
+    /// a selector that matches nothing.
+    fn selector_or_error(&mut self, task: &Task, field: &str, parsed: Result<NameSelector, InvalidPattern>) -> NameSelector {
+        parsed.unwrap_or_else(|reason| {
             self.errors.push(ReleaseError::Pattern { field: format!("task {} {field}", task.id), reason });
             NameSelector::Union(Box::new([]))
         })
     }
 
-    /// Resolves the names and patterns of other tasks in a field. An unknown name is an error. A pattern that matches
-    /// no task is a finding.
+    /// Returns the indexes of the other tasks that the names and patterns in a field select. Adds an error for an
+    /// unknown name, and a finding for a pattern that matches no task.
     fn task_references(&mut self, library: &Library, task: &Task, field: &str, names: &[String]) -> Box<[TaskIndex]> {
         let mut tasks = BTreeSet::new();
-        for (at, name) in names.iter().enumerate() {
-            let field = format!("task {} {field}[{at}]", task.id);
-            tasks.extend(self.task_names(library, &field, name));
+        for (position, name) in names.iter().enumerate() {
+            let field = format!("task {} {field}[{position}]", task.id);
+            tasks.extend(self.find_tasks(library, &field, name));
         }
-        // Only the cycle check of exact names considers the task itself. A pattern that matches it selects the others.
+        // A pattern that matches the task itself selects only the other tasks. A task that names itself exactly is
+        // reported by the check for cycles.
         if let Some(index) = library.task_index(&task.id) {
             tasks.remove(&index);
         }
         tasks.into_iter().collect()
     }
 
-    /// Returns the tasks that a name or a pattern selects.
-    fn task_names(&mut self, library: &Library, field: &str, name: &str) -> Vec<TaskIndex> {
+    /// Returns the tasks that a name or a `/pattern/` selects. Adds an error if the name is unknown or the pattern is
+    /// invalid, and a finding if the pattern matches no task.
+    fn find_tasks(&mut self, library: &Library, field: &str, name: &str) -> Vec<TaskIndex> {
         if !is_regex(name) {
             return library.task_index(name).map_or_else(
                 || {
-                    self.add_unknown(field.to_owned(), name, library);
+                    self.add_unknown_task(field.to_owned(), name, library);
                     Vec::new()
                 },
-                |ix| vec![ix],
+                |index| vec![index],
             );
         }
         match NamePattern::new(name) {
@@ -314,7 +331,7 @@ impl Compiler<'_> {
                 Vec::new()
             }
             Ok(pattern) => {
-                let matches = library.matching(&pattern);
+                let matches = library.tasks_matching(&pattern);
                 if matches.is_empty() {
                     self.add_finding(rule::TASK_PATTERN, field, &format!("pattern {name} matches no task"));
                 }
@@ -323,7 +340,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Resolves the entries of `cross_depends` or `cross_depended_by` of a task.
+    /// Resolves the entries of a task's field `cross_depends` or `cross_depended_by`: the tasks that each entry names,
+    /// and the nodes that it selects.
     fn cross_dependencies(
         &mut self,
         library: &Library,
@@ -332,18 +350,20 @@ impl Compiler<'_> {
         entries: &[CrossEntry],
         roles: RoleMatching,
     ) -> Box<[CompiledCross]> {
-        let mut resolved = Vec::new();
-        for (at, entry) in entries.iter().enumerate() {
-            let field = format!("{field}[{at}]");
-            let tasks = self.task_names(library, &format!("task {} {field}.name", task.id), &entry.name).into();
+        let mut dependencies = Vec::new();
+        for (position, entry) in entries.iter().enumerate() {
+            let field = format!("{field}[{position}]");
+            let tasks = self.find_tasks(library, &format!("task {} {field}.name", task.id), &entry.name).into();
             let target = self.dependency_target(library, task, &field, entry, roles);
-            resolved.push(CompiledCross { tasks, target, policy: entry.policy });
+            dependencies.push(CompiledCross { tasks, target, policy: entry.policy });
         }
-        resolved.into()
+        dependencies.into()
     }
 
-    /// Resolves the nodes that an entry selects. `tags` takes precedence over `role`. Without either, the entry selects
-    /// every node. With role matching `own`, an empty `tags` counts as absent.
+    /// Returns the nodes that an entry of a cross dependency selects. `tags` has precedence over `role`. An entry
+    /// without both selects every node, `null` selects the stages, and `self` selects the task's own node.
+    ///
+    /// With role matching `own`, an empty `tags` counts as absent, and so does a `null` if there is a `role`.
     fn dependency_target(
         &mut self,
         library: &Library,
@@ -352,12 +372,12 @@ impl Compiler<'_> {
         entry: &CrossEntry,
         roles: RoleMatching,
     ) -> DependencyTarget {
-        let tags_count = match &entry.tags {
+        let has_tags = match &entry.tags {
             CrossSelector::Absent => false,
             CrossSelector::Null => roles == RoleMatching::Tags || entry.role.is_absent(),
             CrossSelector::Names(names) => roles == RoleMatching::Tags || !names.is_empty(),
         };
-        let (cross_selector, by_tags) = if tags_count { (&entry.tags, true) } else { (&entry.role, false) };
+        let (cross_selector, is_by_tags) = if has_tags { (&entry.tags, true) } else { (&entry.role, false) };
         let names = match cross_selector {
             CrossSelector::Absent => return DependencyTarget::Everyone,
             CrossSelector::Null => return DependencyTarget::Stages,
@@ -366,20 +386,21 @@ impl Compiler<'_> {
         if *names == ["self"] {
             return DependencyTarget::Same;
         }
-        if by_tags {
-            let selector = self.selector(task, &format!("{field}.tags"), NameSelector::for_tags(names));
-            self.check_tags(library, task, field, &selector);
+        if is_by_tags {
+            let selector = self.selector_or_error(task, &format!("{field}.tags"), NameSelector::for_tags(names));
+            self.report_unknown_tags(library, task, field, &selector);
             DependencyTarget::Tags(Arc::new(selector))
         } else {
-            let selector = self.selector(task, &format!("{field}.role"), NameSelector::for_roles(names));
-            self.check_roles(library, task, field, &selector, roles);
+            let selector = self.selector_or_error(task, &format!("{field}.role"), NameSelector::for_roles(names));
+            self.report_unknown_roles(library, task, field, &selector, roles);
             DependencyTarget::Roles(Arc::new(selector))
         }
     }
 
-    /// Adds findings about undeclared roles and tags by which a task's templates and condition look up nodes.
+    /// Adds a finding for each undeclared role or tag by which a task's templates and condition look up nodes. Patterns
+    /// and `*` are not checked.
     fn check_lookups<'r>(&mut self, library: &Library, task: &Task, references: impl Iterator<Item = &'r Reference>) {
-        let exact = |names: &'r [Box<str>]| names.iter().map(|name| &**name).filter(|name| !is_regex(name) && *name != "*");
+        let exact_names = |names: &'r [Box<str>]| names.iter().map(|name| &**name).filter(|name| !is_regex(name) && *name != "*");
         let (mut tags, mut roles) = (BTreeSet::new(), BTreeSet::new());
         for reference in references {
             let (by_tags, by_roles): (&[Box<str>], &[Box<str>]) = match reference.read() {
@@ -389,8 +410,8 @@ impl Compiler<'_> {
                 Read::Primary { tag, .. } => (std::slice::from_ref(tag), &[]),
                 _ => continue,
             };
-            tags.extend(exact(by_tags).filter(|name| !library.is_tag(name)));
-            roles.extend(exact(by_roles).filter(|name| !library.is_role(name)));
+            tags.extend(exact_names(by_tags).filter(|name| !library.is_tag(name)));
+            roles.extend(exact_names(by_roles).filter(|name| !library.is_role(name)));
         }
         let field = format!("task {}", task.id);
         for name in tags {
@@ -401,22 +422,23 @@ impl Compiler<'_> {
         }
     }
 
-    /// Adds a finding for each name in a tag selector that no tag can match.
-    fn check_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector) {
+    /// Adds a finding for each exact name in a tag selector that is neither a declared tag nor one that a role
+    /// produces.
+    fn report_unknown_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector) {
         for name in selector.exact_names().filter(|name| !library.is_tag(name)) {
             self.add_finding(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &library.unknown_tag_message(name));
         }
     }
 
-    /// Adds a finding for each name in a role selector that is neither declared as role nor, with matching by tags, as
-    /// tag.
-    fn check_roles(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector, roles: RoleMatching) {
-        let is_known = |name: &str| match roles {
+    /// Adds a finding for each exact name in a role selector that is unknown. The name must be a declared role, or a
+    /// tag if role selectors are matched against tags.
+    fn report_unknown_roles(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector, mode: RoleMatching) {
+        let is_known = |name: &str| match mode {
             RoleMatching::Own => library.is_role(name),
             RoleMatching::Tags => library.is_tag(name),
         };
         for name in selector.exact_names().filter(|name| !is_known(name)) {
-            let message = match roles {
+            let message = match mode {
                 RoleMatching::Own => library.unknown_role_message(name),
                 RoleMatching::Tags => library.unknown_tag_message(name),
             };
@@ -424,7 +446,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Rejects tasks that wait for each other by exact names.
+    /// Adds an error if tasks wait for each other by exact names. A cycle through a pattern depends on the placement of
+    /// tasks, so it is found later.
     fn check_cycles(&mut self, tasks: &[CompiledTask]) {
         let definitions: Vec<&Task> = tasks.iter().map(|task| &*task.task).collect();
         if let Some(path) = task_cycle(&definitions, StageDependencies::OnStages) {
@@ -432,20 +455,21 @@ impl Compiler<'_> {
         }
     }
 
-    /// Drops the dependencies of stages on tasks if they close a cycle, because hosts would wait for each other for
-    /// ever. A store may have such a release from an older version, which ignored these dependencies.
+    /// Removes the dependencies of stages on tasks that are not stages, if they close a cycle. Hosts would otherwise
+    /// wait for each other for ever. A store may contain such a release from an older version, which ignored these
+    /// dependencies. A cycle that remains without these dependencies is left unchanged.
     fn break_stage_cycles(&mut self, tasks: &mut [CompiledTask]) {
         let is_stage: Vec<bool> = tasks.iter().map(|task| task.task.is_stage()).collect();
-        let is_kept = |from: usize, to: TaskIndex| !is_stage[from] || is_stage[to.as_usize()];
-        if !has_cycle(tasks, |_, _| true) || has_cycle(tasks, is_kept) {
+        let is_retained = |from: usize, to: TaskIndex| !is_stage[from] || is_stage[to.as_usize()];
+        if !has_cycle(tasks, |_, _| true) || has_cycle(tasks, is_retained) {
             return;
         }
-        for (at, task) in tasks.iter_mut().enumerate().filter(|(at, _)| is_stage[*at]) {
-            let count = task.requires.len() + task.required_for.len();
-            for names in [&mut task.requires, &mut task.required_for] {
-                *names = names.iter().copied().filter(|ix| is_kept(at, *ix)).collect();
+        for (index, task) in tasks.iter_mut().enumerate().filter(|(index, _)| is_stage[*index]) {
+            let old_count = task.requires.len() + task.required_for.len();
+            for dependencies in [&mut task.requires, &mut task.required_for] {
+                *dependencies = dependencies.iter().copied().filter(|ix| is_retained(index, *ix)).collect();
             }
-            if task.requires.len() + task.required_for.len() < count {
+            if task.requires.len() + task.required_for.len() < old_count {
                 let message = "dependencies on tasks that are not stages are ignored: with them, tasks of the release \
                                would wait for each other; remove one of these dependencies";
                 self.add_finding(rule::STAGE_CIRCLE, &format!("task {}", task.task.id), message);
@@ -453,17 +477,19 @@ impl Compiler<'_> {
         }
     }
 
-    fn add_unknown(&mut self, field: String, name: &str, library: &Library) {
+    /// Adds the error that a field names an unknown task, with the most similar id as a suggestion.
+    fn add_unknown_task(&mut self, field: String, name: &str, library: &Library) {
         self.errors.push(ReleaseError::UnknownTask { field, name: name.to_owned(), near: library.closest_match(name) });
     }
 
+    /// Adds a finding about a field of the release.
     pub(super) fn add_finding(&mut self, rule: Rule, field: &str, message: &str) {
         let object = format!("release/{} {field}", self.name);
         self.findings.push(Finding::new(rule, object, message));
     }
 
-    /// Adds the findings about the whole release, and returns it compiled.
-    fn finish(mut self, spec: &ReleaseSpec, library: Library, tasks: Vec<CompiledTask>) -> CompiledRelease {
+    /// Adds the findings about the whole release, and returns the compiled release.
+    fn into_release(mut self, spec: &ReleaseSpec, library: Library, tasks: Vec<CompiledTask>) -> CompiledRelease {
         let select = |predicate: &dyn Fn(&CompiledTask) -> bool| -> Box<[TaskIndex]> {
             (0..).map(TaskIndex).zip(&tasks).filter(|(_, task)| predicate(task)).map(|(ix, _)| ix).collect()
         };
@@ -471,7 +497,7 @@ impl Compiler<'_> {
         let object = format!("release/{}", self.name);
         self.findings.extend(unimplemented::findings(&object, spec));
         let task_by_id = |id: &str| library.tasks.get(id).map(|task| &**task);
-        self.findings.extend(unimplemented::groups_in_order(&object, &spec.tasks, task_by_id));
+        self.findings.extend(unimplemented::group_order_findings(&object, &spec.tasks, task_by_id));
         self.findings.extend(unsupported_types(self.name, &spec.tasks));
         let roles = spec.extensions.iter().flat_map(|extension| &extension.roles);
         for role in roles.filter(|role| !library.roles.contains_key(*role)) {
@@ -483,7 +509,7 @@ impl Compiler<'_> {
         let extensions = spec.extensions.iter().chain(imported).cloned().collect();
         self.findings.extend(template_tags_in_content(self.name, &spec.tasks));
         self.findings.extend(paths_through_links(self.name, &spec.tasks));
-        let all_imports = library.imports.iter().flat_map(|one| one.all_imports.iter().chain([&one.name])).cloned();
+        let all_imports = library.imports.iter().flat_map(|import| import.all_imports.iter().chain([&import.name])).cloned();
         CompiledRelease {
             name: self.name.clone(),
             hash: release_hash(spec, &library.imports),
@@ -501,37 +527,39 @@ impl Compiler<'_> {
     }
 }
 
-/// Returns each task's position in an order that respects every dependency. Selectors are ignored.
+/// Returns the index of each task with its rank: its position in an order that respects every dependency, as far as
+/// cycles allow. A cross dependency orders its tasks here whatever nodes it selects.
 fn task_ranks(tasks: &[CompiledTask]) -> Vec<(usize, u32)> {
     let mut edges = Vec::new();
-    for (at, task) in tasks.iter().enumerate() {
-        let before = task.requires.iter().chain(task.cross_depends.iter().flat_map(|cross| &*cross.tasks));
-        edges.extend(before.map(|before| (before.as_usize(), at)));
-        let after = task.required_for.iter().chain(task.cross_depended_by.iter().flat_map(|cross| &*cross.tasks));
-        edges.extend(after.map(|after| (at, after.as_usize())));
+    for (index, task) in tasks.iter().enumerate() {
+        let predecessors = task.requires.iter().chain(task.cross_depends.iter().flat_map(|cross| &*cross.tasks));
+        edges.extend(predecessors.map(|first| (first.as_usize(), index)));
+        let successors = task.required_for.iter().chain(task.cross_depended_by.iter().flat_map(|cross| &*cross.tasks));
+        edges.extend(successors.map(|second| (index, second.as_usize())));
     }
-    edges.retain(|(before, after)| before != after);
-    rank(tasks.len(), &edges).into_iter().zip(0..).collect()
+    edges.retain(|(first, second)| first != second);
+    order_despite_cycles(tasks.len(), &edges).into_iter().zip(0..).collect()
 }
 
-/// Returns the stages that entries of a task's cross dependencies select. They order tasks like `requires` and
-/// `required_for`. A stage does not wait for itself.
+/// Returns the indexes of the stages that entries of a task's cross dependencies select. Such an entry orders tasks
+/// like `requires` or `required_for`. The task itself, at `index`, is omitted, because a stage does not wait for
+/// itself.
 fn awaited_stages<'a>(tasks: &'a [CompiledTask], index: usize, entries: &'a [CompiledCross]) -> impl Iterator<Item = usize> + 'a {
     let stage_entries = entries.iter().filter(|entry| matches!(entry.target, DependencyTarget::Stages));
     let indexes = stage_entries.flat_map(|entry| entry.tasks.iter()).map(|ix| ix.as_usize());
     indexes.filter(move |ix| *ix != index && tasks[*ix].task.is_stage())
 }
 
-/// Returns whether tasks wait for each other on one node or through stages, by names and patterns. A dependency of a
-/// task counts only if `counts` accepts it.
-fn has_cycle(tasks: &[CompiledTask], counts: impl Fn(usize, TaskIndex) -> bool) -> bool {
+/// Returns whether tasks wait for each other on one node or through stages, by names and patterns. `requires` and
+/// `required_for` of a task are considered only if `is_included` accepts the pair of the task and the other task.
+fn has_cycle(tasks: &[CompiledTask], is_included: impl Fn(usize, TaskIndex) -> bool) -> bool {
     let mut edges = Vec::new();
-    for (at, task) in tasks.iter().enumerate().filter(|(_, task)| !task.task.is_group()) {
-        let counted = |ix: &&TaskIndex| !tasks[ix.as_usize()].task.is_group() && counts(at, **ix);
-        edges.extend(task.requires.iter().filter(counted).map(|before| (before.as_usize(), at)));
-        edges.extend(task.required_for.iter().filter(counted).map(|after| (at, after.as_usize())));
-        edges.extend(awaited_stages(tasks, at, &task.cross_depends).map(|before| (before, at)));
-        edges.extend(awaited_stages(tasks, at, &task.cross_depended_by).map(|after| (at, after)));
+    for (index, task) in tasks.iter().enumerate().filter(|(_, task)| !task.task.is_group()) {
+        let is_edge = |ix: &&TaskIndex| !tasks[ix.as_usize()].task.is_group() && is_included(index, **ix);
+        edges.extend(task.requires.iter().filter(is_edge).map(|first| (first.as_usize(), index)));
+        edges.extend(task.required_for.iter().filter(is_edge).map(|second| (index, second.as_usize())));
+        edges.extend(awaited_stages(tasks, index, &task.cross_depends).map(|first| (first, index)));
+        edges.extend(awaited_stages(tasks, index, &task.cross_depended_by).map(|second| (index, second)));
     }
     find_cycle(tasks.len(), &edges).is_some()
 }

@@ -1,9 +1,9 @@
 //! The content of a release in one canonical form. The release hash is computed from it, and a version pins it.
 //!
 //! Content is everything that decides what hosts run. It excludes descriptions, the release's own labels and fields of
-//! other systems, with one exception: a task that is marked as untranslated never runs. The name is not content, and
-//! two releases may have the same content. So code that needs the name of a node's release reads it from the node's
-//! levels.
+//! other systems. One such field is content: the mark `untranslated`, because a task with this mark never runs. The
+//! name of the release is not content, so two releases may have the same content. Code that needs the name of a node's
+//! release reads the name from the levels above the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,37 +29,40 @@ pub(super) fn release_hash(spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>])
     ReleaseHash(sha256(&bytes))
 }
 
-/// Returns the hash of a task that is part of the task digest. `foreign` does not affect hosts, so it is excluded.
+/// Returns the SHA-256 hash of a task, from which the task digest is computed. Excludes the field `foreign` (values of
+/// other systems), because it does not affect hosts.
 pub(super) fn task_hash(task: &Task) -> [u8; 32] {
-    let mut value = task.to_host_json().expect("a task has only JSON in it");
+    let mut value = task.to_host_json().expect("a task consists of JSON values");
     if let Value::Object(fields) = &mut value {
         fields.remove("foreign");
     }
     sha256(canonical_json(&value).as_bytes())
 }
 
-/// Returns a task's canonical JSON as it is sent to hosts. A task with an expression that is not evaluated gets a type
-/// that no agent has. Hosts therefore never start it and hold back the tasks that depend on it, as with any unsupported
-/// type.
+/// Returns a task's canonical JSON as it is sent to hosts. An untranslated task has an expression of another system
+/// that is not evaluated. It gets the type `untranslated`, which no agent supports. So hosts never start it, nor the
+/// tasks that depend on it.
 pub fn sent_definition(task: &Task) -> String {
-    let mut value = task.to_host_json().expect("a task has only JSON in it");
+    let mut value = task.to_host_json().expect("a task consists of JSON values");
     if task.is_untranslated() {
         value["type"] = json!(UNTRANSLATED);
     }
     canonical_json(&value)
 }
 
-/// Returns whether a definition that was sent to hosts is that of an untranslated task.
+/// Returns whether the JSON of a task, as it was sent to hosts, is that of an untranslated task.
 pub fn is_sent_untranslated(definition: &str) -> bool {
     serde_json::from_str::<Value>(definition).is_ok_and(|definition| definition["type"] == UNTRANSLATED)
 }
 
-/// Returns whether a definition that was sent to hosts is that of an observed task, which hosts neither run nor check.
+/// Returns whether the JSON of a task, as it was sent to hosts, is that of an observed task, which hosts neither run
+/// nor check.
 pub fn is_sent_observed(definition: &str) -> bool {
     serde_json::from_str(definition).is_ok_and(|task: Task| task.is_observed())
 }
 
-/// Returns the release's own content as canonical JSON. Lists whose order has no meaning are sorted.
+/// Returns the content of a release without that of its imports, as canonical JSON. Lists whose order has no meaning
+/// are sorted.
 fn own_content(spec: &ReleaseSpec) -> String {
     let ReleaseSpec {
         imports,
@@ -74,6 +77,8 @@ fn own_content(spec: &ReleaseSpec) -> String {
         foreign: _,
         owners: _,
     } = spec;
+    // The hash of a task does not include `foreign`, which marks an untranslated task. Hosts get such a task with
+    // another type.
     let task = |task: &Task| (task.id.clone(), json!([Hex(&task_hash(task)).to_string(), task.is_untranslated()]));
     canonical_json(&json!({
         "extensions": extensions,
@@ -98,6 +103,7 @@ mod tests {
         assert!(is_sent_untranslated(&sent_definition(&task)));
     }
 
+    /// A task that runs nothing, of type `stage` or `skipped`, never counts as observed. Invalid JSON does not either.
     #[test]
     fn y06_sent_definition_is_read_as_observed_when_mode_is_observe() {
         for (kind, mode, is_observed) in [

@@ -13,23 +13,23 @@ impl OrderGraph {
     /// Creates the graph from pairs of numbers below `count`. The first of a pair comes before the second.
     fn new(count: usize, edges: &[(usize, usize)]) -> Self {
         let mut successors = vec![Vec::new(); count];
-        for (before, next) in edges {
-            successors[*before].push(*next);
+        for (first, second) in edges {
+            successors[*first].push(*second);
         }
         let mut predecessor_counts = vec![0; count];
-        for next in &mut successors {
-            next.sort_unstable();
-            next.dedup();
-            for at in next {
-                predecessor_counts[*at] += 1;
+        for vertices in &mut successors {
+            vertices.sort_unstable();
+            vertices.dedup();
+            for vertex in vertices {
+                predecessor_counts[*vertex] += 1;
             }
         }
         Self { successors, predecessor_counts }
     }
 }
 
-/// Returns the vertices in an order that respects every edge. If several vertices could come next, the one with the
-/// lowest key does.
+/// Returns the vertices in an order that respects every edge. If several vertices could come next, the vertex with the
+/// lowest key comes next.
 ///
 /// `edges` are pairs of numbers below `count`. The first of a pair comes before the second.
 ///
@@ -42,11 +42,11 @@ pub fn topological_order<K: Ord + Copy>(
 ) -> Result<Vec<usize>, Vec<usize>> {
     let mut graph = OrderGraph::new(count, edges);
     let mut ready: BinaryHeap<_> =
-        (0..count).filter(|at| graph.predecessor_counts[*at] == 0).map(|at| Reverse((key(at), at))).collect();
+        (0..count).filter(|vertex| graph.predecessor_counts[*vertex] == 0).map(|vertex| Reverse((key(vertex), vertex))).collect();
     let mut order = Vec::with_capacity(count);
-    while let Some(Reverse((_, at))) = ready.pop() {
-        order.push(at);
-        for next in &graph.successors[at] {
+    while let Some(Reverse((_, vertex))) = ready.pop() {
+        order.push(vertex);
+        for next in &graph.successors[vertex] {
             graph.predecessor_counts[*next] -= 1;
             if graph.predecessor_counts[*next] == 0 {
                 ready.push(Reverse((key(*next), *next)));
@@ -57,28 +57,30 @@ pub fn topological_order<K: Ord + Copy>(
 }
 
 /// Returns the vertices in an order that respects the edges as far as cycles allow. If every remaining vertex waits for
-/// another, the lowest vertex comes first.
-pub(crate) fn rank(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
+/// another vertex, the one with the lowest number comes next. `edges` are as in [`topological_order`].
+pub(crate) fn order_despite_cycles(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
     let mut graph = OrderGraph::new(count, edges);
-    let mut done = vec![false; count];
-    let mut ready: BinaryHeap<_> = (0..count).filter(|at| graph.predecessor_counts[*at] == 0).map(Reverse).collect();
+    let mut is_ordered = vec![false; count];
+    let mut ready: BinaryHeap<_> = (0..count).filter(|vertex| graph.predecessor_counts[*vertex] == 0).map(Reverse).collect();
     let mut order = Vec::with_capacity(count);
     let mut lowest = 0;
     while order.len() < count {
-        let at = ready.pop().map_or_else(
+        let vertex = ready.pop().map_or_else(
             || {
-                lowest += done[lowest..].iter().position(|done| !done).unwrap_or(0);
+                // No vertex is ready, so a cycle is broken at the unordered vertex with the lowest number.
+                lowest += is_ordered[lowest..].iter().position(|is_ordered| !is_ordered).unwrap_or(0);
                 lowest
             },
-            |Reverse(at)| at,
+            |Reverse(vertex)| vertex,
         );
-        if std::mem::replace(&mut done[at], true) {
+        // No vertex is ordered twice.
+        if std::mem::replace(&mut is_ordered[vertex], true) {
             continue;
         }
-        order.push(at);
-        for next in &graph.successors[at] {
+        order.push(vertex);
+        for next in &graph.successors[vertex] {
             graph.predecessor_counts[*next] = graph.predecessor_counts[*next].saturating_sub(1);
-            if graph.predecessor_counts[*next] == 0 && !done[*next] {
+            if graph.predecessor_counts[*next] == 0 && !is_ordered[*next] {
                 ready.push(Reverse(*next));
             }
         }
@@ -92,28 +94,31 @@ pub(crate) fn find_cycle(count: usize, edges: &[(usize, usize)]) -> Option<Vec<u
     topological_order(count, edges, |_| ()).err()
 }
 
-/// Finds a cycle by walking back from a vertex that has unordered predecessors. Each such vertex has a predecessor of
-/// the same kind, so the walk returns to a vertex that it has visited.
+/// Returns a cycle of a graph whose vertices could not all be ordered. The predecessor counts must be those that
+/// remain.
+///
+/// Walks back from a vertex that has unordered predecessors. Each such vertex has a predecessor of the same kind, so
+/// the walk returns to a vertex that it has visited. The returned cycle begins with its lowest vertex.
 fn cycle_in(graph: &OrderGraph) -> Vec<usize> {
-    let waits = |at: usize| graph.predecessor_counts[at] > 0;
+    let is_waiting = |vertex: usize| graph.predecessor_counts[vertex] > 0;
     let mut predecessors = vec![None; graph.successors.len()];
-    for (at, next) in graph.successors.iter().enumerate().filter(|(at, _)| waits(*at)) {
-        for successor in next {
-            predecessors[*successor].get_or_insert(at);
+    for (vertex, successors) in graph.successors.iter().enumerate().filter(|(vertex, _)| is_waiting(*vertex)) {
+        for successor in successors {
+            predecessors[*successor].get_or_insert(vertex);
         }
     }
-    let mut seen = vec![None; graph.successors.len()];
+    let mut path_positions = vec![None; graph.successors.len()];
     let mut path = Vec::new();
-    let mut at = (0..graph.successors.len()).find(|at| waits(*at)).unwrap_or(0);
-    while seen[at].is_none() {
-        seen[at] = Some(path.len());
-        path.push(at);
-        at = predecessors[at].unwrap_or(at);
+    let mut vertex = (0..graph.successors.len()).find(|vertex| is_waiting(*vertex)).unwrap_or(0);
+    while path_positions[vertex].is_none() {
+        path_positions[vertex] = Some(path.len());
+        path.push(vertex);
+        vertex = predecessors[vertex].unwrap_or(vertex);
     }
-    let mut cycle = path.split_off(seen[at].unwrap_or(0));
+    let mut cycle = path.split_off(path_positions[vertex].unwrap_or(0));
     cycle.reverse();
-    let first = cycle.iter().enumerate().min_by_key(|(_, at)| **at).map_or(0, |(position, _)| position);
-    cycle.rotate_left(first);
+    let lowest = cycle.iter().enumerate().min_by_key(|(_, vertex)| **vertex).map_or(0, |(position, _)| position);
+    cycle.rotate_left(lowest);
     cycle
 }
 
@@ -121,6 +126,7 @@ fn cycle_in(graph: &OrderGraph) -> Vec<usize> {
 mod tests {
     use super::*;
 
+    /// The edge from 0 to 3 is listed twice, and counts once.
     #[test]
     fn topological_order_sorts_by_key_when_edges_allow() {
         let edges = [(0, 3), (1, 3), (3, 2), (0, 3)];
@@ -142,7 +148,7 @@ mod tests {
 
     #[test]
     fn rank_gives_order_when_edges_form_cycle() {
-        assert_eq!(rank(4, &[(2, 1), (1, 2), (2, 3), (0, 2)]), [0, 1, 2, 3]);
-        assert_eq!(rank(3, &[(2, 0), (0, 1)]), [2, 0, 1]);
+        assert_eq!(order_despite_cycles(4, &[(2, 1), (1, 2), (2, 3), (0, 2)]), [0, 1, 2, 3]);
+        assert_eq!(order_despite_cycles(3, &[(2, 0), (0, 1)]), [2, 0, 1]);
     }
 }

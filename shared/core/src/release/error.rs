@@ -12,15 +12,15 @@ pub enum ReleaseError {
     /// An invalid or reserved name.
     #[error("{field}: {reason}")]
     Name {
-        /// The path of the field.
+        /// The path of the field that has the name, such as `roles.web`.
         field: String,
-        /// Why the name is invalid.
+        /// The reason why the name is invalid.
         reason: InvalidName,
     },
     /// Two tasks with the same id.
     #[error("task {id:?} is defined twice, in {first} and in {second}; rename one")]
     DuplicateTask {
-        /// The id.
+        /// The id of both tasks.
         id: String,
         /// The release of the first task, such as `site@1`.
         first: String,
@@ -30,11 +30,11 @@ pub enum ReleaseError {
     /// A role or tag that differs from the one that an import declares.
     #[error("{what} {name:?} differs from the one in {import}; remove one of the two, or make them equal")]
     Redeclared {
-        /// `role` or `tag`.
+        /// The kind of the name: `role` or `tag`.
         what: &'static str,
-        /// The name.
+        /// The name of the role or tag.
         name: String,
-        /// The import.
+        /// The release that declares it in another way, such as `site@1`.
         import: String,
     },
     /// An imported release that does not exist.
@@ -49,66 +49,66 @@ pub enum ReleaseError {
     /// A reference to a task that does not exist.
     #[error("{field}: no task {name:?}{}; write the id of a task of this release or its imports", crate::name::did_you_mean(.near.as_deref()))]
     UnknownTask {
-        /// The path of the field.
+        /// The path of the field that refers to the task, such as `task a requires[0]`.
         field: String,
-        /// The name that was given.
+        /// The id in the field.
         name: String,
-        /// The task with the most similar name.
+        /// The most similar id of an existing task, or `None` if no id is similar.
         near: Option<String>,
     },
     /// An undeclared role or tag in a field that requires a declared one.
     #[error("{field}: no {what} {name:?} in this release; declare it under {what}s, or correct the name")]
     Undeclared {
-        /// The path of the field.
+        /// The path of the field that refers to the role or tag.
         field: String,
-        /// `role` or `tag`.
+        /// The kind of the name: `role` or `tag`.
         what: &'static str,
-        /// The name that was given.
+        /// The name in the field.
         name: String,
     },
-    /// A group within a group.
+    /// A group of tasks that lists another group.
     #[error("{field}: {name:?} is a group; a group lists tasks, not groups")]
     GroupInGroup {
-        /// The path of the field.
+        /// The path of the field that lists the other group, such as `task a tasks[0]`.
         field: String,
-        /// The inner group.
+        /// The id of the listed group.
         name: String,
     },
     /// A pattern that cannot be parsed.
     #[error("{field}: {reason}")]
     Pattern {
-        /// The path of the field.
+        /// The path of the field that has the pattern.
         field: String,
-        /// Why the pattern is invalid.
+        /// The reason why the pattern is invalid.
         reason: InvalidPattern,
     },
     /// Tasks that wait for each other.
     #[error("tasks wait for each other: {}; remove one of these dependencies", path.join(" -> "))]
     Cycle {
-        /// The ids, with the first one repeated at the end. In `a -> b`, a comes before b.
+        /// The ids of the tasks in order, with the first id repeated at the end. In `a -> b`, task b waits for task a.
         path: Vec<String>,
     },
     /// A template or condition that cannot be stored.
     #[error("{field}: {reason}")]
     Author {
-        /// The path of the field.
+        /// The path of the field that has the template or condition.
         field: String,
-        /// The position in the text, and the reason.
+        /// The position of the error in the text, and the reason.
         reason: AuthorError,
     },
     /// A field that the task's type does not allow.
     #[error("{field}: {reason}")]
     Field {
-        /// The path of the field.
+        /// The path of the field, such as `task a parameters.path`.
         field: String,
-        /// The reason, and what to do.
+        /// The reason, and how to correct the field.
         reason: String,
     },
 }
 
 impl ReleaseError {
     /// Returns the path of the field that the error is about. The path of a task's field begins with `task ID `. A
-    /// cycle is reported at its first task, and a duplicate id at the field `id`.
+    /// cycle is reported at the `requires` of its first task, and a duplicate id at the field `id` of the task.
     pub fn field(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Name { field, .. }

@@ -1,9 +1,10 @@
-//! Translates Fuel's own releases. Fields with a counterpart are converted, and the rest is stored under `foreign`.
+//! Translates the releases of Fuel, a deployment tool for `OpenStack`. Fields with a counterpart are converted, and all
+//! other fields are stored under `foreign`.
 //!
-//! A YAQL expression is not evaluated, because a guess at another system's expression must not change a host. If the
-//! expression decides whether a task runs, the task is placed as if the result were true. If it stands for a value, or
-//! a value contains a placeholder of Fuel's orchestrator (`{CLUSTER_ID}`), the value is omitted. In both cases the task
-//! is marked as `untranslated` and never started, and a finding names the field.
+//! An expression of Fuel (in the language YAQL) is not evaluated, because a wrong guess at its value must not change a
+//! host. If the expression decides whether a task runs, the task is placed as if the result were true. If the
+//! expression gives a value, or a value contains a placeholder of Fuel's orchestrator (`{CLUSTER_ID}`), the value is
+//! omitted. In both cases the task is marked as `untranslated` and never started, and a finding names the field.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use crate::name::{InvalidName, Name, PRIMARY_PREFIX, TagName};
 use crate::object::{Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 use crate::task::{ANY_TAG, CrossEntry, CrossSelector, Policy, Task, UNTRANSLATED, task_type};
 
-/// Fields that have a counterpart in our tasks.
+/// The fields of Fuel's tasks that have a counterpart in Stemma's tasks. All other fields are stored under `foreign`.
 const KNOWN_FIELDS: &[&str] = &[
     "id",
     "type",
@@ -37,19 +38,20 @@ const KNOWN_FIELDS: &[&str] = &[
     "required-for",
 ];
 
-/// Placeholders that Fuel replaces in all texts of a task's parameters before it runs.
+/// The placeholders that Fuel replaces in all texts of a task's parameters before the task runs.
 const PLACEHOLDERS: &[&str] = &["{CLUSTER_ID}", "{OPENSTACK_VERSION}", "{MASTER_IP}", "{CN_HOSTNAME}", "{SETTINGS}"];
 
-/// The result of an import.
+/// The result of an import: the translated release, and what was not translated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FuelImport {
     /// The release, without a name.
     pub spec: ReleaseSpec,
     /// Findings about fields that were not translated or have no effect here.
     pub findings: Vec<Finding>,
-    /// The number of tasks that can run: of a known type and fully translated. Markers are not counted.
+    /// The number of tasks that can run, because their type is known and they are fully translated. Types that run
+    /// nothing, such as `stage`, are not counted.
     pub runnable: usize,
-    /// The number of tasks that would run in Fuel. Markers are not counted.
+    /// The number of tasks that would run in Fuel. Types that run nothing, such as `stage`, are not counted.
     pub total: usize,
 }
 
@@ -61,7 +63,7 @@ pub enum FuelError {
     Field {
         /// The path of the field.
         field: String,
-        /// What is wrong, and what is accepted.
+        /// The reason why the value is invalid, or the values that are accepted.
         reason: String,
     },
     /// An invalid name.
@@ -82,26 +84,28 @@ pub enum FuelError {
     },
 }
 
-/// Translates one JSON file of the form `{roles_metadata, tags_metadata, graphs: {NAME: {tasks}}}`.
+/// Translates one JSON file of the form `{roles_metadata, tags_metadata, graphs: {NAME: {tasks}}}`. `graph` is the name
+/// of the graph whose tasks are translated. If the file has no such graph, its top-level `tasks` are translated.
 ///
 /// # Errors
-/// See [`import`]; also [`FuelError::NoGraph`] if the file does not have the graph.
+/// See [`import`]. Also [`FuelError::NoGraph`] if the file has neither the graph nor top-level `tasks`.
 pub fn import_file(file: &Value, graph: &str) -> Result<FuelImport, FuelError> {
-    let object = |field: &str| file.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
-    let graphs = object("graphs");
+    let read_map = |field: &str| file.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
+    let graphs = read_map("graphs");
     let tasks = match graphs.get(graph).and_then(|graph| graph.get("tasks")).or_else(|| file.get("tasks")) {
         Some(Value::Array(tasks)) => tasks.clone(),
         _ => return Err(FuelError::NoGraph { wanted: graph.into(), have: graphs.keys().cloned().collect() }),
     };
-    import(&tasks, &object("roles_metadata"), &object("tags_metadata"))
+    import(&tasks, &read_map("roles_metadata"), &read_map("tags_metadata"))
 }
 
-/// Translates tasks with the roles and tags of their release, in the form of Fuel's YAML.
+/// Translates tasks with the roles and tags of their release. `roles` and `tags` are Fuel's `roles_metadata` and
+/// `tags_metadata`.
 ///
 /// # Errors
 /// [`FuelError`] for the first value that cannot be read.
 pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Value>) -> Result<FuelImport, FuelError> {
-    // Normalized as they will be stored, so that checks and output match the stored release.
+    // Numbers are converted here as in the stored release, so that checks and output agree with that release.
     let tasks: Vec<Value> = tasks.iter().map(with_integers).collect();
     let (roles, tags) = (&normalize_members(roles), &normalize_members(tags));
     let mut spec = ReleaseSpec {
@@ -115,51 +119,54 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
     }
     let ids: BTreeSet<&str> = tasks.iter().filter_map(|task| task.get("id")?.as_str()).collect();
     let mut findings = Vec::new();
-    for (at, task) in tasks.iter().enumerate() {
-        let fields = task.as_object().ok_or_else(|| field_error(&format!("tasks[{at}]"), "is not a map of fields"))?;
-        let mut translation = TaskTranslation::new(at, fields, &ids)?;
+    for (position, task) in tasks.iter().enumerate() {
+        let fields = task.as_object().ok_or_else(|| field_error(&format!("tasks[{position}]"), "is not a map of fields"))?;
+        let mut translation = TaskTranslation::new(position, fields, &ids)?;
         let translated = translation.translate()?;
-        translation.move_role_tolerance(&translated, &mut spec.roles);
+        translation.copy_fault_tolerance(&translated, &mut spec.roles);
         findings.append(&mut translation.findings);
         spec.tasks.push(translated);
     }
-    let not_marker = |task: &&Task| !task_type(&task.kind).is_some_and(|kind| kind.is_marker);
-    let total = spec.tasks.iter().filter(not_marker).count();
-    let runnable = spec.tasks.iter().filter(not_marker).filter(|task| !task.is_untranslated()).count();
+    let is_not_marker = |task: &&Task| !task_type(&task.kind).is_some_and(|kind| kind.is_marker);
+    let total = spec.tasks.iter().filter(is_not_marker).count();
+    let runnable = spec.tasks.iter().filter(is_not_marker).filter(|task| !task.is_untranslated()).count();
     Ok(FuelImport { spec, findings, runnable, total })
 }
 
-/// Returns a copy in which whole numbers are integers.
+/// Returns a copy of a value in which each whole number is an integer: `1.0` becomes `1`.
 fn with_integers(value: &Value) -> Value {
     let mut value = value.clone();
     normalize_integers(&mut value);
     value
 }
 
+/// Returns a copy of a map in which each whole number is an integer.
 fn normalize_members(map: &Map<String, Value>) -> Map<String, Value> {
     map.iter().map(|(name, value)| (name.clone(), with_integers(value))).collect()
 }
 
-/// Translates `roles_metadata`. A role that conflicts with `*` conflicts with all others.
+/// Translates `roles_metadata`, a map of role names to their tags, conflicts and limits. A role that conflicts with `*`
+/// conflicts with all other roles.
 fn read_roles(roles: &Map<String, Value>) -> Result<BTreeMap<Name, RoleSpec>, FuelError> {
     let mut specs = BTreeMap::new();
-    for (role, meta) in roles {
+    for (role, metadata) in roles {
         let field = format!("roles_metadata.{role}");
-        let texts = |name: &str| meta.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
-        let tags = meta.get("tags").map(|_| {
-            texts("tags").iter().filter_map(Value::as_str).map(|tag| tag_name(&field, tag)).collect::<Result<Vec<_>, _>>()
+        let read_list = |name: &str| metadata.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+        let tags = metadata.get("tags").map(|_| {
+            read_list("tags").iter().filter_map(Value::as_str).map(|tag| tag_name(&field, tag)).collect::<Result<Vec<_>, _>>()
         });
-        let conflicts = if meta.get("conflicts").and_then(Value::as_str) == Some("*") {
-            roles.keys().filter(|other| *other != role).map(|other| Value::from(other.as_str())).collect()
+        let conflicts = if metadata.get("conflicts").and_then(Value::as_str) == Some("*") {
+            roles.keys().filter(|other_role| *other_role != role).map(|other_role| Value::from(other_role.as_str())).collect()
         } else {
-            texts("conflicts")
+            read_list("conflicts")
         };
-        let conflicts = conflicts.iter().filter_map(Value::as_str).map(|other| role_name(&field, other));
+        let conflicts = conflicts.iter().filter_map(Value::as_str).map(|other_role| role_name(&field, other_role));
         let spec = RoleSpec {
             tags: tags.transpose()?,
-            title: meta.get("name").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            title: metadata.get("name").and_then(Value::as_str).unwrap_or_default().to_owned(),
             conflicts: conflicts.collect::<Result<_, _>>()?,
-            limits: meta.get("limits").and_then(Value::as_object).cloned().unwrap_or_default(),
+            limits: metadata.get("limits").and_then(Value::as_object).cloned().unwrap_or_default(),
+            // A task group with the name of the role may set this field later.
             fault_tolerance: None,
         };
         specs.insert(role_name("roles_metadata", role)?, spec);
@@ -167,12 +174,15 @@ fn read_roles(roles: &Map<String, Value>) -> Result<BTreeMap<Name, RoleSpec>, Fu
     Ok(specs)
 }
 
+/// Translates `tags_metadata`, a map of tag names to their properties. Tags whose name begins with `primary-` are
+/// omitted.
 fn read_tags(tags: &Map<String, Value>) -> Result<BTreeMap<TagName, TagSpec>, FuelError> {
-    let read_tag = |(tag, meta): (&String, &Value)| {
-        let has_primary = meta.get("has_primary").and_then(Value::as_bool).unwrap_or(false);
+    let read_tag = |(tag, metadata): (&String, &Value)| {
+        let has_primary = metadata.get("has_primary").and_then(Value::as_bool).unwrap_or(false);
         Ok((tag_name("tags_metadata", tag)?, TagSpec { has_primary, ..TagSpec::default() }))
     };
-    // In an old release, a role with such a name produces its tag without a declaration. Here the name is reserved.
+    // An old release has roles named `primary-…`, and such a role produces its tag without a declaration. Stemma
+    // reserves these names for the primary holders of tags.
     tags.iter().filter(|(tag, _)| !tag.starts_with(PRIMARY_PREFIX)).map(read_tag).collect()
 }
 
@@ -180,16 +190,20 @@ fn read_tags(tags: &Map<String, Value>) -> Result<BTreeMap<TagName, TagSpec>, Fu
 struct TaskTranslation<'a> {
     id: String,
     fields: &'a Map<String, Value>,
+    /// The ids of all tasks of the release.
     ids: &'a BTreeSet<&'a str>,
+    /// The paths of the fields that are not translated.
     untranslated: Vec<String>,
+    /// The values that are stored unchanged, by the path of their field.
     foreign: Map<String, Value>,
     findings: Vec<Finding>,
 }
 
 impl<'a> TaskTranslation<'a> {
-    fn new(at: usize, fields: &'a Map<String, Value>, ids: &'a BTreeSet<&'a str>) -> Result<Self, FuelError> {
+    /// Begins the translation of the task at a position in Fuel's list. Fails if the task has no id.
+    fn new(position: usize, fields: &'a Map<String, Value>, ids: &'a BTreeSet<&'a str>) -> Result<Self, FuelError> {
         let id = fields.get("id").and_then(Value::as_str);
-        let id = id.ok_or_else(|| field_error(&format!("tasks[{at}].id"), "is missing, or no text"))?.to_owned();
+        let id = id.ok_or_else(|| field_error(&format!("tasks[{position}].id"), "is missing, or is not a text"))?.to_owned();
         Ok(Self { id, fields, ids, untranslated: Vec::new(), foreign: Map::new(), findings: Vec::new() })
     }
 
@@ -225,8 +239,8 @@ impl<'a> TaskTranslation<'a> {
         Ok(task)
     }
 
-    /// Reads the roles of a task from the first of `roles`, `role` and `groups` that is not empty. An empty field
-    /// counts as absent, as in Fuel's database.
+    /// Returns the roles of the task, from the first of the fields `roles`, `role` and `groups` that is not empty. An
+    /// empty field counts as absent, as in Fuel's database.
     fn read_role_names(&mut self) -> Result<Vec<String>, FuelError> {
         for field in ["roles", "role", "groups"] {
             let roles = self.read_list(field)?;
@@ -237,6 +251,7 @@ impl<'a> TaskTranslation<'a> {
         Ok(Vec::new())
     }
 
+    /// Reads the first of two fields with `read`, or the second field if the first is absent or empty.
     fn first_non_empty<T: Default + PartialEq>(
         &mut self,
         fields: [&str; 2],
@@ -246,13 +261,15 @@ impl<'a> TaskTranslation<'a> {
         if value == T::default() { read(self, fields[1]) } else { Ok(value) }
     }
 
+    /// Reads a field as a list of names. Returns an empty list if the field is absent.
     fn read_list(&mut self, field: &str) -> Result<Vec<String>, FuelError> {
         self.fields.get(field).map_or_else(|| Ok(Vec::new()), |value| self.read_names(field, value))
     }
 
-    /// Reads a list of names. A text is a list of one name, and an empty value is an empty list.
+    /// Reads a value as a list of names. A text is a list of one name, and an empty value is an empty list. An
+    /// expression is recorded as not translated, and gives no name.
     fn read_names(&mut self, field: &str, value: &Value) -> Result<Vec<String>, FuelError> {
-        if self.is_untranslated(field, value) {
+        if self.record_expression(field, value) {
             return Ok(Vec::new());
         }
         match value {
@@ -265,31 +282,32 @@ impl<'a> TaskTranslation<'a> {
                     match item {
                         Value::String(name) => names.push(normalize_pattern(name)),
                         Value::Null => {}
-                        other if self.is_untranslated(field, other) => {}
-                        _ => return Err(self.field_error(field, "takes a list of names")),
+                        other if self.record_expression(field, other) => {}
+                        _ => return Err(self.field_error(field, "must be a list of names")),
                     }
                 }
                 Ok(names)
             }
-            Value::Bool(_) | Value::Number(_) | Value::Object(_) => Err(self.field_error(field, "takes a list of names")),
+            Value::Bool(_) | Value::Number(_) | Value::Object(_) => Err(self.field_error(field, "must be a list of names")),
         }
     }
 
-    /// Reads a list of tags. The text `*` means every tag.
+    /// Reads a value as a list of tags. The text `*` means every tag.
     fn read_tag_names(&mut self, field: &str, value: &Value) -> Result<Vec<String>, FuelError> {
         if value == "*" { Ok(vec![ANY_TAG.to_owned()]) } else { self.read_names(field, value) }
     }
 
-    /// Reads the entries of a cross dependency. An entry with an expression is not translated.
+    /// Reads a field with cross dependencies: a list of `{name, role, tags, policy}`. An entry with an expression is
+    /// omitted and recorded as not translated.
     fn read_cross(&mut self, field: &str) -> Result<Vec<CrossEntry>, FuelError> {
         let Some(value) = self.fields.get(field) else { return Ok(Vec::new()) };
-        if self.is_untranslated(field, value) || value.is_null() {
+        if self.record_expression(field, value) || value.is_null() {
             return Ok(Vec::new());
         }
         let items = value.as_array().ok_or_else(|| self.field_error(field, "takes a list of {name, role, policy}"))?;
         let mut entries = Vec::new();
-        for (at, item) in items.iter().enumerate().filter(|(_, item)| !item.is_null()) {
-            let field = format!("{field}[{at}]");
+        for (position, item) in items.iter().enumerate().filter(|(_, item)| !item.is_null()) {
+            let field = format!("{field}[{position}]");
             let entry = item.as_object().ok_or_else(|| self.field_error(&field, "takes {name, role, policy}"))?;
             if entry.values().any(has_expression) {
                 self.untranslated.push(field);
@@ -308,6 +326,7 @@ impl<'a> TaskTranslation<'a> {
         Ok(entries)
     }
 
+    /// Reads the `role` or `tags` of a cross dependency, which may be absent, `null` or names. `read` reads the names.
     fn read_selector(
         &mut self,
         field: &str,
@@ -333,7 +352,8 @@ impl<'a> TaskTranslation<'a> {
         }
     }
 
-    /// Copies the parameters that are plain values. The strategy becomes `max_nodes`.
+    /// Copies the parameters that are plain values to the task. The parameter `strategy` becomes `max_nodes`. A
+    /// parameter with an expression or a placeholder is recorded as not translated.
     fn read_parameters(&mut self, task: &mut Task) {
         let Some(Value::Object(parameters)) = self.fields.get("parameters") else { return };
         for (name, value) in parameters {
@@ -349,8 +369,8 @@ impl<'a> TaskTranslation<'a> {
         }
     }
 
-    /// Reads the number of nodes on which a task may run at once, or `None` if there is no limit or it is not
-    /// translated.
+    /// Returns the number of nodes on which a task may run at once. `None` if there is no limit, or if the strategy
+    /// cannot be translated. An `amount` that is absent or 0 means no limit.
     fn read_strategy(&mut self, value: &Value) -> Option<u32> {
         let amount = value.get("amount");
         match value.get("type").and_then(Value::as_str) {
@@ -367,48 +387,56 @@ impl<'a> TaskTranslation<'a> {
         }
     }
 
-    /// Reads `refresh_on`, which names tasks, or configuration resources that have no counterpart here.
+    /// Reads the field `refresh_on`, which names tasks and resources. The task runs again when one of them changes, so
+    /// it subscribes to the named tasks. The other names are resources of Fuel's configuration. They have no
+    /// counterpart, and are stored under `foreign`.
     fn read_refresh_on(&mut self, task: &mut Task) {
         let Some(value) = self.fields.get("refresh_on") else { return };
+        // The field has a list of names, or one name.
         let names: Vec<&str> = value.as_array().into_iter().flatten().chain([value]).filter_map(Value::as_str).collect();
-        let (tasks, rest): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|name| self.ids.contains(name));
+        let (tasks, resources): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|name| self.ids.contains(name));
         task.subscribes = tasks.into_iter().map(str::to_owned).collect();
-        if !rest.is_empty() {
-            self.foreign.insert("refresh_on".into(), json!(rest));
+        if !resources.is_empty() {
+            self.foreign.insert("refresh_on".into(), json!(resources));
         }
     }
 
-    /// Copies the `fault_tolerance` of a group to the role of the same name, if there is one.
-    fn move_role_tolerance(&mut self, task: &Task, roles: &mut BTreeMap<Name, RoleSpec>) {
+    /// Copies the `fault_tolerance` of a group of tasks (how many of its nodes may fail) to the role with the same
+    /// name, if there is such a role.
+    fn copy_fault_tolerance(&mut self, task: &Task, roles: &mut BTreeMap<Name, RoleSpec>) {
         let tolerance = self.fields.get("fault_tolerance").filter(|_| task.is_group());
         let role = Name::new(&task.id).ok().and_then(|name| roles.get_mut(&name));
-        // An invalid value remains with the task's other foreign fields.
+        // An invalid value is stored only under `foreign` of the task.
         let tolerance = tolerance.filter(|tolerance| RoleSpec::is_fault_tolerance(tolerance));
         if let (Some(tolerance), Some(role)) = (tolerance, role) {
             role.fault_tolerance = Some(tolerance.clone());
         }
     }
 
-    /// Returns whether a value is an expression. If so, the field is stored as untranslated.
-    fn is_untranslated(&mut self, field: &str, value: &Value) -> bool {
-        let matches = is_expression(value);
-        if matches {
+    /// Returns whether a value is an expression. An expression is stored under `foreign`, and its field is recorded as
+    /// not translated.
+    fn record_expression(&mut self, field: &str, value: &Value) -> bool {
+        let is_found = is_expression(value);
+        if is_found {
             self.foreign.insert(field.to_owned(), value.clone());
             self.untranslated.push(field.to_owned());
         }
-        matches
+        is_found
     }
 
+    /// Adds a finding about the task.
     fn add_finding(&mut self, rule: Rule, message: String) {
         self.findings.push(Finding::new(rule, format!("task/{}", self.id), message));
     }
 
+    /// Returns the error that a field of the task has an invalid value.
     fn field_error(&self, field: &str, reason: &str) -> FuelError {
         field_error(&format!("task {} {field}", self.id), reason)
     }
 }
 
-/// Replaces Fuel's patterns for every name by `/.+/`. They match the empty text, which a new release must not do.
+/// Returns `/.+/` for each pattern by which Fuel's releases mean every name, and any other name or pattern unchanged.
+/// Fuel's patterns also match the empty text, and a new release with such a pattern is rejected.
 fn normalize_pattern(name: &str) -> String {
     match name {
         "/" | "//" | "/.*/" | "/^.*/" | "/.*$/" | "/^.*$/" => "/.+/".to_owned(),
@@ -416,10 +444,12 @@ fn normalize_pattern(name: &str) -> String {
     }
 }
 
+/// Returns whether a value is an expression of Fuel: a map with the key `yaql_exp`.
 fn is_expression(value: &Value) -> bool {
     value.as_object().is_some_and(|map| map.contains_key("yaql_exp"))
 }
 
+/// Returns whether a value is an expression of Fuel or contains one.
 fn has_expression(value: &Value) -> bool {
     match value {
         Value::Object(map) => map.contains_key("yaql_exp") || map.values().any(has_expression),
@@ -439,14 +469,17 @@ fn has_placeholder(value: &Value) -> bool {
     }
 }
 
+/// Parses the name of a role. `field` is the path that an error contains.
 fn role_name(field: &str, text: &str) -> Result<Name, FuelError> {
     Name::new(text).map_err(|reason| FuelError::Name { field: field.to_owned(), reason })
 }
 
+/// Parses the name of a tag. `field` is the path that an error contains.
 fn tag_name(field: &str, text: &str) -> Result<TagName, FuelError> {
     TagName::new(text).map_err(|reason| FuelError::Name { field: field.to_owned(), reason })
 }
 
+/// Returns the error that a field of Fuel's data has an invalid value.
 fn field_error(field: &str, reason: &str) -> FuelError {
     FuelError::Field { field: field.to_owned(), reason: reason.to_owned() }
 }

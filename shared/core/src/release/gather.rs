@@ -12,8 +12,9 @@ use crate::object::ReleaseSpec;
 use crate::task::Task;
 
 impl Compiler<'_> {
-    /// Merges the content of the imports and of the release itself.
-    pub(super) fn gather(&mut self, spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>]) -> Library {
+    /// Returns the library of the release: the roles, tags and tasks of its imports and of the release itself. Adds the
+    /// errors and findings about the names that they declare.
+    pub(super) fn build_library(&mut self, spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>]) -> Library {
         let mut library = Library {
             roles: BTreeMap::new(),
             tags: BTreeMap::new(),
@@ -21,19 +22,19 @@ impl Compiler<'_> {
             imports: imports.to_vec(),
             ids: Vec::new(),
         };
-        let mut sources: BTreeMap<String, String> = BTreeMap::new();
+        let mut release_by_task: BTreeMap<String, String> = BTreeMap::new();
         for release in imports {
             self.merge(&mut library.roles, &release.roles, "role", &release.name);
             self.merge(&mut library.tags, &release.tags, "tag", &release.name);
             for task in &release.tasks {
-                self.add_task(&mut library, &mut sources, &task.task, &release.name);
+                self.add_task(&mut library, &mut release_by_task, &task.task, &release.name);
             }
         }
         self.check_names(spec);
         self.merge(&mut library.roles, &spec.roles, "role", self.name);
         self.merge(&mut library.tags, &spec.tags, "tag", self.name);
         for task in &spec.tasks {
-            self.add_task(&mut library, &mut sources, &Arc::new(task.clone()), self.name);
+            self.add_task(&mut library, &mut release_by_task, &Arc::new(task.clone()), self.name);
         }
         library.ids = library.tasks.keys().cloned().collect();
         self.report_undeclared_tags(&library);
@@ -41,50 +42,52 @@ impl Compiler<'_> {
         library
     }
 
-    /// Merges roles or tags into the library. One that is declared differently elsewhere is an error.
+    /// Adds the roles or tags that a release declares to those of the library. Adds an error for each name that the
+    /// library already has with another declaration. `kind` is `role` or `tag`.
     fn merge<K: Ord + Clone + AsRef<str>, V: Clone + PartialEq>(
         &mut self,
-        into: &mut BTreeMap<K, V>,
-        from: &BTreeMap<K, V>,
-        what: &'static str,
-        import: &ReleaseRef,
+        merged: &mut BTreeMap<K, V>,
+        declared: &BTreeMap<K, V>,
+        kind: &'static str,
+        release: &ReleaseRef,
     ) {
-        for (key, value) in from {
-            match into.get(key) {
+        for (key, value) in declared {
+            match merged.get(key) {
                 Some(existing) if existing != value => {
                     self.errors.push(ReleaseError::Redeclared {
-                        what,
+                        what: kind,
                         name: key.as_ref().to_owned(),
-                        import: import.to_string(),
+                        import: release.to_string(),
                     });
                 }
                 Some(_) => {}
-                None => drop(into.insert(key.clone(), value.clone())),
+                None => drop(merged.insert(key.clone(), value.clone())),
             }
         }
     }
 
-    /// Adds a task to the library. A task that two imports have from the same third release is added once. Any other
-    /// second task with the same id is an error.
+    /// Adds a task of a release to the library. A task that two imports have from the same third release is added once.
+    /// Any other second task with the same id is an error, which names the release of each task.
     fn add_task(
         &mut self,
         library: &mut Library,
-        sources: &mut BTreeMap<String, String>,
+        release_by_task: &mut BTreeMap<String, String>,
         task: &Arc<Task>,
         release: &ReleaseRef,
     ) {
         if let Some(existing) = library.tasks.get(&task.id) {
             if !Arc::ptr_eq(existing, task) {
-                let first = sources.get(&task.id).cloned().unwrap_or_default();
+                let first = release_by_task.get(&task.id).cloned().unwrap_or_default();
                 self.errors.push(ReleaseError::DuplicateTask { id: task.id.clone(), first, second: release.to_string() });
             }
             return;
         }
-        sources.insert(task.id.clone(), release.to_string());
+        release_by_task.insert(task.id.clone(), release.to_string());
         library.tasks.insert(task.id.clone(), Arc::clone(task));
     }
 
-    /// Checks the names of the roles, tags and tasks that the release itself declares.
+    /// Checks the names of the roles, tags and tasks that the release itself declares. Adds an error for each invalid
+    /// name, and a finding for each role whose name begins with `primary-`.
     fn check_names(&mut self, spec: &ReleaseSpec) {
         for role in spec.roles.keys() {
             let field = format!("roles.{role}");
@@ -103,14 +106,14 @@ impl Compiler<'_> {
                 self.errors.push(ReleaseError::Name { field: format!("tags.{tag}"), reason });
             }
         }
-        for (at, task) in spec.tasks.iter().enumerate() {
+        for (position, task) in spec.tasks.iter().enumerate() {
             if let Err(reason) = Name::for_declaration(&task.id, NameKind::Task) {
-                self.errors.push(ReleaseError::Name { field: format!("tasks[{at}].id"), reason });
+                self.errors.push(ReleaseError::Name { field: format!("tasks[{position}].id"), reason });
             }
         }
     }
 
-    /// Adds a finding for each tag that a role produces and that is not declared. Such a tag has no primary.
+    /// Adds a finding for each undeclared tag that a role produces. Such a tag has no primary.
     fn report_undeclared_tags(&mut self, library: &Library) {
         for (role, spec) in &library.roles {
             for tag in spec.tags.iter().flatten().filter(|tag| !library.tags.contains_key(*tag)) {
@@ -120,12 +123,12 @@ impl Compiler<'_> {
         }
     }
 
-    /// Adds a finding for each role that a role conflicts with and that is not declared.
+    /// Adds a finding for each undeclared role in the `conflicts` of a role of the release.
     fn report_undeclared_conflicts(&mut self, spec: &ReleaseSpec, library: &Library) {
-        for (role, own) in &spec.roles {
-            for other in own.conflicts.iter().filter(|other| !library.roles.contains_key(*other)) {
-                let near = did_you_mean(closest_match(other.as_str(), library.roles.keys().map(Name::as_str)));
-                let message = format!("names role {other}, which the release does not declare{near}");
+        for (role, role_spec) in &spec.roles {
+            for other in role_spec.conflicts.iter().filter(|other| !library.roles.contains_key(*other)) {
+                let suggestion = did_you_mean(closest_match(other.as_str(), library.roles.keys().map(Name::as_str)));
+                let message = format!("names role {other}, which the release does not declare{suggestion}");
                 self.add_finding(rule::ROLE_UNKNOWN, &format!("roles.{role}.conflicts"), &message);
             }
         }

@@ -1,26 +1,28 @@
-//! Finds names in templates and conditions that nothing can have. New texts with such names are rejected.
+//! Finds impossible names in templates and conditions: names that no object can have. New texts with such names are
+//! rejected.
 //!
 //! A look-up selects nodes as a task's `roles` and `tags` do, so its names follow the same rules. A reserved word must
 //! be in the letter case that selectors recognize, and a pattern must not match the empty text. A key that no map can
-//! have is a mistake too. A stored release with such names is still read, and runs as before.
+//! have is impossible too. A stored release with such names is still read, and runs as before.
 
 use crate::input::{NamePatterns, NodeQuery, Read};
 use crate::key::LabelKey;
 use crate::name::{NameKind, PRIMARY_PREFIX, has_control, is_blank, reserved_word_in_other_case, truncated};
 use crate::release::name_selector::{NamePattern, is_match_all, is_regex};
 
-/// The reason why nothing can have a name, and a text that says what to write instead.
+/// The reason why no object can have a name, and the advice to the author how to correct the name.
 pub type ImpossibleName = (String, String);
 
-/// Returns the first name of a read that nothing can have. Fields of looked-up nodes are checked by
-/// [`impossible_field`].
+/// Returns why the first impossible name of a reference is impossible, or `None` if each name is possible. A name is
+/// impossible if no object can have it. `read` is the value that a reference in a template or condition reads. The
+/// fields of looked-up nodes are checked by [`impossible_field`].
 pub fn impossible_name(read: &Read) -> Option<ImpossibleName> {
     match read {
         Read::Tag(tag) | Read::Primary { tag, .. } => impossible_selector(tag, NameKind::Tag),
         Read::Nodes { query, .. } => impossible_query(query),
         Read::Parameter(path) => impossible_label(path.first()).or_else(|| impossible_keys(&path.keys()[1..])),
         Read::Fact(path) | Read::Node(path) | Read::Cluster(path) => impossible_keys(path.keys()),
-        // Every key begins with the empty text.
+        // Every key begins with the empty text, so an empty prefix is possible.
         Read::LabelsWithPrefix(prefix) if prefix.is_empty() => None,
         Read::LabelsWithPrefix(prefix) => impossible_key(prefix),
         // A reference of these kinds always has a valid label key, trait name or secret name.
@@ -28,14 +30,17 @@ pub fn impossible_name(read: &Read) -> Option<ImpossibleName> {
     }
 }
 
-/// Returns the first name in a field of looked-up nodes that nothing can have.
+/// Returns why the first impossible key in the path of a looked-up node's field is impossible, or `None` if each key is
+/// possible.
 pub fn impossible_field(keys: &[Box<str>]) -> Option<ImpossibleName> {
     match keys {
+        // The second key of `labels.KEY` is the key of a label, which follows stricter rules.
         [first, key] if &**first == "labels" => impossible_label(key),
         keys => impossible_keys(keys),
     }
 }
 
+/// Returns why the first impossible tag or role by which a look-up selects nodes is impossible.
 fn impossible_query(query: &NodeQuery) -> Option<ImpossibleName> {
     let check = |names: &NamePatterns, kind| names.as_slice().iter().find_map(|name| impossible_selector(name, kind));
     match query {
@@ -45,7 +50,8 @@ fn impossible_query(query: &NodeQuery) -> Option<ImpossibleName> {
     }
 }
 
-/// Returns why nothing can have a role or tag in a look-up, or `None` if it is possible.
+/// Returns why no node can have the role or tag that a look-up names, or `None` if a node can have it. `name` may be a
+/// `/pattern/`.
 fn impossible_selector(name: &str, kind: NameKind) -> Option<ImpossibleName> {
     if has_control(name) {
         return Some((format!("{:?} has a control character, which no name has", truncated(name)), "leave it out".to_owned()));
@@ -59,30 +65,32 @@ fn impossible_selector(name: &str, kind: NameKind) -> Option<ImpossibleName> {
         return Some((format!("{:?} is reserved", truncated(name)), remedy));
     }
     if is_match_all(name) {
-        let why = format!("{:?} matches the empty text, and so may mean every name", truncated(name));
-        return Some((why, format!("correct the pattern, or write '/.+/' for every {}", kind.as_str())));
+        let reason = format!("{:?} matches the empty text, and so may mean every name", truncated(name));
+        return Some((reason, format!("correct the pattern, or write '/.+/' for every {}", kind.as_str())));
     }
     let error = is_regex(name).then(|| NamePattern::new(name).err()).flatten()?;
     Some((error.to_string(), "write a smaller pattern".to_owned()))
 }
 
-/// Checks a label key or the first key of a parameter, which follows the same rules.
+/// Returns why a label key is invalid, or `None` if it is valid. The first key of a parameter follows the same rules.
 fn impossible_label(key: &str) -> Option<ImpossibleName> {
-    let why = LabelKey::new(key).err()?;
-    Some((why.to_string(), "write a valid name".to_owned()))
+    let reason = LabelKey::new(key).err()?;
+    Some((reason.to_string(), "write a valid name".to_owned()))
 }
 
+/// Returns why the first impossible key of a path is impossible, or `None` if each key is possible.
 fn impossible_keys(keys: &[Box<str>]) -> Option<ImpossibleName> {
     keys.iter().find_map(|key| impossible_key(key))
 }
 
+/// Returns why no map can have a key: the key is blank or has a control character. `None` if a map can have it.
 fn impossible_key(key: &str) -> Option<ImpossibleName> {
-    let why = if is_blank(key) {
+    let reason = if is_blank(key) {
         "the key is empty".to_owned()
     } else if has_control(key) {
         format!("the key {:?} has a control character, which no key has", truncated(key))
     } else {
         return None;
     };
-    Some((why, "write a valid name".to_owned()))
+    Some((reason, "write a valid name".to_owned()))
 }

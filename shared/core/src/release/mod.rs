@@ -1,8 +1,8 @@
 //! Compiled releases. Names are checked and resolved to indexes once, when a release is stored.
 //!
 //! Resolve runs for every node of a fleet, so it never looks up a name, parses a pattern or parses a condition.
-//! [`mod@compile`] does this once. It rejects what can never work: an unknown task, a cycle, an invalid pattern, a template
-//! that reads a value which it must not read. A suspicious release is stored with a finding.
+//! [`mod@compile`] does this once. It rejects what can never work: an unknown task, a cycle, an invalid pattern, a
+//! template that reads a value which it must not read. A suspicious release is stored with a finding.
 
 mod check;
 mod compile;
@@ -40,7 +40,7 @@ use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{ExtensionUse, Matching, RoleSpec, TagSpec};
 use crate::task::{Phase, Policy, Task};
 
-/// The index of a task in its compiled release, in the order of ids.
+/// The index of a task in the tasks of its compiled release, which are in the order of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskIndex(pub u32);
 
@@ -54,27 +54,28 @@ impl TaskIndex {
 /// A release with the content of all its imports, ready to be resolved.
 #[derive(Debug)]
 pub struct CompiledRelease {
-    /// Name and version.
+    /// The name and version of the release.
     pub name: ReleaseRef,
-    /// The hash of the content, imports included. The name is not part of it.
+    /// The hash of the release's content and of that of its imports. The release's name is not part of the content.
     pub hash: ReleaseHash,
     /// The roles, including those of the imports.
     pub roles: BTreeMap<Name, RoleSpec>,
     /// The predefined tags, including those of the imports.
     pub tags: BTreeMap<TagName, TagSpec>,
-    /// How role and tag selectors match.
+    /// The rules by which role and tag selectors match nodes.
     pub matching: Matching,
-    /// The extensions that decide the tags of roles.
+    /// The extensions that decide the tags of roles, each with its roles. An extension is a program next to the
+    /// controller.
     pub extensions: Vec<ExtensionUse>,
     /// All tasks, groups and stages, in the order of their ids.
     pub tasks: Box<[CompiledTask]>,
     /// The stages, in the order of their ids.
     pub stages: Box<[TaskIndex]>,
-    /// The tasks that are privileged and run, in the order of their ids.
+    /// The tasks that run on hosts and that only an admin may place, in the order of their ids.
     pub privileged: Box<[TaskIndex]>,
-    /// The releases that it imports directly.
+    /// The releases that this release imports directly.
     pub imports: Vec<ReleaseRef>,
-    /// The releases that it imports directly or through another.
+    /// The releases that this release imports directly or through another import.
     pub all_imports: std::collections::BTreeSet<ReleaseRef>,
     /// Problems that do not prevent the release from being stored.
     pub findings: Vec<Finding>,
@@ -85,66 +86,70 @@ pub struct CompiledRelease {
 pub struct CompiledTask {
     /// The task as its author wrote it.
     pub task: Arc<Task>,
-    /// SHA-256 of its canonical JSON.
+    /// SHA-256 of the task's canonical JSON, without the field `foreign`.
     pub definition: [u8; 32],
-    /// The references that its templates read, sorted and unique.
+    /// The references that the task's templates read, such as `labels.ntp`, sorted and unique.
     pub references: Box<[Reference]>,
-    /// The references without which one of its templates fails, sorted and unique.
+    /// The references without which one of the task's templates fails, sorted and unique.
     pub needs: Box<[RequiredReference]>,
     /// The condition that can leave the task out.
     pub condition: Option<Arc<dyn Condition>>,
-    /// The condition as its author wrote it, empty without one. It is shared by all nodes on which the task is left
-    /// out.
+    /// The condition as its author wrote it, or an empty text if there is none. All nodes on which the condition leaves
+    /// the task out share this text.
     pub condition_text: Arc<str>,
     /// The path where the task puts a file, or makes sure that there is none.
     pub path: Option<TaskPath>,
     /// The other templates that name a path or a program of the host.
     pub host_paths: Box<[HostPathTemplate]>,
-    /// True if its script contains `|raw`. Only an admin may store such a task.
+    /// True if the task's script inserts a value unquoted, by `|raw`. Only an admin may store such a task.
     pub has_unquoted: bool,
     /// The task's position in an order of all tasks that respects every dependency, if such an order exists.
     pub rank: u32,
     /// The groups that list the task.
     pub groups: Box<[TaskIndex]>,
-    /// The tasks that it subscribes to.
+    /// The tasks that this task subscribes to: it runs again after one of them has changed something.
     pub subscribes: Box<[TaskIndex]>,
-    /// The task that runs once when this one is no longer placed on a node.
+    /// The task that runs once on a node when this task is no longer placed there.
     pub on_unassign: Option<TaskIndex>,
     pub(crate) placement: TaskPlacement,
+    /// The tasks that come before this task on the same node, including those that it subscribes to.
     pub(crate) requires: Box<[TaskIndex]>,
+    /// The tasks that come after this task on the same node.
     pub(crate) required_for: Box<[TaskIndex]>,
+    /// The tasks on other nodes that this task waits for.
     pub(crate) cross_depends: Box<[CompiledCross]>,
+    /// The tasks on other nodes that wait for this task.
     pub(crate) cross_depended_by: Box<[CompiledCross]>,
 }
 
 /// The task's own selector, which places it on nodes.
 #[derive(Debug)]
 pub(crate) enum TaskPlacement {
-    /// Places the task by tags. Roles are ignored.
+    /// Places the task on the nodes that have a matching tag. The task's `roles` are ignored.
     Tags(NameSelector),
-    /// Places the task by roles.
+    /// Places the task on the nodes that have a matching role.
     Roles(NameSelector),
 }
 
 /// A resolved entry of `cross_depends` or `cross_depended_by`.
 #[derive(Debug)]
 pub(crate) struct CompiledCross {
-    /// The tasks that its name or pattern matches.
+    /// The tasks that the entry's name or pattern matches.
     pub(crate) tasks: Box<[TaskIndex]>,
-    /// The nodes on which these tasks count.
+    /// The nodes on which the entry orders these tasks.
     pub(crate) target: DependencyTarget,
-    /// Whether every instance must succeed, or one.
+    /// The number of these nodes on which a task must succeed: all, or any one.
     pub(crate) policy: Policy,
 }
 
 /// The nodes that an entry of a cross dependency selects.
 #[derive(Clone, Debug)]
 pub(crate) enum DependencyTarget {
-    /// The node of the entry's own task (`self`).
+    /// The node of the task that has the entry (`self`).
     Same,
-    /// The stages (`null`).
+    /// No node: the entry selects stages (`null`).
     Stages,
-    /// Every node that has a role or a tag, never `master`.
+    /// Every node that has a role or a tag, except the controller's own host (`master`).
     Everyone,
     /// The nodes that these tags match.
     Tags(Arc<NameSelector>),
@@ -153,15 +158,16 @@ pub(crate) enum DependencyTarget {
 }
 
 impl CompiledRelease {
-    /// Returns the versions that are pinned when this release is released to a node: its own and those of all imports.
+    /// Returns the names with version of this release and all its imports, without those that have no version. A node
+    /// pins these versions when it gets this release.
     pub fn versions(&self) -> impl Iterator<Item = &ReleaseRef> {
         self.all_imports.iter().chain([&self.name]).filter(|name| name.version.is_some())
     }
 
     /// Returns the index of the task with this id.
     pub fn task_index(&self, id: &str) -> Option<TaskIndex> {
-        let at = self.tasks.binary_search_by(|t| t.task.id.as_str().cmp(id)).ok()?;
-        u32::try_from(at).ok().map(TaskIndex)
+        let position = self.tasks.binary_search_by(|task| task.task.id.as_str().cmp(id)).ok()?;
+        u32::try_from(position).ok().map(TaskIndex)
     }
 
     /// Returns the task at an index of this release.
@@ -174,7 +180,8 @@ impl CompiledRelease {
         &self.tasks[ix.as_usize()].task.id
     }
 
-    /// Describes what places a task, for messages: its own selector and those of the groups that list it.
+    /// Returns the selectors that place a task on nodes, as a text for messages: the task's own selector, and those of
+    /// the groups that list the task.
     pub(crate) fn placement_text(&self, ix: TaskIndex) -> String {
         let task = self.task(ix);
         let group_text = |ix: &TaskIndex| {
@@ -205,12 +212,13 @@ impl CompiledTask {
         runs && (self.task.privileged || self.groups.iter().any(|ix| tasks[ix.as_usize()].task.privileged))
     }
 
-    /// Returns the task's own selector as text for messages, or `None` if it places nothing.
+    /// Returns the task's own selector as a text for messages, such as `roles web`. `None` if the selector is empty, so
+    /// that it matches no node.
     fn selector_text(&self) -> Option<String> {
-        let (what, names) = match &self.placement {
+        let (kind, names) = match &self.placement {
             TaskPlacement::Tags(selector) => ("tags", selector.to_string()),
             TaskPlacement::Roles(selector) => ("roles", selector.to_string()),
         };
-        (!names.is_empty()).then(|| format!("{what} {names}"))
+        (!names.is_empty()).then(|| format!("{kind} {names}"))
     }
 }

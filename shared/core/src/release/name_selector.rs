@@ -15,7 +15,7 @@ use crate::task::ANY_TAG;
 /// Maximum length of a pattern, in bytes, including the slashes.
 pub const MAX_PATTERN_BYTES: usize = 512;
 
-/// The word that selects the controller's own host.
+/// The word in a selector that matches the controller's own host.
 pub(crate) const MASTER: &str = "master";
 
 /// One item of a selector.
@@ -40,7 +40,7 @@ pub enum InvalidPattern {
         /// The parser's message, in one line.
         reason: String,
     },
-    /// A pattern that is too long.
+    /// A pattern that is too long, with its length in bytes.
     #[error("a pattern has at most {MAX_PATTERN_BYTES} bytes, not {0}")]
     TooLong(usize),
 }
@@ -48,9 +48,9 @@ pub enum InvalidPattern {
 /// The names that a role or tag selector matches.
 #[derive(Clone, Debug)]
 pub enum NameSelector {
-    /// Matches every node with at least one name: `*` as the only item.
+    /// Matches every node with at least one name. It is written as `*`, which must be the only item.
     Any,
-    /// Matches names that match one of these items.
+    /// Matches the names that match one of these items.
     Union(Box<[NamePattern]>),
 }
 
@@ -62,8 +62,8 @@ pub fn is_regex(text: &str) -> bool {
 /// Returns whether a text is a `/pattern/` that matches without reading a character of a name, and so may match every
 /// name: `/` and `//`, but also `/()/`, `/x*/`, `/.*/` or `/^/`.
 pub(crate) fn is_match_all(text: &str) -> bool {
-    // A word boundary matches an empty part of a name, but not the empty text.
-    let is_empty_match = |regex: &Regex| ["", "a"].iter().any(|name| regex.find(name).is_some_and(|it| it.end() == 0));
+    // `/\b/` matches the empty text at the start of `a`, but does not match the empty text. So both texts are tried.
+    let is_empty_match = |regex: &Regex| ["", "a"].iter().any(|name| regex.find(name).is_some_and(|found| found.end() == 0));
     is_regex(text) && matches!(NamePattern::new(text), Ok(NamePattern::Regex(regex)) if is_empty_match(&regex))
 }
 
@@ -94,6 +94,7 @@ impl NamePattern {
         match self {
             Self::Name(expected) => **expected == *name,
             Self::Regex(regex) => regex.is_match(name),
+            // No role or tag has the name `master`. Callers check the controller's own host by itself.
             Self::Master => false,
         }
     }
@@ -103,7 +104,7 @@ impl NameSelector {
     /// Parses role selectors. `*` as the only item matches every node that has a role.
     ///
     /// # Errors
-    /// [`InvalidPattern`].
+    /// [`InvalidPattern`] for the first pattern that cannot be parsed.
     pub fn for_roles(items: &[String]) -> Result<Self, InvalidPattern> {
         if items.len() == 1 && items[0] == "*" {
             return Ok(Self::Any);
@@ -111,11 +112,11 @@ impl NameSelector {
         Self::for_tags(items)
     }
 
-    /// Parses tag selectors. In a list, the item `*` is an ordinary name. The text `*` is stored as [`ANY_TAG`], which
-    /// matches every node that has a tag.
+    /// Parses tag selectors. In a list, the item `*` is an ordinary name. If the whole field is the text `*`, the list
+    /// is stored as [`ANY_TAG`] alone, which matches every node that has a tag.
     ///
     /// # Errors
-    /// [`InvalidPattern`].
+    /// [`InvalidPattern`] for the first pattern that cannot be parsed.
     pub fn for_tags(items: &[String]) -> Result<Self, InvalidPattern> {
         if *items == [ANY_TAG] {
             return Ok(Self::Any);
@@ -153,6 +154,7 @@ impl NameSelector {
 }
 
 impl fmt::Display for NamePattern {
+    /// Writes the item as the author wrote it. The anchor that the compiled pattern begins with is removed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name),
@@ -166,12 +168,13 @@ impl fmt::Display for NamePattern {
 }
 
 impl fmt::Display for NameSelector {
+    /// Writes the items as the author wrote them, separated by commas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => f.write_str("*"),
             Self::Union(items) => {
-                for (at, item) in items.iter().enumerate() {
-                    if at > 0 {
+                for (position, item) in items.iter().enumerate() {
+                    if position > 0 {
                         f.write_str(", ")?;
                     }
                     item.fmt(f)?;
@@ -223,13 +226,15 @@ mod tests {
         assert_eq!(NamePattern::new(&format!("/{}/", "a".repeat(600))).unwrap_err(), InvalidPattern::TooLong(602));
     }
 
+    /// For tags, only the text `*` in place of a list matches every tag, not a list with the item `*`. In a list of
+    /// several items, `*` is an ordinary name for roles too.
     #[test]
     fn selector_star_matches_any_role_but_only_literal_tag() {
         let star = [String::from("*")];
         assert!(NameSelector::for_roles(&star).unwrap().matches(["x"]));
         assert!(!NameSelector::for_roles(&star).unwrap().matches([]));
         assert!(!NameSelector::for_tags(&star).unwrap().matches(["x"]));
-        let longer = [String::from("*"), String::from("y")];
-        assert!(!NameSelector::for_roles(&longer).unwrap().matches(["x"]));
+        let two_items = [String::from("*"), String::from("y")];
+        assert!(!NameSelector::for_roles(&two_items).unwrap().matches(["x"]));
     }
 }

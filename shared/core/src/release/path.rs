@@ -20,11 +20,12 @@ use crate::task::{
 #[derive(Debug)]
 pub struct TaskPath {
     text: PathText,
-    /// What the task leaves at the path.
+    /// The content that the task leaves at the path: a file, or none.
     pub path_content: PathContent,
-    /// Spellings of the path itself, or for a template of the directory that contains the path whatever is filled in.
-    /// The empty text means any directory.
-    at_or_below: Box<[String]>,
+    /// The spellings of the path, that is, the same path through other known links, such as `/var/run` for `/run`. If
+    /// the path is a template, these are the spellings of the directory that contains the path for all values. The
+    /// empty text means any directory.
+    spellings: Box<[String]>,
 }
 
 /// A template by which a task names a path or a program of its host, other than the path that it writes.
@@ -36,6 +37,7 @@ pub struct HostPathTemplate {
     resource: NamedResource,
 }
 
+/// The text that names a path.
 #[derive(Debug)]
 enum PathText {
     Plain(Box<str>),
@@ -44,26 +46,26 @@ enum PathText {
 
 /// The path of a task on a host, as far as it is known.
 pub(crate) enum RenderedPath<'a> {
-    /// The path.
+    /// The valid path.
     Path(Cow<'a, str>),
-    /// The text of the template. It cannot be rendered, because a value that it reads is absent.
+    /// The text of the template, which cannot be rendered because a value that it reads is absent.
     Unknown(&'a str),
-    /// The template renders to a path that hosts reject.
+    /// The reason why hosts reject the path to which the template renders.
     Refused(PathRefused),
 }
 
 impl TaskPath {
-    /// Returns the path of a task that writes one. A task that hosts neither run nor check writes none. An invalid
-    /// literal path fails on the host by itself and conflicts with no other, so it yields `None` too.
+    /// Returns the path that a task writes. `None` if the task writes no path, or if hosts neither run nor check it.
+    /// Also `None` for an invalid literal path: the host rejects such a path, so it cannot conflict with another one.
     pub(super) fn from_task(task: &Task, parser: &dyn TemplateParser) -> Option<Self> {
         let kind = task_type(&task.kind).filter(|_| !task.is_untranslated() && !task.is_observed())?;
-        let (text, content) = kind.written_path(&task.parameters)?;
+        let (text, path_content) = kind.written_path(&task.parameters)?;
         if is_template(text) {
             let at_or_below = known_directories(text).into();
-            return Some(Self { text: PathText::Template(parser.parse_path(text)?), path_content: content, at_or_below });
+            return Some(Self { text: PathText::Template(parser.parse_path(text)?), path_content, spellings: at_or_below });
         }
         check_path(text).ok()?;
-        Some(Self { text: PathText::Plain(text.into()), path_content: content, at_or_below: spellings(text).into() })
+        Some(Self { text: PathText::Plain(text.into()), path_content, spellings: spellings(text).into() })
     }
 
     /// Returns whether the path is literal, and so the same on each host.
@@ -71,7 +73,8 @@ impl TaskPath {
         matches!(self.text, PathText::Plain(_))
     }
 
-    /// Returns the path on a host with these inputs, rendered if it is a template.
+    /// Returns the path on a host, rendered if it is a template. `inputs` returns the host's inputs, and is called only
+    /// for a template.
     pub(crate) fn host_path(&self, inputs: impl FnOnce() -> Inputs) -> RenderedPath<'_> {
         match &self.text {
             PathText::Plain(text) => RenderedPath::Path(Cow::Borrowed(text)),
@@ -89,46 +92,49 @@ impl TaskPath {
 }
 
 impl HostPathTemplate {
-    /// Returns the templates of a task that hosts run or check. Literal texts are checked when the release is written.
+    /// Returns the templates by which a task names paths and programs of its host. Literal texts are omitted, because
+    /// they are checked when the release is written. Returns none for a task that hosts neither run nor check.
     pub(super) fn from_task(task: &Task, parser: &dyn TemplateParser) -> Box<[Self]> {
         let kind = task_type(&task.kind).filter(|_| !task.is_untranslated() && !task.is_observed());
         let texts = kind.into_iter().flat_map(|kind| kind.resource_texts(&task.parameters));
-        let templates = texts.filter(|one| is_template(one.text)).filter_map(|one| {
-            Some(Self { field: one.field.into(), template: parser.parse_path(one.text)?, resource: one.resource })
+        let templates = texts.filter(|entry| is_template(entry.text)).filter_map(|entry| {
+            Some(Self { field: entry.field.into(), template: parser.parse_path(entry.text)?, resource: entry.resource })
         });
         templates.collect()
     }
 
-    /// Returns why hosts reject what the template renders to with these inputs. Returns `None` if they accept it or if
-    /// it cannot be rendered.
+    /// Returns why hosts reject the text to which the template renders with these inputs. `None` if hosts accept the
+    /// text, or if the template cannot be rendered because a value is absent.
     pub(crate) fn rejection(&self, inputs: &Inputs) -> Option<String> {
         self.resource.check_rendered(&self.template.render(inputs)?).err()
     }
 }
 
-/// Returns the tasks whose paths must be checked for each node, and whether a literal path may be that of another task.
+/// Returns the tasks whose paths must be checked for each node, and whether a task with a literal path may share its
+/// path with another task.
 ///
-/// These are the tasks whose path may equal, contain or lie below that of another, those whose path is a template, and
-/// those with other templates that name a path or a program.
+/// A task must be checked if its path may equal, contain or lie below the path of another task, if its path is a
+/// template, or if another template of it names a path or a program.
 pub(super) fn path_check_tasks(release: &CompiledRelease, tasks: &[TaskIndex]) -> (Box<[TaskIndex]>, bool) {
-    let paths = |ix: &TaskIndex| release.task(*ix).path.as_ref().map(|path| &*path.at_or_below).unwrap_or_default();
+    let paths = |ix: &TaskIndex| release.task(*ix).path.as_ref().map(|path| &*path.spellings).unwrap_or_default();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for spelling in tasks.iter().flat_map(paths) {
         *counts.entry(spelling.as_str()).or_default() += 1;
     }
-    let mut shared = BTreeSet::new();
+    let mut shared_paths = BTreeSet::new();
     for (path, count) in &counts {
-        let above: Vec<&str> = ancestors(path).skip(1).filter(|above| counts.contains_key(above)).collect();
-        if *count > 1 || !above.is_empty() {
-            shared.insert(*path);
-            shared.extend(above);
+        // The first of the ancestors is the path itself.
+        let outer_paths: Vec<&str> = ancestors(path).skip(1).filter(|outer| counts.contains_key(outer)).collect();
+        if *count > 1 || !outer_paths.is_empty() {
+            shared_paths.insert(*path);
+            shared_paths.extend(outer_paths);
         }
     }
     let may_be_unusable = |ix: &TaskIndex| {
         let task = release.task(*ix);
         !task.host_paths.is_empty() || task.path.as_ref().is_some_and(|path| !path.is_plain())
     };
-    let may_share = |ix: &TaskIndex| paths(ix).iter().any(|spelling| shared.contains(spelling.as_str()));
+    let may_share = |ix: &TaskIndex| paths(ix).iter().any(|spelling| shared_paths.contains(spelling.as_str()));
     let is_plain = |ix: &TaskIndex| release.task(*ix).path.as_ref().is_some_and(TaskPath::is_plain);
     let may_share_plain = tasks.iter().any(|ix| is_plain(ix) && may_share(ix));
     (tasks.iter().copied().filter(|ix| may_be_unusable(ix) || may_share(ix)).collect(), may_share_plain)

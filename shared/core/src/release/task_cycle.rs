@@ -6,33 +6,33 @@ use std::collections::BTreeMap;
 use super::cycle::find_cycle;
 use crate::task::Task;
 
-/// The dependencies of stages that the search includes.
+/// The dependencies of stages that the search for a cycle includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageDependencies {
-    /// All of its dependencies.
+    /// All dependencies of a stage.
     All,
-    /// Only those on other stages.
+    /// Only the dependencies of a stage on other stages.
     OnStages,
 }
 
-/// Returns the ids of tasks that wait for each other, with the first one repeated at the end. In `a -> b`, a comes
-/// before b.
-pub(super) fn task_cycle(tasks: &[&Task], of_stages: StageDependencies) -> Option<Vec<String>> {
-    let index: BTreeMap<&str, usize> = tasks.iter().enumerate().map(|(at, task)| (task.id.as_str(), at)).collect();
+/// Returns the ids of tasks that wait for each other, in order, with the first id repeated at the end. Each task comes
+/// before the next one. `None` if no tasks wait for each other by exact names.
+pub(super) fn task_cycle(tasks: &[&Task], stage_dependencies: StageDependencies) -> Option<Vec<String>> {
+    let by_id: BTreeMap<&str, usize> = tasks.iter().enumerate().map(|(position, task)| (task.id.as_str(), position)).collect();
     let mut edges = Vec::new();
-    for (at, task) in tasks.iter().enumerate().filter(|(_, task)| !task.is_group()) {
-        let counts = |other: &usize| {
-            let is_of_stages = !task.is_stage() || of_stages == StageDependencies::All || tasks[*other].is_stage();
-            !tasks[*other].is_group() && is_of_stages
+    for (position, task) in tasks.iter().enumerate().filter(|(_, task)| !task.is_group()) {
+        let is_included = |other: &usize| {
+            let is_stage_included = !task.is_stage() || stage_dependencies == StageDependencies::All || tasks[*other].is_stage();
+            !tasks[*other].is_group() && is_stage_included
         };
-        let others = |names: &[String]| -> Vec<usize> {
-            names.iter().filter_map(|name| index.get(name.as_str()).copied()).filter(counts).collect()
+        let indexes_of = |names: &[String]| -> Vec<usize> {
+            names.iter().filter_map(|name| by_id.get(name.as_str()).copied()).filter(is_included).collect()
         };
         for names in [&task.requires, &task.subscribes] {
-            edges.extend(others(names).into_iter().map(|before| (before, at)));
+            edges.extend(indexes_of(names).into_iter().map(|first| (first, position)));
         }
-        edges.extend(others(&task.required_for).into_iter().map(|after| (at, after)));
+        edges.extend(indexes_of(&task.required_for).into_iter().map(|second| (position, second)));
     }
     let cycle = find_cycle(tasks.len(), &edges)?;
-    Some(cycle.iter().chain(cycle.first()).map(|at| tasks[*at].id.clone()).collect())
+    Some(cycle.iter().chain(cycle.first()).map(|position| tasks[*position].id.clone()).collect())
 }

@@ -1,4 +1,4 @@
-//! Expressions: an operator with its operands, or a plain value.
+//! Expressions of requirements: an operator with its operands, or a plain value.
 
 use std::borrow::Cow;
 
@@ -17,20 +17,27 @@ pub struct Expression {
     parsed: ParsedExpression,
 }
 
+/// The parsed form of an expression.
 #[derive(Clone, Debug)]
 enum ParsedExpression {
     /// The value must equal the whole text.
     Plain,
-    /// An expression that no value meets: an operator without its operand, or a stored one whose operand is no longer
-    /// accepted as a number.
+    /// No value meets the expression. It is an operator without its operand, or a stored expression whose operand is no
+    /// longer accepted as a number.
     Never,
+    /// The value must equal one of these words (`<or>`).
     AnyOf(Vec<Box<str>>),
+    /// The value must contain all of these words (`<all-in>`).
     AllIn(Vec<Box<str>>),
+    /// The value must contain this word (`<in>`).
     In(Box<str>),
+    /// The value must be a number that compares in this way with the operand.
     Number(Comparison, f64),
+    /// The value must be a text that compares in this way with the operand.
     Text(Comparison, Box<str>),
 }
 
+/// The relation that a value must have to the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparison {
     Equal,
@@ -41,12 +48,12 @@ enum Comparison {
     GreaterOrEqual,
 }
 
-/// A value to which an expression is applied.
+/// A value of a node that is checked against an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LiteralValue<'a> {
     /// A text, or the JSON text of a number or boolean.
     Text(Cow<'a, str>),
-    /// A list. Members that are not scalars are left out.
+    /// The members of a list as texts. Members that are lists, maps or `null` are left out.
     List(Vec<Cow<'a, str>>),
 }
 
@@ -55,18 +62,18 @@ pub enum LiteralValue<'a> {
 pub enum InvalidExpression {
     /// `<or>` has no values.
     #[error("'<or>' needs at least one value after it")]
-    OrOfNothing,
-    /// The operand of a number's operator is not a number.
+    OrWithoutValues,
+    /// The operand of an operator for numbers is not a number.
     #[error("'{operator}' compares numbers, and {found:?} is not a number (for texts: {text_operator})")]
     NoNumber {
-        /// The operator.
+        /// The operator, such as `>=`.
         operator: &'static str,
         /// The operand, cut at 64 characters.
         found: String,
-        /// The corresponding operator for texts.
+        /// The corresponding operator for texts, such as `s>=`.
         text_operator: &'static str,
     },
-    /// A number's operator has no operand.
+    /// An operator for numbers has no operand.
     #[error("'{operator}' compares numbers, but no number follows it")]
     NothingToCompare {
         /// The operator.
@@ -80,8 +87,8 @@ pub enum InvalidExpression {
     },
 }
 
-/// The operators for numbers, with their meaning and the corresponding operator for texts. In Nova, `=` means *at
-/// least*.
+/// The operators for numbers, each with its meaning and the corresponding operator for texts. `=` means *at least*, as
+/// in Nova (`OpenStack`'s compute service).
 const NUMBER_OPERATORS: [(&str, Comparison, &str); 5] = [
     ("=", Comparison::GreaterOrEqual, "s=="),
     ("==", Comparison::Equal, "s=="),
@@ -89,6 +96,7 @@ const NUMBER_OPERATORS: [(&str, Comparison, &str); 5] = [
     (">=", Comparison::GreaterOrEqual, "s>="),
     ("<=", Comparison::LessOrEqual, "s<="),
 ];
+/// The operators for texts, each with its meaning.
 const TEXT_OPERATORS: [(&str, Comparison); 6] = [
     ("s==", Comparison::Equal),
     ("s!=", Comparison::NotEqual),
@@ -102,7 +110,7 @@ impl Expression {
     /// Parses an expression. If its first word is not an operator, the whole text is a plain value, including spaces.
     ///
     /// # Errors
-    /// [`InvalidExpression`] if no value could be compared with it.
+    /// [`InvalidExpression`] if the expression is too long, or if its operator has no valid operand.
     pub fn new(text: &str) -> Result<Self, InvalidExpression> {
         if text.len() > MAX_EXPRESSION_BYTES {
             return Err(InvalidExpression::TooLong { bytes: text.len() });
@@ -110,15 +118,15 @@ impl Expression {
         Ok(Self { text: text.into(), parsed: parse(text)? })
     }
 
-    /// Parses a stored expression. An older version accepted digits of all scripts, so an operand may not be a number
-    /// any more. No value meets such an expression.
+    /// Parses a stored expression. An older version accepted the digits of all scripts as numbers, so an operand may no
+    /// longer be a number. No value meets such an expression.
     ///
     /// # Errors
     /// [`InvalidExpression`] if no version could have stored the expression.
     pub(super) fn from_stored(text: &str) -> Result<Self, InvalidExpression> {
         match Self::new(text) {
             Err(InvalidExpression::NoNumber { .. }) => Ok(Self { text: text.into(), parsed: ParsedExpression::Never }),
-            read => read,
+            parsed => parsed,
         }
     }
 
@@ -140,7 +148,8 @@ impl Expression {
         }
     }
 
-    /// Returns the texts that meet the expression, or `None` if they cannot be listed.
+    /// Returns all texts that meet the expression. `None` if they cannot be listed, because the expression compares
+    /// values or looks for words in them.
     pub(crate) fn accepted_texts(&self) -> Option<Vec<&str>> {
         match &self.parsed {
             ParsedExpression::Plain => Some(vec![&self.text]),
@@ -152,12 +161,12 @@ impl Expression {
         }
     }
 
-    /// Returns whether this is a plain value that begins with the sign of an operator, but has no operator as its first
-    /// word: `>> 3`, `=> 3`, `>=3`.
+    /// Returns whether this is a plain value that begins like an operator, but whose first word is not an operator:
+    /// `>> 3`, `=> 3`, `>=3`. The author probably misspelled an operator.
     pub fn resembles_operator(&self) -> bool {
         let text = self.text.trim_start();
-        let bare = text.strip_prefix('s').unwrap_or(text);
-        matches!(self.parsed, ParsedExpression::Plain) && bare.starts_with(['=', '!', '<', '>'])
+        let without_prefix = text.strip_prefix('s').unwrap_or(text);
+        matches!(self.parsed, ParsedExpression::Plain) && without_prefix.starts_with(['=', '!', '<', '>'])
     }
 
     /// Returns whether a value meets the expression.
@@ -168,12 +177,13 @@ impl Expression {
         }
     }
 
-    /// Returns the distance between a number and the one that it is compared with, or `None` if no numbers are
-    /// compared. An infinite distance or NaN becomes the largest number, because JSON has neither.
+    /// Returns the distance between a value and the number that the expression compares it with. `None` if the
+    /// expression or the value is not a number. A distance that is infinite or NaN becomes `f64::MAX`, because JSON has
+    /// neither.
     pub(super) fn headroom(&self, value: &LiteralValue<'_>) -> Option<f64> {
         match (&self.parsed, value) {
-            (ParsedExpression::Number(_, wanted), LiteralValue::Text(text)) => parse_number(text).map(|value| {
-                let distance = (value - wanted).abs();
+            (ParsedExpression::Number(_, operand), LiteralValue::Text(text)) => parse_number(text).map(|value| {
+                let distance = (value - operand).abs();
                 if distance.is_finite() { distance } else { f64::MAX }
             }),
             _ => None,
@@ -188,23 +198,24 @@ impl Expression {
             ParsedExpression::AnyOf(words) => words.iter().any(|word| **word == *value),
             ParsedExpression::AllIn(words) => words.iter().all(|word| value.contains(&**word)),
             ParsedExpression::In(word) => value.contains(&**word),
-            ParsedExpression::Number(comparison, wanted) => {
-                parse_number(value).is_some_and(|value| comparison.holds(&value, wanted))
+            ParsedExpression::Number(comparison, operand) => {
+                parse_number(value).is_some_and(|value| comparison.holds(&value, operand))
             }
-            ParsedExpression::Text(comparison, wanted) => comparison.holds(value, &**wanted),
+            ParsedExpression::Text(comparison, operand) => comparison.holds(value, &**operand),
         }
     }
 
-    /// Returns whether a list meets the expression, by its members.
+    /// Returns whether a list meets the expression. `<or>` and `<all-in>` look for words, split at commas, among the
+    /// members. A list meets each `s!=`, and no other comparison.
     fn matches_list(&self, members: &[Cow<'_, str>]) -> bool {
-        let has = |word: &str| members.iter().any(|member| *member == word);
-        let parts = |words: &'_ [Box<str>]| -> Vec<String> {
+        let is_member = |word: &str| members.iter().any(|member| *member == word);
+        let split_words = |words: &'_ [Box<str>]| -> Vec<String> {
             words.iter().flat_map(|word| word.split(',')).filter(|part| !part.is_empty()).map(str::to_owned).collect()
         };
         match &self.parsed {
-            ParsedExpression::AnyOf(words) => parts(words).iter().any(|word| has(word)),
-            ParsedExpression::AllIn(words) => parts(words).iter().all(|word| has(word)),
-            ParsedExpression::In(word) => has(word),
+            ParsedExpression::AnyOf(words) => split_words(words).iter().any(|word| is_member(word)),
+            ParsedExpression::AllIn(words) => split_words(words).iter().all(|word| is_member(word)),
+            ParsedExpression::In(word) => is_member(word),
             ParsedExpression::Text(comparison, _) => *comparison == Comparison::NotEqual,
             ParsedExpression::Plain | ParsedExpression::Never | ParsedExpression::Number(..) => false,
         }
@@ -220,14 +231,15 @@ impl PartialEq for Expression {
 impl Eq for Expression {}
 
 impl Comparison {
-    fn holds<T: PartialOrd + ?Sized>(self, value: &T, wanted: &T) -> bool {
+    /// Returns whether a value has this relation to the operand.
+    fn holds<T: PartialOrd + ?Sized>(self, value: &T, operand: &T) -> bool {
         match self {
-            Self::Equal => value == wanted,
-            Self::NotEqual => value != wanted,
-            Self::Less => value < wanted,
-            Self::LessOrEqual => value <= wanted,
-            Self::Greater => value > wanted,
-            Self::GreaterOrEqual => value >= wanted,
+            Self::Equal => value == operand,
+            Self::NotEqual => value != operand,
+            Self::Less => value < operand,
+            Self::LessOrEqual => value <= operand,
+            Self::Greater => value > operand,
+            Self::GreaterOrEqual => value >= operand,
         }
     }
 }
@@ -255,6 +267,7 @@ impl<'a> LiteralValue<'a> {
     }
 }
 
+/// Returns a string as it is, and a number or boolean as JSON text. `None` for any other value.
 fn scalar_text(json: &Json) -> Option<Cow<'_, str>> {
     match json {
         Json::String(text) => Some(Cow::Borrowed(text)),
@@ -263,26 +276,27 @@ fn scalar_text(json: &Json) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Parses an expression. If its first word is an operator, the words after it are its operands.
+/// Parses an expression. If its first word is an operator, the words after the operator are its operands. A missing
+/// operand is an error for a number's operator and for `<or>`. For any other operator, no value meets the expression.
 fn parse(text: &str) -> Result<ParsedExpression, InvalidExpression> {
     let mut words = words(text);
     let Some(first) = words.next() else { return Ok(ParsedExpression::Plain) };
-    if let Some((operator, comparison, text_operator)) = NUMBER_OPERATORS.into_iter().find(|known| known.0 == first) {
-        let found = words.next().ok_or(InvalidExpression::NothingToCompare { operator })?;
-        let wanted = parse_number(found).ok_or_else(|| InvalidExpression::NoNumber {
+    if let Some((operator, comparison, text_operator)) = NUMBER_OPERATORS.into_iter().find(|entry| entry.0 == first) {
+        let operand_text = words.next().ok_or(InvalidExpression::NothingToCompare { operator })?;
+        let operand = parse_number(operand_text).ok_or_else(|| InvalidExpression::NoNumber {
             operator,
-            found: truncated(found),
+            found: truncated(operand_text),
             text_operator,
         })?;
-        return Ok(ParsedExpression::Number(comparison, wanted));
+        return Ok(ParsedExpression::Number(comparison, operand));
     }
-    if let Some((_, comparison)) = TEXT_OPERATORS.into_iter().find(|known| known.0 == first) {
-        return Ok(words.next().map_or(ParsedExpression::Never, |wanted| ParsedExpression::Text(comparison, wanted.into())));
+    if let Some((_, comparison)) = TEXT_OPERATORS.into_iter().find(|entry| entry.0 == first) {
+        return Ok(words.next().map_or(ParsedExpression::Never, |operand| ParsedExpression::Text(comparison, operand.into())));
     }
     match first {
         // Every second word is a value. The words between them are ignored without a check, as in Nova.
         "<or>" => match words.step_by(2).map(Box::from).collect::<Vec<_>>() {
-            values if values.is_empty() => Err(InvalidExpression::OrOfNothing),
+            values if values.is_empty() => Err(InvalidExpression::OrWithoutValues),
             values => Ok(ParsedExpression::AnyOf(values)),
         },
         "<in>" => Ok(words.next().map_or(ParsedExpression::Never, |word| ParsedExpression::In(word.into()))),
@@ -294,7 +308,7 @@ fn parse(text: &str) -> Result<ParsedExpression, InvalidExpression> {
     }
 }
 
-/// Splits a text into words like Python's `str.split`, whose white space is Unicode's and U+001C to U+001F.
+/// Splits a text into words like Python's `str.split`: at the white space of Unicode, and at U+001C to U+001F.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)).filter(|word| !word.is_empty())
 }
@@ -324,7 +338,7 @@ mod tests {
 
     #[test]
     fn headroom_is_always_a_storable_number() {
-        for (text, value, spare) in [
+        for (text, value, expected) in [
             (">= 1", "4", Some(3.0)),
             ("<= 4", "1", Some(3.0)),
             (">= 1", "inf", Some(f64::MAX)),
@@ -334,7 +348,7 @@ mod tests {
             ("<in> 1", "1", None),
         ] {
             let found = Expression::new(text).unwrap().headroom(&LiteralValue::Text(value.into()));
-            assert_eq!(found, spare, "{text} {value}");
+            assert_eq!(found, expected, "{text} {value}");
         }
     }
 

@@ -1,11 +1,13 @@
-//! Requirements on nodes, in the form of Nova's extra specs.
+//! Requirements on nodes, in the form of the extra specs of Nova (`OpenStack`'s compute service).
 //!
 //! A requirement is a key and an expression: an operator and its operands, or a plain value. The operators behave like
 //! `nova.scheduler.filters.extra_specs_ops` (`=` means *at least*; `<in>` looks for a part of a text), so that existing
-//! flavors can be reused. There are two differences. An expression that can never be evaluated (`<or>` alone, a
-//! number's operator without a number) is refused when it is written, instead of raising an error when a node is
-//! checked. And on a list, `<or>` means any of its members and `<all-in>` all of them, commas accepted, where Nova
-//! compares with the list's text.
+//! flavors can be reused. There are two differences:
+//!
+//! - An expression that can never be evaluated (`<or>` alone, a number's operator without a number) is refused when it
+//!   is written. Nova raises an error when it checks a node.
+//! - If the value is a list, `<or>` matches if the list has one of the words, and `<all-in>` if it has all of them. The
+//!   words may be separated by commas. Nova compares the words with the list's text.
 
 mod expression;
 mod list;
@@ -26,13 +28,13 @@ use crate::traits::{InvalidTrait, Trait, TraitNames};
 /// Maximum length of the name of a property or fact, in bytes.
 pub const MAX_FIELD_NAME_BYTES: usize = 255;
 
-/// Maximum number of a list's members that are shown.
+/// Maximum number of members of a list that a message shows.
 const MAX_SHOWN_MEMBERS: usize = 8;
 
-/// A requirement of the node's group that the node does not meet. The node's next task set is held.
+/// A requirement of the node's group that the node does not meet. The node's next task set is withheld.
 ///
-/// Two values are equal if they have the same key and expression, whatever value the node has: a node that goes from
-/// 512 to 600 still does not meet 1024.
+/// Two unmet requirements are equal if they have the same key and expression, whatever the actual values are. So a node
+/// whose memory grows from 512 to 600 has the same unmet requirement of 1024.
 #[derive(Clone, Debug, derive_more::Display)]
 #[display("requirement {key} {expression} is not met")]
 pub struct UnmetRequirement {
@@ -40,11 +42,12 @@ pub struct UnmetRequirement {
     pub key: String,
     /// The expression, as written.
     pub expression: String,
-    /// The actual value, such as `the node has 512`.
+    /// The actual value, as a part of a sentence such as `the node has 512`.
     pub actual: String,
 }
 
 impl UnmetRequirement {
+    /// Returns the key and the expression, by which unmet requirements are compared.
     fn identity(&self) -> (&str, &str) {
         (&self.key, &self.expression)
     }
@@ -74,14 +77,14 @@ impl Ord for UnmetRequirement {
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{} {}", self.key(), self.expression())]
 pub enum Requirement {
-    /// A trait must be present, or must be absent.
+    /// A requirement that a trait is present or absent.
     Trait {
         /// The trait.
         name: Trait,
-        /// Whether it must be present or absent.
+        /// The state that the trait must have: present or absent.
         presence: TraitPresence,
     },
-    /// A value must meet an expression. An absent value meets none.
+    /// A requirement that the value of a field meets an expression. An absent value meets no expression.
     Field {
         /// The field whose value is compared.
         field: RequirementField,
@@ -90,7 +93,7 @@ pub enum Requirement {
     },
 }
 
-/// Whether a trait is required or forbidden.
+/// The state that a trait must have on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TraitPresence {
     /// The trait must be present.
@@ -116,7 +119,7 @@ pub enum RequirementField {
     Parameter(LabelKey),
 }
 
-/// An object with traits and fields.
+/// An object, such as a node, whose traits and fields requirements are checked against.
 pub trait FieldLookup {
     /// Returns whether the object has a trait.
     fn has_trait(&self, name: &Trait) -> bool;
@@ -133,7 +136,7 @@ pub enum InvalidRequirement {
         /// The text, cut at 64 characters.
         text: String,
     },
-    /// The key has an unknown prefix.
+    /// The key has an unknown prefix, such as `cpu:` in `cpu:count`.
     #[error(
         "requirement key {key:?}: there is no '{prefix}:'; write property:{key} for a property of that name, \
              or begin with label:, property:, fact:, param: or trait:"
@@ -149,7 +152,7 @@ pub enum InvalidRequirement {
     Label {
         /// The key, cut at 64 characters.
         key: String,
-        /// The reason.
+        /// The reason why the key is invalid.
         reason: String,
         /// The name in the key, without the prefix.
         name: String,
@@ -174,18 +177,18 @@ pub enum InvalidRequirement {
     /// The expression cannot be evaluated.
     #[error("requirement {key}: {reason}")]
     Expression {
-        /// The key.
+        /// The key, such as `property:memory_mb`.
         key: String,
-        /// The reason.
+        /// The reason why the expression is invalid.
         reason: InvalidExpression,
     },
 }
 
 impl Requirement {
-    /// Parses a key and its expression.
+    /// Parses a key and its expression, such as `property:memory_mb` and `>= 1024`.
     ///
     /// # Errors
-    /// [`InvalidRequirement`].
+    /// [`InvalidRequirement`] if the key or the expression is invalid.
     pub fn new(key: &str, expression: &str) -> Result<Self, InvalidRequirement> {
         Self::parse_parts(key, expression, Expression::new)
     }
@@ -193,12 +196,13 @@ impl Requirement {
     /// Parses a stored key and expression, which may have been accepted under older rules.
     ///
     /// # Errors
-    /// [`InvalidRequirement`].
+    /// [`InvalidRequirement`] if no version could have stored them.
     fn from_stored(key: &str, expression: &str) -> Result<Self, InvalidRequirement> {
         Self::parse_parts(key, expression, Expression::from_stored)
     }
 
-    /// Parses a key and its expression, with `parse` for expressions. A trait takes `required` or `forbidden` instead.
+    /// Parses a key and its expression. `parse` parses the expression of a field. The expression of a trait must be
+    /// `required` or `forbidden`.
     fn parse_parts(
         key: &str,
         expression: &str,
@@ -218,30 +222,30 @@ impl Requirement {
         Ok(Self::Field { field, expression })
     }
 
-    /// Parses `KEY EXPRESSION`. The key ends at the first space, and the rest is the expression.
+    /// Parses `KEY EXPRESSION`. The key ends at the first space, and the text after this space is the expression.
     ///
     /// # Errors
-    /// [`InvalidRequirement`].
+    /// [`InvalidRequirement`] if the key or the expression is invalid, or if there is no space.
     pub fn parse(text: &str) -> Result<Self, InvalidRequirement> {
         let (key, expression) = text.split_once(' ').ok_or_else(|| InvalidRequirement::NoExpression { text: truncated(text) })?;
         Self::new(key, expression)
     }
 
-    /// Returns whether a node meets the requirement. An absent value does not, nor does a value that is not a number if
-    /// numbers are compared.
-    pub fn holds(&self, node: &impl FieldLookup) -> bool {
+    /// Returns whether a node meets the requirement. An absent value does not meet it. If the requirement compares
+    /// numbers, a value that is not a number does not meet it either.
+    pub fn is_met_by(&self, node: &impl FieldLookup) -> bool {
         match self {
             Self::Trait { name, presence } => node.has_trait(name) == (*presence == TraitPresence::Required),
             Self::Field { field, expression } => node.value(field).is_some_and(|value| expression.matches(&value)),
         }
     }
 
-    /// Describes this requirement for a node that does not meet it.
+    /// Returns this requirement with the actual value of a node that does not meet it.
     pub(crate) fn unmet(&self, node: &impl FieldLookup) -> UnmetRequirement {
         UnmetRequirement { key: self.key(), expression: self.expression().to_owned(), actual: self.actual_value(node) }
     }
 
-    /// Returns the actual value of a node, as a part of a sentence.
+    /// Returns the actual value of a node as a part of a sentence, such as `the node has 512`.
     fn actual_value(&self, node: &impl FieldLookup) -> String {
         match self {
             Self::Trait { name, .. } if node.has_trait(name) => "the node has it".to_owned(),
@@ -253,8 +257,8 @@ impl Requirement {
         }
     }
 
-    /// Returns by how much a node that meets the requirement exceeds the requested number, or `None` if the requirement
-    /// compares no numbers.
+    /// Returns the distance between a node's value and the number that the requirement compares it with. `None` if the
+    /// requirement does not compare numbers, or if the value is not a number.
     pub fn headroom(&self, node: &impl FieldLookup) -> Option<f64> {
         match self {
             Self::Trait { .. } => None,
@@ -262,10 +266,10 @@ impl Requirement {
         }
     }
 
-    /// Checks that a trait is known.
+    /// Checks that `names` has the trait that the requirement names. A requirement on a field is always accepted.
     ///
     /// # Errors
-    /// [`InvalidRequirement::Trait`].
+    /// [`InvalidRequirement::Trait`] if the trait is unknown.
     pub fn check(&self, names: &TraitNames) -> Result<(), InvalidRequirement> {
         match self {
             Self::Trait { name, .. } => Ok(names.check(name)?),
@@ -273,11 +277,11 @@ impl Requirement {
         }
     }
 
-    /// Checks that the name of a property or fact has a visible character. Stored requirements of an older version may
-    /// have other names, so this is checked only for new ones.
+    /// Checks that the name of a property or fact has a visible character. An older version stored names without one,
+    /// so only new requirements are checked.
     ///
     /// # Errors
-    /// [`InvalidRequirement::Field`].
+    /// [`InvalidRequirement::Field`] if the name has no visible character.
     pub fn check_name(&self) -> Result<(), InvalidRequirement> {
         match self {
             Self::Field { field: RequirementField::Property(name) | RequirementField::Fact(name), .. } if is_blank(name) => {
@@ -305,7 +309,7 @@ impl Requirement {
 }
 
 impl TraitPresence {
-    /// Returns the expression as text.
+    /// Returns the state as the text of an expression.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Required => "required",
@@ -323,18 +327,20 @@ impl FromStr for Requirement {
 
 impl FromStr for RequirementField {
     type Err = InvalidRequirement;
+    /// Parses a key: a label without prefix, or a name with one of the prefixes `label:`, `param:`, `property:`,
+    /// `fact:`.
     fn from_str(key: &str) -> Result<Self, InvalidRequirement> {
-        let label = |name: &str| {
-            LabelKey::new(name).map_err(|why| InvalidRequirement::Label {
+        let parse_label = |name: &str| {
+            LabelKey::new(name).map_err(|reason| InvalidRequirement::Label {
                 key: truncated(key),
-                reason: why.to_string(),
+                reason: reason.to_string(),
                 name: truncated(name),
             })
         };
         match key.split_once(':') {
-            None => label(key).map(Self::Label),
-            Some(("label", name)) => label(name).map(Self::Label),
-            Some(("param", name)) => label(name).map(Self::Parameter),
+            None => parse_label(key).map(Self::Label),
+            Some(("label", name)) => parse_label(name).map(Self::Label),
+            Some(("param", name)) => parse_label(name).map(Self::Parameter),
             Some(("property", name)) => check_field_name(key, name).map(Self::Property),
             Some(("fact", name)) => check_field_name(key, name).map(Self::Fact),
             Some((prefix, _)) => Err(InvalidRequirement::Prefix { key: truncated(key), prefix: truncated(prefix) }),
@@ -342,22 +348,25 @@ impl FromStr for RequirementField {
     }
 }
 
-/// Formats a value for a sentence: a number unchanged, a text in quotes, a list by its first members.
+/// Returns a value as a part of a sentence: a number as it is, any other text in quotes, and the first members of a
+/// list. Long texts are cut.
 fn display_value(value: &LiteralValue<'_>) -> String {
-    let text = |text: &str| {
+    let quote_text = |text: &str| {
         if parse_number(text).is_some() { truncated(text.trim()) } else { format!("{:?}", truncated(text)) }
     };
     match value {
-        LiteralValue::Text(one) => text(one),
+        LiteralValue::Text(content) => quote_text(content),
         LiteralValue::List(members) => {
-            let few: Vec<String> = members.iter().take(MAX_SHOWN_MEMBERS).map(|member| text(member)).collect();
-            let more = members.len() - few.len();
+            let shown: Vec<String> = members.iter().take(MAX_SHOWN_MEMBERS).map(|member| quote_text(member)).collect();
+            let more = members.len() - shown.len();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            format!("[{}]{more}", few.join(", "))
+            format!("[{}]{more}", shown.join(", "))
         }
     }
 }
 
+/// Checks the name of a property or fact: 1 to [`MAX_FIELD_NAME_BYTES`] bytes without spaces and control characters.
+/// `key` is the key with its prefix, which the error contains.
 fn check_field_name(key: &str, name: &str) -> Result<Arc<str>, InvalidRequirement> {
     let is_invalid = |c: char| c.is_whitespace() || c.is_control();
     if name.is_empty() || name.len() > MAX_FIELD_NAME_BYTES || name.contains(is_invalid) {
@@ -378,8 +387,8 @@ mod tests {
 
     impl FieldLookup for TestHost {
         fn has_trait(&self, name: &Trait) -> bool {
-            let had: BTreeSet<&str> = self.0["traits"].as_array().unwrap().iter().filter_map(Json::as_str).collect();
-            had.contains(name.as_str())
+            let traits: BTreeSet<&str> = self.0["traits"].as_array().unwrap().iter().filter_map(Json::as_str).collect();
+            traits.contains(name.as_str())
         }
         fn value(&self, field: &RequirementField) -> Option<LiteralValue<'_>> {
             let text = field.to_string();
@@ -418,10 +427,11 @@ mod tests {
             ("trait:CUSTOM_A forbidden", false),
             ("trait:CUSTOM_B forbidden", true),
         ] {
-            assert_eq!(Requirement::parse(text).unwrap().holds(&host), holds, "{text}");
+            assert_eq!(Requirement::parse(text).unwrap().is_met_by(&host), holds, "{text}");
         }
     }
 
+    /// Two unmet requirements are equal even if the actual values differ.
     #[test]
     fn y09_unmet_requirement_reports_actual_value() {
         let members: Vec<String> = (0..10).map(|at| format!("m{at}")).collect();
@@ -432,7 +442,7 @@ mod tests {
                 "long": "x".repeat(70), "nothing": null},
             "fact": {"cpu.count": 4},
         }));
-        for (text, found) in [
+        for (text, actual) in [
             ("property:memory_mb >= 1024", "the node has 512".to_owned()),
             ("property:share >= 1", "the node has 0.5".to_owned()),
             ("fact:cpu.count >= 8", "the node has 4".to_owned()),
@@ -447,7 +457,7 @@ mod tests {
                 "property:many <in> sse",
                 format!(
                     "the node has [{}] and 2 more",
-                    members[..8].iter().map(|one| format!("{one:?}")).collect::<Vec<_>>().join(", ")
+                    members[..8].iter().map(|member| format!("{member:?}")).collect::<Vec<_>>().join(", ")
                 ),
             ),
             ("property:none <in> sse", "the node has []".to_owned()),
@@ -456,10 +466,10 @@ mod tests {
             ("trait:CUSTOM_A forbidden", "the node has it".to_owned()),
         ] {
             let requirement = Requirement::parse(text).unwrap();
-            assert!(!requirement.holds(&host), "{text}");
-            assert_eq!(requirement.unmet(&host).actual, found, "{text}");
+            assert!(!requirement.is_met_by(&host), "{text}");
+            assert_eq!(requirement.unmet(&host).actual, actual, "{text}");
         }
-        let unmet = |found: &str| UnmetRequirement { key: "a".into(), expression: ">= 1".into(), actual: found.into() };
+        let unmet = |actual: &str| UnmetRequirement { key: "a".into(), expression: ">= 1".into(), actual: actual.into() };
         assert_eq!(unmet("the node has 0"), unmet("the node has none"));
     }
 
@@ -475,15 +485,15 @@ mod tests {
             (&"a".repeat(256), false),
         ] {
             for kind in ["property", "fact"] {
-                let read = format!("{kind}:{name}").parse::<RequirementField>();
-                assert_eq!(read.is_ok(), is_name, "{kind}:{name}");
+                let parsed = format!("{kind}:{name}").parse::<RequirementField>();
+                assert_eq!(parsed.is_ok(), is_name, "{kind}:{name}");
             }
         }
     }
 
     #[test]
     fn requirement_error_suggests_correction() {
-        for (text, says) in [
+        for (text, message) in [
             (
                 "tier",
                 "requirement \"tier\" has no expression: write KEY, a space, and an expression, as 'property:memory_mb >= 4096'",
@@ -503,7 +513,7 @@ mod tests {
                  with a letter or digit at both ends; for a property of that name write property:memory_",
             ),
         ] {
-            assert_eq!(Requirement::parse(text).unwrap_err().to_string(), says);
+            assert_eq!(Requirement::parse(text).unwrap_err().to_string(), message);
         }
         assert!(Requirement::parse("trait:HW_NO_SUCH required").unwrap().check(&TraitNames::default()).is_err());
     }

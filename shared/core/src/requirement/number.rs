@@ -3,36 +3,37 @@
 //! Of the digits beyond ASCII, only the Arabic-Indic digits are accepted, because the tests of Nova's operators contain
 //! these and no others.
 
-/// Parses a number. White space around it, `_` between digits, `inf` and `nan` are accepted.
+/// Parses a number, or returns `None` if the text is not a number. Accepts white space around the number, `_` between
+/// digits, `inf` and `nan`.
 pub(super) fn parse_number(text: &str) -> Option<f64> {
-    // `trim` strips the same white space as Python's `float()`: that of Unicode. U+001C to U+001F are not among it,
-    // although Python's `str.split` splits at them.
+    // `trim` removes the same white space as Python's `float()`: that of Unicode. Neither removes U+001C to U+001F,
+    // although Python's `str.split` splits at these characters.
     let text = text.trim();
-    let mut plain = String::with_capacity(text.len());
+    let mut ascii = String::with_capacity(text.len());
     let mut characters = text.chars().map(to_ascii_digit).peekable();
-    let mut last = None;
-    while let Some(c) = characters.next() {
-        if c == '_' {
-            let is_between_digits = last.is_some_and(is_digit) && characters.peek().copied().is_some_and(is_digit);
+    let mut previous = None;
+    while let Some(character) = characters.next() {
+        if character == '_' {
+            let is_between_digits = previous.is_some_and(is_digit) && characters.peek().copied().is_some_and(is_digit);
             if !is_between_digits {
                 return None;
             }
         } else {
-            plain.push(c);
+            ascii.push(character);
         }
-        last = Some(c);
+        previous = Some(character);
     }
-    plain.parse().ok()
+    ascii.parse().ok()
 }
 
-const fn is_digit(c: char) -> bool {
-    c.is_ascii_digit()
+const fn is_digit(character: char) -> bool {
+    character.is_ascii_digit()
 }
 
-/// Returns the ASCII digit for an Arabic-Indic one. Any other character is unchanged.
-fn to_ascii_digit(c: char) -> char {
-    let digit = u32::from(c).checked_sub(0x660);
-    digit.and_then(|digit| char::from_digit(digit, 10)).unwrap_or(c)
+/// Returns the ASCII digit for an Arabic-Indic digit (U+0660 to U+0669), and any other character unchanged.
+fn to_ascii_digit(character: char) -> char {
+    let digit = u32::from(character).checked_sub(0x660);
+    digit.and_then(|digit| char::from_digit(digit, 10)).unwrap_or(character)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What prevents a host from running its tasks, or from getting a new task set. Releases are planned from this list,
-//! and explanations and findings are built from it.
+//! The blockers of a node: what prevents its host from running tasks, or from getting a new task set. The controller
+//! plans releases of task sets by this list, and builds explanations and findings from it.
 
 use std::fmt::Display;
 
@@ -10,55 +10,56 @@ use crate::requirement::UnmetRequirement;
 use crate::resolve::ResolvedNode;
 use crate::status::{SetBy, WithheldBy, parked_by};
 use crate::task::Mode;
-use crate::traits::InstanceTraits;
+use crate::traits::InstanceTraitsError;
 
-/// A reason why a node gets no new task set, runs no tasks, or is skipped by barriers.
+/// A reason why a node gets no new task set, why it runs no tasks, or why barriers do not wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeBlocker<'a> {
     /// The node does not meet a requirement of its group.
     Unmet(&'a UnmetRequirement),
-    /// The node is about to get its first tasks, and lacks traits that its instance requires.
-    LacksTraits(InstanceTraits),
-    /// The node runs this task, and the task's condition takes more steps than allowed. It is not known whether the
-    /// task should run.
+    /// The node is about to get its first tasks, and lacks traits that its instance (the allocated use of the host)
+    /// requires.
+    LacksTraits(InstanceTraitsError),
+    /// The node runs the task with this id, and the evaluation of the task's condition takes more steps than allowed.
+    /// So it is not known whether the task should still run.
     Undecided(&'a str),
     /// The node, its group or its cluster is paused.
     Paused(SetBy),
-    /// A hold, with its end and its reason.
+    /// A hold: who set it, its end and its reason.
     Held(SetBy, HoldEnd, &'a str),
-    /// The node is parked, with the reason.
+    /// The node is parked: by whom, and the reason.
     Parked(SetBy, &'a str),
-    /// The node has a mode in which nothing is changed.
+    /// The node has a mode in which tasks change nothing.
     Mode(Mode),
 }
 
 impl ResolvedNode {
-    /// Returns everything that blocks the node, including holds that have ended. `runs` returns whether a task of the
-    /// released task set runs. `runs` itself is `None` if no task runs.
-    pub(crate) fn blockers<'a>(&'a self, runs: Option<&dyn Fn(&str) -> bool>) -> impl Iterator<Item = NodeBlocker<'a>> {
+    /// Returns everything that blocks the node, including holds that have ended. `is_running` returns whether the host
+    /// runs the task with an id. It is `None` if the host runs no task yet.
+    pub(crate) fn blockers<'a>(&'a self, is_running: Option<&dyn Fn(&str) -> bool>) -> impl Iterator<Item = NodeBlocker<'a>> {
         let unmet = self.unmet_requirements().iter().map(NodeBlocker::Unmet);
-        let is_first = runs.is_none() && self.task_set().is_some();
-        let lacks = is_first.then(|| self.check_instance_traits().err()).flatten().map(NodeBlocker::LacksTraits);
+        let is_first = is_running.is_none() && self.task_set().is_some();
+        let missing_traits = is_first.then(|| self.check_instance_traits().err()).flatten().map(NodeBlocker::LacksTraits);
         let undecided = self.task_set().into_iter().flat_map(|set| set.undecided_ids());
-        let undecided = undecided.filter(move |id| runs.is_some_and(|runs| runs(id))).map(NodeBlocker::Undecided);
-        unmet.chain(lacks).chain(undecided).chain(self.authored_blockers())
+        let undecided = undecided.filter(move |id| is_running.is_some_and(|check| check(id))).map(NodeBlocker::Undecided);
+        unmet.chain(missing_traits).chain(undecided).chain(self.authored_blockers())
     }
 
-    /// Returns the pauses, holds, parks and modes that people set on the node or on its host, including holds that have
-    /// ended.
+    /// Returns the pauses, holds, parks and modes that people set on the node, on its host, or at the levels above it.
+    /// Includes holds that have ended. The explanation of a task lists the blockers in this order.
     fn authored_blockers(&self) -> impl Iterator<Item = NodeBlocker<'_>> {
-        let on_host = self.reported_state();
-        let first = [
-            on_host.is_some_and(|state| state.paused).then_some(NodeBlocker::Paused(SetBy::Host)),
+        let host_state = self.reported_state();
+        let before_park = [
+            host_state.is_some_and(|state| state.paused).then_some(NodeBlocker::Paused(SetBy::Host)),
             self.hold().map(|hold| NodeBlocker::Held(SetBy::Operator, hold.hold_end(), &hold.reason)),
-            on_host.and_then(ReportedState::hold_end).map(|(held, reason)| NodeBlocker::Held(SetBy::Host, held, reason)),
+            host_state.and_then(ReportedState::hold_end).map(|(end, reason)| NodeBlocker::Held(SetBy::Host, end, reason)),
         ];
-        let parked = parked_by(&self.node().spec, on_host).map(|(side, reason)| NodeBlocker::Parked(side, reason));
-        let last = [
+        let parked = parked_by(&self.node().spec, host_state).map(|(set_by, reason)| NodeBlocker::Parked(set_by, reason));
+        let after_park = [
             self.is_paused().then_some(NodeBlocker::Paused(SetBy::Operator)),
             Some(self.mode().value).filter(|mode| *mode != Mode::Apply).map(NodeBlocker::Mode),
         ];
-        first.into_iter().flatten().chain(parked).chain(last.into_iter().flatten())
+        before_park.into_iter().flatten().chain(parked).chain(after_park.into_iter().flatten())
     }
 
     /// Returns the findings about the pause, hold and park that were set on the host itself and are in force at `now`.
@@ -68,19 +69,20 @@ impl ResolvedNode {
 }
 
 impl NodeBlocker<'_> {
-    /// Returns whether the blocker has an effect at `now`. Only a hold ends by itself, so any other blocker has one.
+    /// Returns whether the blocker has an effect at `now`. Only a hold ends by itself, so any other blocker always has
+    /// an effect.
     pub(crate) fn is_in_force(&self, now: Timestamp) -> bool {
         match self {
-            Self::Held(_, held, _) => held.is_in_force(now),
+            Self::Held(_, end, _) => end.is_in_force(now),
             _ => true,
         }
     }
 
-    /// Returns what withholds the next task set, in the form that the node's state shows. `None` if the blocker does
-    /// not withhold the task set.
+    /// Returns the reason why the next task set is withheld, in the form that the node's state shows. `None` if the
+    /// blocker does not withhold the task set.
     pub(crate) fn withheld_by(&self) -> Option<WithheldBy> {
         match self {
-            Self::Held(side, _, _) => Some(WithheldBy::Held(*side)),
+            Self::Held(set_by, _, _) => Some(WithheldBy::Held(*set_by)),
             Self::Paused(SetBy::Operator) => Some(WithheldBy::Paused),
             Self::Undecided(_) => Some(WithheldBy::Undecided),
             Self::Unmet(_) | Self::LacksTraits(_) => Some(WithheldBy::Requirement),
@@ -97,7 +99,7 @@ impl NodeBlocker<'_> {
         }
     }
 
-    /// Returns when the blocker ends by itself, or `None` if it does not.
+    /// Returns the time at which the blocker ends by itself, or `None` if it lasts until somebody acts.
     pub(crate) fn ends_at(&self) -> Option<Timestamp> {
         match self {
             Self::Held(_, HoldEnd::Until(end), _) => Some(*end),
@@ -111,16 +113,17 @@ impl NodeBlocker<'_> {
         }
     }
 
-    /// Returns whether the blocker withholds the next task set. Other blockers stop tasks from running, or barriers
-    /// from waiting for the node.
+    /// Returns whether the blocker withholds the next task set. The other blockers prevent tasks from running,
+    /// or make barriers skip the node.
     pub(crate) fn is_withholding(&self) -> bool {
         self.withheld_by().is_some()
     }
 
-    /// Returns the explanation of the blocker for a node that never had a task set, as a sentence.
+    /// Returns the explanation of the blocker, as a sentence, for a node that never had a task set. Such a node has no
+    /// task set that a hold could retain, so the text about a hold differs.
     pub(crate) fn explanation_without_task_set(self) -> String {
         match self {
-            Self::Held(side, _, reason) => format!("{}, and no task set was released yet", hold_text(side, reason)),
+            Self::Held(set_by, _, reason) => format!("{}, and no task set was released yet", hold_text(set_by, reason)),
             other => other.explanation(),
         }
     }
@@ -128,14 +131,14 @@ impl NodeBlocker<'_> {
     /// Returns the explanation of the blocker, as a sentence.
     pub(crate) fn explanation(self) -> String {
         match self {
-            Self::Unmet(unmet) => no_task_set(unmet),
-            Self::LacksTraits(lacks) => no_task_set(&lacks),
+            Self::Unmet(unmet) => withheld_text(unmet),
+            Self::LacksTraits(missing_traits) => withheld_text(&missing_traits),
             Self::Undecided(task) => {
                 format!("the condition of task {task}, which it runs, is undecided: it keeps the task set that it has")
             }
             Self::Paused(SetBy::Host) => "it is paused on its host, which applies nothing until it is resumed there".into(),
-            Self::Paused(SetBy::Operator) => no_task_set(&"its node group or cluster is paused"),
-            Self::Held(side, _, reason) => format!("{}: it keeps the task set that it has", hold_text(side, reason)),
+            Self::Paused(SetBy::Operator) => withheld_text(&"its node group or cluster is paused"),
+            Self::Held(set_by, _, reason) => format!("{}: it keeps the task set that it has", hold_text(set_by, reason)),
             Self::Parked(SetBy::Operator, _) => "it is parked: it runs no task, and others do not wait for it".into(),
             Self::Parked(SetBy::Host, reason) => {
                 format!("it is parked on its host{}: it runs no task, and others do not wait for it", reason_suffix(reason))
@@ -146,8 +149,9 @@ impl NodeBlocker<'_> {
         }
     }
 
-    /// Returns the finding about the blocker, if it was set on the host itself. What operators set is not a finding,
-    /// and unmet requirements and undecided conditions have findings of their own.
+    /// Returns the rule and the message of the finding about the blocker, if it was set on the host itself. `None` for
+    /// what operators set, because operators know of it. Other code reports unmet requirements and undecided
+    /// conditions.
     fn finding(self) -> Option<(Rule, String)> {
         let suffix = |reason| reason_suffix(&truncated(reason).escape_debug().to_string());
         match self {
@@ -160,7 +164,7 @@ impl NodeBlocker<'_> {
                 Some((rule::HOST_HELD, format!("it is held on its host{}: it keeps its task set", suffix(reason))))
             }
             Self::Parked(SetBy::Host, reason) => {
-                let message = format!("it is parked on its host{}: barriers pass it over", suffix(reason));
+                let message = format!("it is parked on its host{}: barriers do not wait for it", suffix(reason));
                 Some((rule::HOST_PARKED, message))
             }
             Self::Unmet(_)
@@ -174,14 +178,14 @@ impl NodeBlocker<'_> {
     }
 }
 
-/// Returns the explanation of a blocker that withholds a new task set.
-fn no_task_set(why: &dyn Display) -> String {
-    format!("{why}: no new task set is released")
+/// Returns the explanation of a blocker that withholds a new task set: the reason and the effect.
+fn withheld_text(reason: &dyn Display) -> String {
+    format!("{reason}: no new task set is released")
 }
 
 /// Returns the beginning of a text about a hold, with its reason.
-fn hold_text(side: SetBy, reason: &str) -> String {
-    let place = match side {
+fn hold_text(set_by: SetBy, reason: &str) -> String {
+    let place = match set_by {
         SetBy::Operator => "",
         SetBy::Host => " on its host",
     };
@@ -199,9 +203,9 @@ mod tests {
 
     #[test]
     fn explanation_names_setter_and_reason() {
-        let (held, key, expression) = (HoldEnd::UntilRevoked, "property:memory_mb".to_owned(), ">= 1024".to_owned());
+        let (end, key, expression) = (HoldEnd::UntilRevoked, "property:memory_mb".to_owned(), ">= 1024".to_owned());
         let unmet = UnmetRequirement { key, expression, actual: "the node has 512".to_owned() };
-        for (aside, says) in [
+        for (blocker, text) in [
             (NodeBlocker::Unmet(&unmet), "requirement property:memory_mb >= 1024 is not met: no new task set is released"),
             (
                 NodeBlocker::Undecided("db"),
@@ -209,8 +213,8 @@ mod tests {
             ),
             (NodeBlocker::Paused(SetBy::Host), "it is paused on its host, which applies nothing until it is resumed there"),
             (NodeBlocker::Paused(SetBy::Operator), "its node group or cluster is paused: no new task set is released"),
-            (NodeBlocker::Held(SetBy::Operator, held, "disk"), "it is held (disk): it keeps the task set that it has"),
-            (NodeBlocker::Held(SetBy::Host, held, ""), "it is held on its host: it keeps the task set that it has"),
+            (NodeBlocker::Held(SetBy::Operator, end, "disk"), "it is held (disk): it keeps the task set that it has"),
+            (NodeBlocker::Held(SetBy::Host, end, ""), "it is held on its host: it keeps the task set that it has"),
             (NodeBlocker::Parked(SetBy::Operator, ""), "it is parked: it runs no task, and others do not wait for it"),
             (
                 NodeBlocker::Parked(SetBy::Host, "x"),
@@ -219,20 +223,20 @@ mod tests {
             (NodeBlocker::Mode(Mode::Observe), "its mode is observe: no task is even checked"),
             (NodeBlocker::Mode(Mode::Noop), "its mode is noop: tasks are checked, and nothing is changed"),
         ] {
-            assert_eq!(aside.explanation(), says);
+            assert_eq!(blocker.explanation(), text);
         }
     }
 
-    /// Regression test: the text once claimed that the node keeps a task set that it never had.
+    /// Regression test: an earlier text wrongly stated that the node retains a task set, although it never had one.
     #[test]
     fn y06_blockers_withhold_nothing_when_node_has_no_task_set() {
-        let held = HoldEnd::UntilRevoked;
-        for (aside, says) in [
-            (NodeBlocker::Held(SetBy::Operator, held, "disk"), "it is held (disk), and no task set was released yet"),
-            (NodeBlocker::Held(SetBy::Host, held, ""), "it is held on its host, and no task set was released yet"),
+        let end = HoldEnd::UntilRevoked;
+        for (blocker, text) in [
+            (NodeBlocker::Held(SetBy::Operator, end, "disk"), "it is held (disk), and no task set was released yet"),
+            (NodeBlocker::Held(SetBy::Host, end, ""), "it is held on its host, and no task set was released yet"),
             (NodeBlocker::Paused(SetBy::Operator), "its node group or cluster is paused: no new task set is released"),
         ] {
-            assert_eq!(aside.explanation_without_task_set(), says);
+            assert_eq!(blocker.explanation_without_task_set(), text);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Caches resolve results by content.
 //!
-//! Nodes of a group that have one profile read the same references, and most of them get the same values. So for each
-//! group and profile a [`GroupBase`] stores the values of its first node. For any other node, only what the node itself
-//! provides is read: its own labels and parameters, its facts and traits. Nodes that differ from the base in the same
-//! values share one task set. Conditions and digests are evaluated once for all of them.
+//! Nodes of a group that have one profile (the same placed tasks) read the same references, and most of them get the
+//! same values. So for each group and profile, a [`GroupBase`] stores the values of the first node. For any other node,
+//! only the values that the node itself provides are read: its own labels and parameters, its facts and traits. Nodes
+//! that differ from the base in the same values share one task set. Conditions and digests are evaluated once for all
+//! of them.
 //!
-//! The cache is never the source of truth. A base is used only if the group is resolved to the same values that the
-//! base was made from. If the base reads other nodes, their state must be unchanged too. Clearing the cache changes no
-//! result.
+//! The cache is never the source of truth. A base is used only if the group is still resolved to the same values. If
+//! the tasks read other nodes, the values of these nodes must be unchanged too. Clearing the cache changes no result.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,16 +23,17 @@ use crate::ownership::OwnedMap;
 use crate::release::{CompiledTask, Profile, ProfileHash, TaskIndex};
 use crate::shared_text::SharedTexts;
 
-/// Minimum number of entries before unused entries are dropped. From then on unused entries are dropped each time the
-/// number has doubled.
+/// Number of entries in a map at which unused entries are dropped for the first time. Afterwards, unused entries are
+/// dropped each time the number of entries has doubled.
 const MIN_SWEEP_ENTRIES: usize = 64;
-/// Maximum number of task sets that are cached although no node uses them. A small change is resolved three times: when
-/// it is admitted, for its response and when it is published.
+/// Maximum number of task sets that are cached although no node uses them. They are needed because a small change is
+/// resolved three times: when it is checked, for its response, and when it is published.
 const MAX_RECENT_TASK_SETS: usize = 64;
 
-/// A cache of resolve results, by content. It can be cleared at any time and is never wrong.
+/// A cache of task sets and of the values that they depend on, by content. The cache can be cleared at any time without
+/// a change of any result.
 ///
-/// It is shared between threads. The locks are held for lookups, never during a long computation.
+/// It is shared between threads. Its locks are held for look-ups and inserts, never during a long computation.
 #[derive(Debug, Default)]
 pub struct ResolveCache {
     bases: Mutex<BTreeMap<(GroupId, ProfileHash), CachedBase>>,
@@ -42,7 +43,7 @@ pub struct ResolveCache {
     texts: SharedTexts,
 }
 
-/// The base of a group and profile, with the resolved group that it was last used for.
+/// The [`GroupBase`] of a group and profile, with the resolved group for which it was last used.
 #[derive(Debug)]
 struct CachedBase {
     group: Arc<ResolvedGroup>,
@@ -55,16 +56,19 @@ impl ResolveCache {
         Self::default()
     }
 
-    /// Returns the shared copies of large texts. Code that stores such texts elsewhere uses the same copies.
+    /// Returns the store of large texts, which has one copy of each. Other code that stores such texts uses the same
+    /// copies.
     pub const fn texts(&self) -> &SharedTexts {
         &self.texts
     }
 
-    /// Returns the task set of a node. A new task set is kept for a while, even if no node uses it yet.
-    pub(super) fn task_set(&self, view: &NodeView<'_>, resolved: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<TaskSet> {
-        let base = self.base(view, resolved, profile);
+    /// Returns the task set of a node. A task set that no node uses yet is stored in the list of recent task sets, so
+    /// that it need not be computed again soon.
+    pub(super) fn task_set(&self, view: &NodeView<'_>, group: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<TaskSet> {
+        let base = self.base(view, group, profile);
         let differences = base.differences(view);
         let set = base.shared_task_set(&differences);
+        // No node uses the task set, because the base does not own it.
         if Arc::strong_count(&set) == 1 {
             let mut recent = self.recent_task_sets.lock().unwrap_or_else(PoisonError::into_inner);
             recent.push_back(Arc::clone(&set));
@@ -75,40 +79,45 @@ impl ResolveCache {
         set
     }
 
-    /// Returns the base of a node's group and profile. Builds it again if the group was resolved again, or if a look-up
-    /// has another result.
-    fn base(&self, view: &NodeView<'_>, resolved: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<GroupBase> {
-        let key = (GroupId(resolved.group.meta.uuid), profile.hash);
+    /// Returns the [`GroupBase`] of a node's group and profile: the values that their nodes have in common. The cached
+    /// base is checked again if the group was resolved again, or if a look-up of the tasks has another result. It is
+    /// replaced only if it would give other task sets. A profile has the tasks of all nodes with the same release,
+    /// roles and tags.
+    fn base(&self, view: &NodeView<'_>, resolved_group: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<GroupBase> {
+        let key = (GroupId(resolved_group.group.meta.uuid), profile.hash);
         let bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        let cached = bases.get(&key).map(|known| (Arc::ptr_eq(&known.group, resolved), Arc::clone(&known.base)));
+        let cached = bases.get(&key).map(|entry| (Arc::ptr_eq(&entry.group, resolved_group), Arc::clone(&entry.base)));
         drop(bases);
         if let Some((true, base)) = &cached
             && base.is_current(view)
         {
             return Arc::clone(base);
         }
-        let reads = self.profile_reads(ClusterId(resolved.cluster.meta.uuid), profile);
+        let reads = self.profile_reads(ClusterId(resolved_group.cluster.meta.uuid), profile);
         let base = GroupBase::new(view, profile, reads, (&self.outcomes, &self.texts));
-        // If the group was resolved again without a change of what the tasks read, the earlier base and its task sets
-        // remain valid.
-        let before = cached.map(|(_, before)| before).filter(|before| before.is_equivalent(&base));
-        let base = before.unwrap_or_else(|| Arc::new(base));
-        let cached = CachedBase { group: Arc::clone(resolved), base: Arc::clone(&base) };
+        // If the values that the tasks read are unchanged, the earlier base and its task sets remain valid.
+        let earlier = cached.map(|(_, earlier)| earlier).filter(|earlier| earlier.is_equivalent(&base));
+        let base = earlier.unwrap_or_else(|| Arc::new(base));
+        let cached = CachedBase { group: Arc::clone(resolved_group), base: Arc::clone(&base) };
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        // Unused entries are dropped each time the number of entries has doubled.
         if bases.len() >= MIN_SWEEP_ENTRIES && bases.len().is_power_of_two() {
-            bases.retain(|(group, profile), known| view.fleet().is_profile_used(*group, profile, &known.group));
+            bases.retain(|(group, profile), entry| view.fleet().is_profile_used(*group, profile, &entry.group));
         }
         bases.insert(key, cached);
         base
     }
 
-    /// Returns the reads of a profile in a cluster, built once for all groups of the cluster.
+    /// Returns the reads of a profile in a cluster: the values that its tasks read, by what decides them. The reads are
+    /// built once for all groups of the cluster. A profile has the tasks of all nodes with the same release, roles and
+    /// tags.
     fn profile_reads(&self, cluster: ClusterId, profile: &Profile) -> Arc<ProfileReads> {
         let mut profiles = self.profiles.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (cluster, profile.hash);
         if let Some(cached) = profiles.get(&key).and_then(Weak::upgrade) {
             return cached;
         }
+        // Unused entries are dropped each time the number of entries has doubled.
         if profiles.len() >= MIN_SWEEP_ENTRIES && profiles.len().is_power_of_two() {
             profiles.retain(|_, reads| reads.strong_count() > 0);
         }
@@ -118,16 +127,21 @@ impl ResolveCache {
     }
 }
 
-/// The reads of the tasks of a profile, in the groups of one cluster.
+/// The values that the templates and conditions of a profile's tasks read (their reads), for the groups of one cluster.
+/// They are listed by what decides the value. A read is stored as the index of its reference in [`Profile::reads`].
 #[derive(Debug, Default)]
 pub(super) struct ProfileReads {
-    /// The reads that look up other nodes or secrets. Their values depend on the fleet, not on the group.
+    /// The reads that look up other nodes or secrets, as indexes in [`Profile::reads`]. Their values depend on the
+    /// fleet, not on the group.
     fleetwide: Box<[u32]>,
-    /// The reads that are computed for every node, because only the node itself has the values.
+    /// The reads whose values depend on the node itself, as indexes in [`Profile::reads`]. They are computed for every
+    /// node.
     own: Box<[u32]>,
-    /// The reads of each label, which a node's own label overrides.
+    /// The reads of each label, by the label's key, as indexes in [`Profile::reads`]. A node's own label overrides the
+    /// group's value.
     labels: BTreeMap<Box<str>, Vec<u32>>,
-    /// The reads of each parameter, which a node's own parameter overrides.
+    /// The reads of each parameter, by the parameter's key, as indexes in [`Profile::reads`]. A node's own parameter
+    /// overrides the group's value.
     parameters: BTreeMap<Box<str>, Vec<u32>>,
     /// The reads of each task of the profile.
     tasks: Box<[ReadIndexes]>,
@@ -136,16 +150,17 @@ pub(super) struct ProfileReads {
     last_inputs: Mutex<Option<Weak<[Input]>>>,
 }
 
-/// What the nodes of one group with one profile have in common.
+/// The values and limits that the nodes of one group with one profile have in common. A profile has the tasks of all
+/// nodes with the same release, roles and tags.
 #[derive(Debug)]
 pub(super) struct GroupBase {
     profile: Arc<Profile>,
     reads: Arc<ProfileReads>,
-    /// The values of the group, one per read of the profile. For a read that only a node answers, this is the value of
-    /// the first node.
+    /// The values of the group, one per read of the profile. If only the node itself has the value of a read, it is the
+    /// value of the node from which the base was built.
     group_inputs: Arc<GroupInputs>,
-    /// Maximum number of steps of one condition per node, for conditions that look up other nodes and also read values
-    /// that differ by node.
+    /// Maximum number of steps that the evaluation of one condition takes on one node. It limits only conditions that
+    /// look up other nodes and also read values that differ by node.
     condition_step_limit: usize,
     /// Maximum number of steps of all conditions of a node together.
     node_step_limit: usize,
@@ -155,54 +170,58 @@ pub(super) struct GroupBase {
     task_sets: Mutex<BTreeMap<[u8; 32], Weak<TaskSet>>>,
 }
 
-/// The indexes of what one task reads, in the list of the profile's reads.
+/// The reads of one task, as indexes in the list of the profile's reads.
 #[derive(Debug)]
 struct ReadIndexes {
-    index: TaskIndex,
+    /// The task.
+    task: TaskIndex,
     condition: Box<[u32]>,
-    /// The nodes that share the outcome of its condition.
+    /// The nodes that share the outcome of the task's condition.
     scope: CacheScope,
     templates: Box<[u32]>,
 }
 
 impl ProfileReads {
-    /// Collects the reads of a profile by what decides their values.
+    /// Collects the reads of a profile, by what decides their values: the fleet, the node, a label or a parameter. A
+    /// profile has the tasks of all nodes with the same release, roles and tags.
     pub(super) fn from_profile(profile: &Profile) -> Self {
         let index_of = |reference: &Reference| profile.read_index(reference);
         let task_reads = |index: TaskIndex| {
             let task = profile.release.task(index);
             let condition_reads = task.condition.as_ref().map_or(&[][..], |condition| condition.references());
             ReadIndexes {
-                index,
+                task: index,
                 condition: condition_reads.iter().map(index_of).collect(),
                 scope: CacheScope::from_references(condition_reads),
                 templates: task.references.iter().map(index_of).collect(),
             }
         };
         let mut reads = Self { tasks: profile.all_tasks().into_iter().map(task_reads).collect(), ..Self::default() };
-        let (mut fleetwide, mut own) = (Vec::new(), Vec::new());
-        for (at, reference) in (0..).zip(&profile.reads) {
+        let (mut fleetwide, mut node_local) = (Vec::new(), Vec::new());
+        for (position, reference) in (0..).zip(&profile.reads) {
             match reference.read() {
-                Read::Label(key) => reads.labels.entry(key.clone()).or_default().push(at),
-                Read::Parameter(path) => reads.parameters.entry(path.first().into()).or_default().push(at),
-                Read::LabelsWithPrefix(_) | Read::Trait(_) | Read::Fact(_) | Read::Node(_) => own.push(at),
-                Read::Nodes { .. } | Read::Primary { .. } | Read::Secret(_) => fleetwide.push(at),
+                Read::Label(key) => reads.labels.entry(key.clone()).or_default().push(position),
+                Read::Parameter(path) => reads.parameters.entry(path.first().into()).or_default().push(position),
+                Read::LabelsWithPrefix(_) | Read::Trait(_) | Read::Fact(_) | Read::Node(_) => node_local.push(position),
+                Read::Nodes { .. } | Read::Primary { .. } | Read::Secret(_) => fleetwide.push(position),
+                // All nodes of a group with this profile have the same value.
                 Read::Tag(_) | Read::Cluster(_) => {}
             }
         }
-        (reads.fleetwide, reads.own) = (fleetwide.into(), own.into());
+        (reads.fleetwide, reads.own) = (fleetwide.into(), node_local.into());
         reads
     }
 
-    /// Builds a group's inputs, stored as differences from those of another group of the cluster.
+    /// Returns a group's inputs, stored as differences from the inputs of another group of the cluster. `inputs` has
+    /// one value per read of the profile.
     fn group_inputs(&self, profile: &Arc<Profile>, inputs: Vec<Input>) -> GroupInputs {
-        let mut last = self.last_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-        // A look-up counts as unchanged if its stored value has the same address. So a value must not be replaced by an
-        // equal one at another address.
-        let may_share = |at| self.fleetwide.binary_search(&at).is_err();
-        let group = GroupInputs::new(profile, inputs, last.as_ref().and_then(Weak::upgrade), may_share);
-        *last = Some(Arc::downgrade(group.base()));
-        group
+        let mut last_inputs = self.last_inputs.lock().unwrap_or_else(PoisonError::into_inner);
+        // The cache compares the value of a look-up by its address. So the value must not be replaced by an equal value
+        // at another address.
+        let may_share = |index| self.fleetwide.binary_search(&index).is_err();
+        let group_inputs = GroupInputs::new(profile, inputs, last_inputs.as_ref().and_then(Weak::upgrade), may_share);
+        *last_inputs = Some(Arc::downgrade(group_inputs.base()));
+        group_inputs
     }
 }
 
@@ -227,33 +246,39 @@ impl GroupBase {
         }
     }
 
-    /// Returns whether the step limits and the values of the reads that look up other nodes or secrets are unchanged.
+    /// Returns whether the step limits are unchanged, and also the values of the reads that look up other nodes or
+    /// secrets. All other values depend only on the group and on the node.
     fn is_current(&self, view: &NodeView<'_>) -> bool {
-        let finds = |at: &u32| self.group_inputs.get(*at).is_identical(&view.input(&self.profile.reads[*at as usize]));
+        let is_same = |index: &u32| self.group_inputs.get(*index).is_identical(&view.input(&self.profile.reads[*index as usize]));
         self.node_step_limit == view.node_step_limit()
-            && self.reads.fleetwide.iter().all(finds)
+            && self.reads.fleetwide.iter().all(is_same)
+            // This limit applies only to conditions that look up other nodes.
             && (self.reads.fleetwide.is_empty() || self.condition_step_limit == view.condition_step_limit())
     }
 
-    /// Returns whether this base gives each node the same result as `other`. Reads that only a node answers are not
-    /// compared, because they are computed for each node. A map of labels is compared nevertheless: most nodes have the
-    /// group's map, and with another map in the base each of them would store its map as its own.
+    /// Returns whether this base gives each node the same result as `other`. Reads that only a node answers (traits,
+    /// facts and fields) are not compared, because they are computed for each node. Maps of labels are computed for
+    /// each node too, but they are compared: most nodes have the group's map, and would otherwise store it as a
+    /// difference.
     fn is_equivalent(&self, other: &Self) -> bool {
-        let is_alike = |at: u32| {
-            let (one, other) = (self.group_inputs.get(at), other.group_inputs.get(at));
-            one.is_identical(other) || (self.reads.fleetwide.binary_search(&at).is_err() && one == other)
+        let has_equal_value = |index: u32| {
+            let (value, other_value) = (self.group_inputs.get(index), other.group_inputs.get(index));
+            // A value that was looked up must also be at the same address, because the cache compares it by address.
+            value.is_identical(other_value) || (self.reads.fleetwide.binary_search(&index).is_err() && value == other_value)
         };
-        let of_group = (0..).zip(&self.profile.reads).filter(|(_, reference)| !reference.read().is_node_local());
+        let group_reads = (0..).zip(&self.profile.reads).filter(|(_, reference)| !reference.read().is_node_local());
         Arc::ptr_eq(&self.profile, &other.profile)
             && (self.condition_step_limit, self.node_step_limit) == (other.condition_step_limit, other.node_step_limit)
-            && of_group.map(|(at, _)| at).all(is_alike)
+            && group_reads.map(|(index, _)| index).all(has_equal_value)
     }
 
-    /// Returns the inputs of a node that differ from the base, sorted by index.
+    /// Returns the inputs of a node that differ from the base, each with the index of its read, sorted by this index.
+    /// Only the reads whose values the node itself may decide are computed.
     fn differences(&self, view: &NodeView<'_>) -> Vec<(u32, Input)> {
-        let ProfileReads { own, labels, parameters, .. } = &*self.reads;
-        let mut indexes: Vec<u32> = own.to_vec();
+        let ProfileReads { own: node_local, labels, parameters, .. } = &*self.reads;
+        let mut indexes: Vec<u32> = node_local.to_vec();
         let spec = &view.node().spec.inherited;
+        // Without merging, or with labels that a rule or the host fills, any label may differ from the group's.
         if view.has_filled_labels() || !spec.labels.is_merging() {
             indexes.extend(labels.values().flatten());
         } else {
@@ -264,19 +289,21 @@ impl GroupBase {
         indexes.extend(provided.filter_map(|(key, _)| parameters.get(key.as_str())).flatten());
         indexes.sort_unstable();
         indexes.dedup();
-        let values = indexes.into_iter().map(|at| (at, view.input(&self.profile.reads[at as usize]).into_shared(&self.texts)));
-        values.filter(|(at, input)| input != self.group_inputs.get(*at)).collect()
+        let values = indexes.into_iter().map(|ix| (ix, view.input(&self.profile.reads[ix as usize]).into_shared(&self.texts)));
+        values.filter(|(ix, input)| input != self.group_inputs.get(*ix)).collect()
     }
 
-    /// Returns the task set of all nodes that differ from the base in these values.
+    /// Returns the task set of the nodes that differ from the base in these values. All such nodes share it. Builds it
+    /// if no node has it yet.
     fn shared_task_set(&self, differences: &[(u32, Input)]) -> Arc<TaskSet> {
-        let key = sha256(values_text(differences.iter().map(|(at, input)| (*at, input))).as_bytes());
+        let key = sha256(values_text(differences.iter().map(|(index, input)| (*index, input))).as_bytes());
         let cached = self.task_sets.lock().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade);
-        if let Some(known) = cached {
-            return known;
+        if let Some(existing) = cached {
+            return existing;
         }
         let set = Arc::new(self.build_task_set(differences));
         let mut sets = self.task_sets.lock().unwrap_or_else(PoisonError::into_inner);
+        // Unused entries are dropped each time the number of entries has doubled.
         if sets.len() >= MIN_SWEEP_ENTRIES && sets.len().is_power_of_two() {
             sets.retain(|_, set| set.strong_count() > 0);
         }
@@ -285,103 +312,105 @@ impl GroupBase {
     }
 
     /// Computes the task set of a node that differs from the base in these values. A task is skipped if its condition
-    /// does not hold or its inputs are too large.
+    /// is not true, or if its inputs are too large.
     pub(super) fn build_task_set(&self, differences: &[(u32, Input)]) -> TaskSet {
         let values = InputValues { group: &self.group_inputs, own: differences };
-        let (mut set, mut account) = (TaskSetBuilder::new(&self.group_inputs), StepBudget::new(self.node_step_limit));
+        let (mut builder, mut budget) = (TaskSetBuilder::new(&self.group_inputs), StepBudget::new(self.node_step_limit));
         for reads in &self.reads.tasks {
-            let task = self.profile.release.task(reads.index);
-            match self.skip_reason(task, reads, &values, &mut account) {
-                Some(why) => set.skipped.push((reads.index, why)),
+            let task = self.profile.release.task(reads.task);
+            match self.skip_reason(task, reads, &values, &mut budget) {
+                Some(reason) => builder.skipped.push((reads.task, reason)),
                 None => {
-                    if let Err(why) = self.collect(&reads.templates, &values).and_then(|inputs| set.add(&inputs)) {
-                        set.skipped.push((reads.index, why));
+                    if let Err(reason) = self.collect_inputs(&reads.templates, &values).and_then(|inputs| builder.add(&inputs)) {
+                        builder.skipped.push((reads.task, reason));
                     }
                 }
             }
         }
-        set.finish()
+        builder.finish()
     }
 
-    /// Returns why a task does not run, or `None` if it runs. The outcome of its condition is cached by what the
-    /// condition reads. A node is charged for the steps even if the outcome is cached, so that the result does not
-    /// depend on the cache.
+    /// Returns why a task does not run, or `None` if it runs. The outcome of the task's condition is cached by the
+    /// values that the condition reads. `budget` is charged for the steps even if the outcome is cached, so that the
+    /// result does not depend on the cache.
     fn skip_reason(
         &self,
         task: &CompiledTask,
         reads: &ReadIndexes,
         values: &InputValues<'_>,
-        account: &mut StepBudget,
+        budget: &mut StepBudget,
     ) -> Option<SkipReason> {
         if task.is_skipped_type() {
             return Some(SkipReason::Marker);
         }
-        if self.profile.not_asserted.binary_search(&reads.index).is_ok() {
+        if self.profile.not_asserted.binary_search(&reads.task).is_ok() {
             return Some(SkipReason::NotAsserted);
         }
         let condition = task.condition.as_ref()?;
         let max_steps = if reads.scope == CacheScope::Node { self.condition_step_limit } else { MAX_CONDITION_STEPS };
         let key = (task.definition, sha256(condition_key(reads, values, max_steps).as_bytes()));
         let cached = self.outcomes.get(reads.scope, &key);
-        let mut outcome = cached.clone().unwrap_or_else(|| self.cost(&**condition, reads, values, max_steps));
-        let charged = account.charge(self.price_for_node(reads, outcome.steps));
-        if charged.is_ok() && outcome.result == Evaluation::Pending {
+        let mut outcome = cached.clone().unwrap_or_else(|| self.count_steps(&**condition, reads, values, max_steps));
+        let charge_result = budget.charge(self.charged_steps(reads, outcome.steps));
+        if charge_result.is_ok() && outcome.result == Evaluation::Pending {
             outcome.result = self.evaluate(&**condition, reads, values);
         }
-        let skip_reason = charged.map_or_else(Some, |()| outcome.result.skip_reason(task));
+        let skip_reason = charge_result.map_or_else(Some, |()| outcome.result.skip_reason(task));
         if cached.as_ref() != Some(&outcome) {
             self.outcomes.insert(reads.scope, key, outcome);
         }
         skip_reason
     }
 
-    /// Returns the number of steps that a condition takes, without its result. A condition that cannot be evaluated
-    /// costs nothing.
-    fn cost(&self, condition: &dyn Condition, reads: &ReadIndexes, values: &InputValues<'_>, most: usize) -> CachedOutcome {
+    /// Returns the number of steps that the evaluation of a condition takes, without the result. A condition that
+    /// cannot be evaluated takes 0 steps.
+    fn count_steps(&self, condition: &dyn Condition, reads: &ReadIndexes, values: &InputValues<'_>, max: usize) -> CachedOutcome {
         let steps = self
-            .collect(&reads.condition, values)
-            .and_then(|inputs| condition.cost(&inputs, most).map_err(|reason| evaluation_failure(&reason)));
+            .collect_inputs(&reads.condition, values)
+            .and_then(|inputs| condition.cost(&inputs, max).map_err(|reason| evaluation_failure(&reason)));
         match steps {
             Ok(steps) => CachedOutcome { steps, result: Evaluation::Pending },
-            Err(why) => CachedOutcome { steps: 0, result: Evaluation::Skipped(why.interned(&self.texts)) },
+            Err(failure) => CachedOutcome { steps: 0, result: Evaluation::Skipped(failure.interned(&self.texts)) },
         }
     }
 
-    /// Evaluates a condition.
+    /// Evaluates a condition. If this fails, returns the reason to skip the task.
     fn evaluate(&self, condition: &dyn Condition, reads: &ReadIndexes, values: &InputValues<'_>) -> Evaluation {
-        let holds = self
-            .collect(&reads.condition, values)
+        let outcome = self
+            .collect_inputs(&reads.condition, values)
             .and_then(|inputs| condition.evaluate(&inputs).map_err(|reason| evaluation_failure(&reason)));
-        holds.map_or_else(|why| Evaluation::Skipped(why.interned(&self.texts)), Evaluation::Decided)
+        outcome.map_or_else(|failure| Evaluation::Skipped(failure.interned(&self.texts)), Evaluation::Decided)
     }
 
-    /// Returns the number of steps that a node is charged for a condition. The nodes of a cluster share the cost of a
-    /// condition whose outcome is the same for all of them.
-    fn price_for_node(&self, reads: &ReadIndexes, steps: usize) -> usize {
+    /// Returns the number of steps that a node is charged for a condition. If the outcome is the same for all nodes of
+    /// a cluster, it is evaluated once for them, and each node is charged only its share of the steps.
+    fn charged_steps(&self, reads: &ReadIndexes, steps: usize) -> usize {
         if reads.scope == CacheScope::Cluster { node_share(steps, self.condition_step_limit) } else { steps }
     }
 
-    /// Returns the inputs at these indexes. Fails if they are larger than may be sent.
-    fn collect(&self, places: &[u32], values: &InputValues<'_>) -> Result<Inputs, SkipReason> {
+    /// Returns the inputs for the reads at these indexes. Fails if the inputs are larger than may be sent to a host.
+    fn collect_inputs(&self, indexes: &[u32], values: &InputValues<'_>) -> Result<Inputs, SkipReason> {
         let mut inputs = Inputs::new();
-        for at in places {
-            let added = inputs.insert(self.profile.reads[*at as usize].clone(), values.get(*at).clone());
-            added.map_err(|reason| SkipReason::TooLarge { reason: reason.to_string().into() })?;
+        for index in indexes {
+            let inserted = inputs.insert(self.profile.reads[*index as usize].clone(), values.get(*index).clone());
+            inserted.map_err(|reason| SkipReason::TooLarge { reason: reason.to_string().into() })?;
         }
         Ok(inputs)
     }
 }
 
-/// The inputs of a node: the group's, overridden by those that differ.
+/// The inputs of a node: the inputs of the group, overridden by the node's own inputs.
 struct InputValues<'a> {
     group: &'a GroupInputs,
+    /// The inputs that differ from the group's, each with the index of its read, sorted by this index.
     own: &'a [(u32, Input)],
 }
 
 impl<'a> InputValues<'a> {
-    fn get(&self, at: u32) -> &'a Input {
-        let position = self.own.binary_search_by_key(&at, |(place, _)| *place);
-        position.map_or_else(|_| self.group.get(at), |index| &self.own[index].1)
+    /// Returns the input for the read at this index of the profile's reads.
+    fn get(&self, read_index: u32) -> &'a Input {
+        let position = self.own.binary_search_by_key(&read_index, |(own_index, _)| *own_index);
+        position.map_or_else(|_| self.group.get(read_index), |position| &self.own[position].1)
     }
 }
 
@@ -397,38 +426,40 @@ impl TaskSetBuilder {
         Self { group: Arc::clone(group), skipped: Vec::new(), inputs: Inputs::new() }
     }
 
-    /// Adds the inputs of a task that runs. Fails if all inputs together are larger than may be sent.
+    /// Adds the inputs of a task that runs. Fails if the inputs of all tasks together are larger than may be sent to a
+    /// host.
     fn add(&mut self, inputs: &Inputs) -> Result<(), SkipReason> {
         for (reference, input) in inputs {
-            let added = self.inputs.insert(reference.clone(), input.clone());
-            added.map_err(|reason| SkipReason::TooLarge { reason: reason.to_string().into() })?;
+            let inserted = self.inputs.insert(reference.clone(), input.clone());
+            inserted.map_err(|reason| SkipReason::TooLarge { reason: reason.to_string().into() })?;
         }
         Ok(())
     }
 
+    /// Returns the task set with the tasks that were added.
     fn finish(self) -> TaskSet {
         TaskSet::new(&self.group, self.skipped, &self.inputs)
     }
 }
 
-/// Returns everything that decides a condition, as a text that is different for different inputs. The text is at most
-/// as long as the condition and the small values that it reads, so a node is not charged for building it.
-fn condition_key(reads: &ReadIndexes, values: &InputValues<'_>, most: usize) -> String {
-    format!("{most}\n{}", values_text((0..).zip(&reads.condition).map(|(nth, at)| (nth, values.get(*at)))))
+/// Returns everything that decides the outcome of a condition, as a text that differs for different inputs. The text is
+/// at most as long as the condition and the small values that the condition reads. So no steps are charged for it.
+fn condition_key(reads: &ReadIndexes, values: &InputValues<'_>, max_steps: usize) -> String {
+    format!("{max_steps}\n{}", values_text((0..).zip(&reads.condition).map(|(position, index)| (position, values.get(*index)))))
 }
 
-/// Returns values with their indexes as a text that is different for different values. A shared value is written as its
-/// digest.
+/// Returns values with their indexes as a text that differs for different values. A value that is shared between nodes
+/// may be large, so the text has only its digest.
 fn values_text<'a>(values: impl Iterator<Item = (u32, &'a Input)>) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
-    for (at, input) in values {
+    for (index, input) in values {
         // Writing to a string cannot fail. JSON has no bare control characters, so every value ends at its line end.
         let _ = match input {
-            Input::Value(value) => writeln!(text, "{at}={value}"),
-            Input::Shared(shared) => writeln!(text, "{at}#{}", shared.value_digest()),
-            Input::Absent => writeln!(text, "{at}-"),
-            Input::Secret { name, version } => writeln!(text, "{at}${version} {name}"),
+            Input::Value(value) => writeln!(text, "{index}={value}"),
+            Input::Shared(shared) => writeln!(text, "{index}#{}", shared.value_digest()),
+            Input::Absent => writeln!(text, "{index}-"),
+            Input::Secret { name, version } => writeln!(text, "{index}${version} {name}"),
         };
     }
     text

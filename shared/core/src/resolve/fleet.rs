@@ -24,27 +24,28 @@ use crate::unimplemented;
 /// A resolved fleet: the output of `stemma resolve -o json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FleetOutput {
-    /// The nodes by name. Tasks that are placed on `master` without such a node are listed under that name.
+    /// The nodes by name. If no node has the name `master`, the tasks that are placed on it are listed under this name.
     pub nodes: BTreeMap<String, NodeOutput>,
-    /// The stages, each id once, in order.
+    /// The ids of the stages, each once, in order.
     pub stages: Vec<String>,
-    /// Pairs of a task that runs first and a task that runs after it, each pair once. A `null` node stands for a stage.
+    /// The order of tasks: pairs of a task and a task that runs after it, each pair once. A task has the name of its
+    /// node and its id. A stage has `null` instead of a node.
     pub order: BTreeSet<[(Option<String>, String); 2]>,
-    /// The findings, each once, the most severe first, then by the object that they are about.
+    /// The findings, each once, the most severe first. Findings of one severity are sorted by their object.
     pub findings: Vec<Finding>,
-    /// The nodes that are listed in `nodes`, with the origin of each value, by uuid.
+    /// The nodes of `nodes` with the origin of each value, sorted by uuid.
     #[serde(skip)]
     pub resolved_nodes: Vec<Arc<ResolvedNode>>,
 }
 
-/// One cluster, resolved.
+/// The result of resolving one cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOutput {
-    /// The nodes, by name (digits compared as numbers).
+    /// The nodes, sorted by name, with digits compared as numbers.
     pub nodes: Vec<Arc<ResolvedNode>>,
-    /// The findings.
+    /// The findings about the cluster, its nodes and their releases.
     pub findings: Vec<Finding>,
-    /// The nodes that cannot be resolved, each with what is missing.
+    /// The nodes that cannot be resolved, each with the objects that are missing.
     pub incomplete: Vec<(NodeId, Vec<MissingParent>)>,
 }
 
@@ -54,22 +55,22 @@ pub enum ResolveError {
     /// An object above a node is missing.
     #[error("node {node}: {}", missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Incomplete {
-        /// The node.
+        /// The name of the node.
         node: String,
-        /// What is missing.
+        /// The objects that are missing.
         missing: Vec<MissingParent>,
     },
-    /// The placement of tasks makes them wait for each other.
+    /// Tasks wait for each other on the nodes on which they are placed.
     #[error("cluster {cluster}: {cycle}")]
     Cycle {
-        /// The cluster.
+        /// The name of the cluster.
         cluster: String,
-        /// The cycle.
+        /// The tasks that wait for each other.
         cycle: PlacementCycle,
     },
 }
 
-/// Resolves all nodes of a cluster.
+/// Resolves all nodes of a cluster, and collects all findings about it.
 pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterOutput {
     let mut output = resolve_nodes(fleet, cache, id);
     output.findings.extend(aggregated_findings(output.nodes.iter()));
@@ -78,27 +79,27 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Cl
     output
 }
 
-/// Returns the findings that are made once for all of these nodes, such as a label that many hosts lack.
+/// Returns the findings that several of these nodes share, each once, such as that many hosts lack a label.
 fn aggregated_findings<'a>(nodes: impl Iterator<Item = &'a Arc<ResolvedNode>>) -> Vec<Finding> {
-    let (mut unset, mut failed) = (UnsetReferences::default(), FailingTasks::default());
+    let (mut unset, mut failing) = (UnsetReferences::default(), FailingTasks::default());
     for node in nodes {
         unset.add(node);
-        failed.add(node);
+        failing.add(node);
     }
-    unset.findings().into_iter().chain(failed.into_findings().map(|(finding, _)| finding)).collect()
+    unset.findings().into_iter().chain(failing.into_findings().map(|(finding, _)| finding)).collect()
 }
 
-/// Resolves the nodes of a cluster. Omits the findings that are made once for several nodes ([`aggregated_findings`])
-/// and those about the catalogue.
+/// Resolves the nodes of a cluster. Omits the findings that several nodes share ([`aggregated_findings`]) and those
+/// about the catalogue of declared keys, because the callers add them.
 fn resolve_nodes(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterOutput {
     let (mut nodes, mut incomplete) = (Vec::new(), Vec::new());
     for node in fleet.nodes_in_cluster(id) {
         match resolve_node(fleet, cache, node) {
-            Resolution::Complete(resolved) => nodes.push(resolved),
+            Resolution::Complete(resolved_node) => nodes.push(resolved_node),
             Resolution::Incomplete(missing) => incomplete.push((node, missing)),
         }
     }
-    nodes.sort_by(|a, b| natural_cmp(&a.node().display_name(), &b.node().display_name()));
+    nodes.sort_by(|first, second| natural_cmp(&first.node().display_name(), &second.node().display_name()));
     let mut findings = cluster_findings(fleet, id);
     let node_findings = nodes.iter().flat_map(|node| node.findings());
     findings.extend(node_findings.filter(|finding| !is_aggregated(finding)));
@@ -111,7 +112,7 @@ fn resolve_nodes(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterO
 /// Resolves a whole fleet.
 ///
 /// # Errors
-/// One error for each node for which something is missing, and for each cycle in the placement.
+/// One [`ResolveError`] for each node that cannot be resolved, and for each cluster in which tasks wait for each other.
 pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetOutput, Vec<ResolveError>> {
     let mut fleet_output = FleetOutput::default();
     let mut errors = Vec::new();
@@ -138,20 +139,20 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetOutput,
     Ok(fleet_output)
 }
 
-/// Returns whether the node is in an existing cluster, so that it is resolved with that cluster.
+/// Returns whether a node is in an existing cluster. Such a node is resolved with its cluster.
 fn is_in_cluster(fleet: &Fleet, node: &Node) -> bool {
     fleet.cluster_of_node(node.id()).is_some_and(|cluster| fleet.cluster(cluster).is_some())
 }
 
 impl FleetOutput {
-    /// Adds the nodes that are in no cluster. Returns an error for each node for which something is missing.
+    /// Resolves and adds the nodes that are in no cluster. Returns an error for each node that cannot be resolved.
     fn add_unclustered(&mut self, fleet: &Fleet, cache: &ResolveCache) -> Vec<ResolveError> {
         let mut errors = Vec::new();
         for node in fleet.nodes().filter(|node| !is_in_cluster(fleet, node)) {
             match resolve_node(fleet, cache, node.id()) {
-                Resolution::Complete(resolved) => {
-                    self.findings.extend(resolved.findings());
-                    self.add_node(resolved);
+                Resolution::Complete(resolved_node) => {
+                    self.findings.extend(resolved_node.findings());
+                    self.add_node(resolved_node);
                 }
                 Resolution::Incomplete(missing) => {
                     errors.push(ResolveError::Incomplete { node: node.display_name(), missing });
@@ -161,8 +162,8 @@ impl FleetOutput {
         errors
     }
 
-    /// Adds the findings that are not made per cluster: those about templates, releases and the catalogue, and those
-    /// that are made once for several nodes. Then sorts all findings.
+    /// Adds the findings that no single cluster has: those about templates, releases and the catalogue, and those that
+    /// several nodes share. Then sorts all findings.
     fn add_findings(&mut self, fleet: &Fleet) {
         let templates = fleet.templates();
         let template_findings = |template: &Arc<ClusterTemplate>| {
@@ -178,32 +179,33 @@ impl FleetOutput {
         sort_findings(&mut self.findings);
     }
 
+    /// Adds a resolved node.
     fn add_node(&mut self, node: Arc<ResolvedNode>) {
         self.nodes.insert(node.node().display_name(), NodeOutput::from_node(&node));
         self.resolved_nodes.push(node);
     }
 
-    /// Adds a resolved cluster: its nodes, the tasks of a missing `master`, the order of its tasks, its stages and its
-    /// findings.
+    /// Adds a resolved cluster: its nodes, the order of its tasks, its stages and its findings. If the cluster has
+    /// tasks for `master` and no such node, a pseudo node of that name is added with these tasks.
     fn add_cluster(&mut self, fleet: &Fleet, id: ClusterId, (cluster, graph): (&ClusterOutput, &ClusterGraph)) {
         for node in &cluster.nodes {
             self.add_node(Arc::clone(node));
         }
         if graph.has_pseudo_master {
-            let pseudo = graph.classes.iter().filter(|class| class.profile.key.is_master);
-            for class in pseudo {
+            let master_classes = graph.classes.iter().filter(|class| class.profile.key.is_master);
+            for class in master_classes {
                 let set = pseudo_task_set(fleet, id, &class.profile);
                 let master = self.nodes.entry(MASTER.to_owned()).or_default();
-                let known: BTreeSet<String> = master.tasks.iter().cloned().collect();
-                master.tasks.extend(set.task_ids().map(str::to_owned).filter(|id| !known.contains(id)));
-                master.skipped.extend(set.skipped_ids().map(|(id, why)| (id.to_owned(), why.to_string())));
+                let known_ids: BTreeSet<String> = master.tasks.iter().cloned().collect();
+                master.tasks.extend(set.task_ids().map(str::to_owned).filter(|id| !known_ids.contains(id)));
+                master.skipped.extend(set.skipped_ids().map(|(id, reason)| (id.to_owned(), reason.to_string())));
             }
         }
-        let end = |(node, task): (Option<Arc<str>>, Arc<str>)| (node.map(|node| node.to_string()), task.to_string());
+        let task_output = |(node, task): (Option<Arc<str>>, Arc<str>)| (node.map(|node| node.to_string()), task.to_string());
         let pairs = graph.order_pairs().into_iter();
-        self.order.extend(pairs.map(|(before, after)| [end(before), end(after)]));
+        self.order.extend(pairs.map(|(first, second)| [task_output(first), task_output(second)]));
         for stage in graph.stages_in_order() {
-            if !self.stages.iter().any(|known| **known == *stage) {
+            if !self.stages.iter().any(|known_stage| **known_stage == *stage) {
                 self.stages.push(stage.to_string());
             }
         }

@@ -1,8 +1,8 @@
 //! Computes the desired state of a node from the fleet's model alone.
 //!
-//! One pure function serves the agent, `explain`, `diff` and the tests. It returns a [`ResolvedNode`], or what is
-//! missing. Only a [`ResolvedNode`] can be encoded and sent, so incomplete knowledge never removes anything from a
-//! host.
+//! The agent, `explain`, `diff` and the tests all use the function [`resolve_node`], which has no side effects. It
+//! returns a [`ResolvedNode`], or the objects that are missing to compute it. Only a [`ResolvedNode`] can be encoded
+//! and sent. So a missing object never removes anything from a host.
 
 mod blocker;
 mod cache;
@@ -19,8 +19,9 @@ pub use findings::{
     FailingTasks, UnsetReferences, all_catalog_findings, cluster_findings, duplicate_host, fleet_waiting, host_ahead,
     host_awaited, host_stuck, is_aggregated, level_findings, new_placement_findings, new_rule_findings, newly_colliding,
     newly_colliding_below, newly_orphaned, newly_parked_primaries, newly_uncatalogued, newly_undeclared, newly_unmet,
-    newly_unset, newly_without_path, object_catalog_findings, orphaned_paths, release_broken, release_refused, rename_hint,
-    report_dropped, report_findings, report_refused, report_waiting, retain_new, too_large, unset_in_empty_groups,
+    newly_unset, newly_without_path, object_catalog_findings, orphaned_paths, primaries_edit_hint, release_broken,
+    release_refused, report_dropped, report_findings, report_refused, report_waiting, retain_new_findings, too_large,
+    unset_in_empty_groups,
 };
 pub use fleet::{ClusterOutput, FleetOutput, ResolveError, resolve_cluster, resolve_fleet};
 pub use node::{ResolveCache, resolve_node};

@@ -15,38 +15,39 @@ use crate::shared_text::SharedTexts;
 
 pub use super::cache::ResolveCache;
 
-/// Resolves one node. Returns its desired state, or what is missing to compute it.
+/// Resolves one node. Returns its desired state, or the objects that are missing to compute it.
 pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Resolution {
     if !fleet.is_loaded() {
         return Resolution::Incomplete(vec![MissingParent::Store]);
     }
     let Some(entry) = fleet.entry(id) else { return Resolution::Incomplete(vec![MissingParent::Node(id)]) };
-    let resolved = match entry.node.spec.nodegroup.map(|group| fleet.resolved_group(group)) {
+    let group = match entry.node.spec.nodegroup.map(|group_id| fleet.resolved_group(group_id)) {
         None => None,
-        Some(Ok(resolved)) => Some(resolved),
+        Some(Ok(group)) => Some(group),
         Some(Err(missing)) => return Resolution::Incomplete(missing),
     };
-    let view = NodeView::new(fleet, entry, resolved.map(|resolved| &**resolved));
-    let task_set = entry.profile.as_ref().zip(resolved).map(|(profile, resolved)| cache.task_set(&view, resolved, profile));
-    let unmet = view.unmet_requirements();
+    let view = NodeView::new(fleet, entry, group.map(|group| &**group));
+    let task_set = entry.profile.as_ref().zip(group).map(|(profile, group)| cache.task_set(&view, group, profile));
+    let unmet_requirements = view.unmet_requirements();
     Resolution::Complete(Arc::new(ResolvedNode {
         entry: Arc::clone(entry),
         rule_outcome: view.rule_outcome().clone(),
         reported_state: fleet.reported_state(id).cloned(),
-        group: resolved.cloned(),
+        group: group.cloned(),
         task_set,
-        unmet_requirements: (!unmet.is_empty()).then(|| Box::new(UnmetRequirements(unmet))),
+        unmet_requirements: (!unmet_requirements.is_empty()).then(|| Box::new(UnmetRequirements(unmet_requirements))),
     }))
 }
 
-/// Builds the task set for the tasks that are placed on `master` in a cluster without a node of that name. It is
-/// resolved for a pseudo node that has no labels, facts or group of its own, so its values come from the cluster.
+/// Returns the task set with the tasks that are placed on `master`, the controller's own host, for a cluster without a
+/// node of that name. The task set is resolved for a pseudo node without labels, facts and group. So all values come
+/// from the cluster.
 pub(super) fn pseudo_task_set(fleet: &Fleet, cluster: ClusterId, profile: &Arc<Profile>) -> TaskSet {
-    let resolved = MASTER.parse().ok().and_then(|name| fleet.resolve_without_group(cluster, name));
+    let resolved_group = MASTER.parse().ok().and_then(|name| fleet.resolve_without_group(cluster, name));
     let name = NodeName::new(MASTER).ok();
     let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
     let entry = NodeEntry::new(Arc::new(node)).with_profile(Some(Arc::clone(profile)));
-    let view = NodeView::new(fleet, &entry, resolved.as_ref());
+    let view = NodeView::new(fleet, &entry, resolved_group.as_ref());
     let reads = Arc::new(ProfileReads::from_profile(profile));
     GroupBase::new(&view, profile, reads, (&Arc::default(), &SharedTexts::default())).build_task_set(&[])
 }

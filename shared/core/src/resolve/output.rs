@@ -1,4 +1,5 @@
-//! A resolved node as plain data. `stemma resolve`, the controller's `resolved` and a host are compared in this form.
+//! A resolved node as plain data. In this form, the results of `stemma resolve`, of the controller and of a host can be
+//! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,24 +7,25 @@ use serde::Serialize;
 
 use super::ResolvedNode;
 
-/// The desired state of one node, without origins. Every list but `tasks` is sorted.
+/// The desired state of one node, without the origins of its values. Every list but `tasks` is sorted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NodeOutput {
     /// The effective labels.
     pub labels: BTreeMap<String, String>,
     /// The effective annotations.
     pub annotations: BTreeMap<String, String>,
-    /// The traits, without the suppressed ones.
+    /// The traits, without those that an operator suppressed.
     pub traits: BTreeSet<String>,
-    /// The roles: the group's and the node's own.
+    /// The roles of the node: those of its group and its own.
     pub roles: BTreeSet<String>,
-    /// The names that selectors match. Under `replaces`, `primary-x` takes the place of `x`.
+    /// The names that tag selectors match. On the primary holder of `x`, `primary-x` is added. If the release sets
+    /// primary matching to `replaces`, it replaces `x`.
     pub tags: BTreeSet<String>,
-    /// The plain names of the tags that the node holds as primary.
+    /// The tags that the node holds as primary, without the prefix `primary-`.
     pub primary_tags: BTreeSet<String>,
     /// The ids of the tasks that run, in order.
     pub tasks: Vec<String>,
-    /// The ids of the tasks that are placed on the node and do not run, with the reason.
+    /// The tasks that are placed on the node and do not run: the reason by the task's id.
     pub skipped: BTreeMap<String, String>,
     /// The digest of the node's task set, or `null` if the node has none.
     pub task_digest: Option<String>,
@@ -34,7 +36,7 @@ impl NodeOutput {
     pub fn from_node(node: &ResolvedNode) -> Self {
         let labels = node.labels();
         let annotations = node.annotations();
-        let mut plain = Self {
+        let mut output = Self {
             labels: labels.iter().map(|(key, entry)| (key.to_string(), entry.value.as_str().to_owned())).collect(),
             annotations: annotations.iter().map(|(key, entry)| (key.to_string(), entry.value.as_str().to_owned())).collect(),
             traits: node.traits().names().map(ToString::to_string).collect(),
@@ -42,12 +44,12 @@ impl NodeOutput {
             ..Self::default()
         };
         if let Some(set) = node.task_set() {
-            plain.tags = set.profile.key.names.tag_names().map(str::to_owned).collect();
-            plain.primary_tags = set.primary_tags().iter().map(ToString::to_string).collect();
-            plain.tasks = set.task_ids().map(str::to_owned).collect();
-            plain.skipped = set.skipped_ids().map(|(id, why)| (id.to_owned(), why.to_string())).collect();
-            plain.task_digest = Some(set.digest.to_string());
+            output.tags = set.profile.key.names.tag_names().map(str::to_owned).collect();
+            output.primary_tags = set.primary_tags().iter().map(ToString::to_string).collect();
+            output.tasks = set.task_ids().map(str::to_owned).collect();
+            output.skipped = set.skipped_ids().map(|(id, reason)| (id.to_owned(), reason.to_string())).collect();
+            output.task_digest = Some(set.digest.to_string());
         }
-        plain
+        output
     }
 }

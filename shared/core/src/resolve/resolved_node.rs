@@ -1,7 +1,7 @@
-//! The result of resolve: the known part, and the task set.
+//! The result of resolve for one node: the values that its host always gets (*known*), and the task set.
 //!
-//! A resolved node holds shared parts of the model and computes the rest on demand. A fleet of a hundred thousand nodes
-//! has a few hundred resolved groups and task sets, and a resolved node is a handful of pointers to them.
+//! A resolved node has pointers to shared parts of the model, and computes all other values on demand. A fleet of a
+//! hundred thousand nodes has a few hundred resolved groups and task sets, to which the resolved nodes point.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -24,18 +24,18 @@ use crate::release::{CompiledRelease, CompiledTask, Profile, RenderedPath, TaskI
 use crate::requirement::UnmetRequirement;
 use crate::shared_text::SharedTexts;
 use crate::task::{Mode, PathClaims, PathConflict, PathRefused};
-use crate::traits::{InstanceTraits, NodeTraits};
+use crate::traits::{InstanceTraitsError, NodeTraits};
 
 /// The result of resolving one node.
 #[derive(Clone, Debug)]
 pub enum Resolution {
-    /// Nothing is missing. Only this can be encoded and sent.
+    /// The resolved node, if no object is missing. Only this variant can be encoded and sent to the host.
     Complete(Arc<ResolvedNode>),
-    /// Something is missing. The host stays unchanged, and findings report what is missing.
+    /// The objects that are missing to resolve the node. The host stays unchanged, and findings report these objects.
     Incomplete(Vec<MissingParent>),
 }
 
-/// Everything that resolve computed for one node, with the origin of each value.
+/// The desired state of one node as resolve computed it, with the origin of each value.
 #[derive(Clone, Debug)]
 pub struct ResolvedNode {
     pub(crate) entry: Arc<NodeEntry>,
@@ -46,31 +46,32 @@ pub struct ResolvedNode {
     pub(crate) unmet_requirements: Option<Box<UnmetRequirements>>,
 }
 
-/// The tasks that a node runs, with their inputs. The host gets another task set only by a release. Nodes with the same
-/// tasks and inputs share one task set.
+/// The tasks that a node runs, with their inputs. A new task set reaches the host only when it is released to the node.
+/// Nodes with the same tasks and inputs share one task set.
 ///
-/// A fleet may have one task set for each node. So a task set stores only the inputs that differ from the group's, and
-/// one bit for each task and each read.
+/// In the worst case, a fleet has one task set for each node. So a task set stores only the inputs that differ from
+/// those of the group, and one bit for each task and each read.
 #[derive(Debug)]
 pub struct TaskSet {
-    /// The placement of tasks before conditions, and their order.
+    /// The tasks that are placed on the node before conditions are evaluated, and their order.
     pub profile: Arc<Profile>,
-    /// The digest that a rollout compares, under the newest digest version. [`Self::task_digest`] returns it under
-    /// another version.
+    /// The task digest under the newest digest version. [`Self::task_digest`] returns the digest under another version.
     pub digest: TaskDigest,
     /// The values that most nodes of the group read, stored once for all of them.
     pub group_inputs: Arc<GroupInputs>,
-    /// The tasks that are skipped for the reason that follows from their definition alone, by index in the release.
+    /// The indexes in the release of the tasks that are skipped because they are markers or their condition is false.
+    /// For these, the reason is [`SkipReason::from_definition`].
     skipped_by_definition: FixedBitSet,
-    /// The other skipped tasks, with the reason, in the order of ids.
+    /// The tasks that are skipped for another reason, with the reason, in the order of ids.
     other_skips: Box<[(TaskIndex, SkipReason)]>,
-    /// The references that the templates of the running tasks read, by index in the profile's reads.
+    /// The references that the templates of the running tasks read, as indexes in the profile's reads.
     read_references: FixedBitSet,
-    /// The inputs that differ from the group's, sorted by their index in the profile's reads.
+    /// The inputs that differ from those of the group, each with the index in the profile's reads, sorted by this
+    /// index.
     own_inputs: Box<[(u32, Input)]>,
     /// The size of all inputs, in bytes.
     input_bytes: usize,
-    /// The tasks with an unusable path, computed when they are first needed.
+    /// The tasks with an unusable path, which are computed when they are first needed.
     unusable_paths: OnceLock<Box<[UnusablePath]>>,
 }
 
@@ -79,43 +80,43 @@ pub struct TaskSet {
 pub struct UnusablePath {
     /// The index of the task in the release.
     pub task: TaskIndex,
-    /// The problem.
+    /// The reason why the host refuses the task.
     pub reason: PathProblem,
 }
 
-/// The reason why a task has no usable path on a host.
+/// The reason why a host refuses a task because of a path.
 #[derive(Clone, Debug)]
 pub enum PathProblem {
     /// An earlier task claimed the path, or a path above or below it.
     Conflict(PathConflict<TaskIndex>),
-    /// The template of the task's path gives a text that no host accepts.
+    /// The template of the task's own path renders to a text that hosts refuse.
     Refused(PathRefused),
-    /// The template of another path or of a program gives a text that no host accepts.
+    /// The template of another path, or of a program, renders to a text that hosts refuse.
     Name {
-        /// The field with that template.
+        /// The path of the field with the template, such as `parameters.creates`.
         field: Box<str>,
-        /// The reason.
+        /// The reason why hosts refuse the text.
         why: Box<str>,
     },
 }
 
-/// The values that the tasks of a profile read in one group, for a node that provides no values itself. The nodes whose
-/// task sets were built from these values share them.
+/// The values that the tasks of a profile read in one group, for a node that provides no values itself. All task sets
+/// that were built from these values share this copy.
 #[derive(Debug)]
 pub struct GroupInputs {
     pub(super) profile: Arc<Profile>,
-    /// The values that the differences refer to, one per read of the profile. They come from another group of the
-    /// cluster, because most values of groups are equal. For reads that each node answers itself, they are the values
-    /// of the node that was resolved first.
+    /// The values to which `differences` refers, one per read of the profile. They may be those of another group of the
+    /// cluster, because most values of two groups are equal. If only a node itself has the value of a read, the value
+    /// is that of the node that was resolved first.
     base: Arc<[Input]>,
     /// The values of this group that differ from `base`, sorted by index.
     differences: Box<[(u32, Input)]>,
 }
 
 impl GroupInputs {
-    /// Creates the inputs of a group from one value per read of the profile. The values are stored as differences from
-    /// another group's values if that takes less memory. `may_share` returns whether two equal values at an index may
-    /// be stored as one.
+    /// Creates the inputs of a group from `inputs`, one value per read of the profile. If at most a quarter of the
+    /// values differ from those of another group, only the differences are stored. `may_share` returns whether equal
+    /// values of the read at an index may be stored once.
     pub(super) fn new(
         profile: &Arc<Profile>,
         inputs: Vec<Input>,
@@ -123,10 +124,10 @@ impl GroupInputs {
         may_share: impl Fn(u32) -> bool,
     ) -> Self {
         let profile = Arc::clone(profile);
-        if let Some(base) = other_inputs.filter(|known| known.len() == inputs.len()) {
-            let differs = |(at, input): &(u32, Input)| {
-                let base_input = &base[*at as usize];
-                !(base_input.is_identical(input) || (may_share(*at) && base_input == input))
+        if let Some(base) = other_inputs.filter(|values| values.len() == inputs.len()) {
+            let differs = |(index, input): &(u32, Input)| {
+                let base_input = &base[*index as usize];
+                !(base_input.is_identical(input) || (may_share(*index) && base_input == input))
             };
             let differences: Box<[_]> = (0..).zip(inputs.iter().cloned()).filter(differs).collect();
             if differences.len() <= inputs.len() / 4 {
@@ -136,52 +137,53 @@ impl GroupInputs {
         Self { profile, base: inputs.into(), differences: Box::default() }
     }
 
-    /// Returns the values that the differences of this group refer to. The inputs of another group can be stored as
-    /// differences from these values too.
+    /// Returns the values to which the differences of this group refer, one per read of the profile. The inputs of
+    /// another group can be stored as differences from these values too.
     pub(super) fn base(&self) -> &Arc<[Input]> {
         &self.base
     }
 
     /// Returns the value of the profile's read at this index.
-    pub(super) fn get(&self, at: u32) -> &Input {
-        find_own_input(&self.differences, at).unwrap_or_else(|| &self.base[at as usize])
+    pub(super) fn get(&self, index: u32) -> &Input {
+        find_own_input(&self.differences, index).unwrap_or_else(|| &self.base[index as usize])
     }
 
-    /// Returns the values of those reads of the profile that the group answers. Reads that a node answers itself are
-    /// omitted, so that two groups that provide the same values give the same result.
+    /// Returns the reads of the profile whose values come from the group, each with its value. Reads of a node's
+    /// traits, facts and fields are omitted, so that two groups that provide the same values give the same result.
     pub fn inputs(&self) -> impl Iterator<Item = (&Reference, &Input)> {
-        let all = (0..).zip(&self.profile.reads).map(|(at, reference)| (reference, self.get(at)));
-        all.filter(|(reference, _)| !reference.read().is_node_local())
+        let values = (0..).zip(&self.profile.reads).map(|(index, reference)| (reference, self.get(index)));
+        values.filter(|(reference, _)| !reference.read().is_node_local())
     }
 
     /// Returns the value of one read, or `None` if the profile does not read it.
     pub fn input(&self, reference: &Reference) -> Option<&Input> {
-        let at = self.profile.reads.binary_search(reference).ok()?;
-        Some(self.get(u32::try_from(at).ok()?))
+        let index = self.profile.reads.binary_search(reference).ok()?;
+        Some(self.get(u32::try_from(index).ok()?))
     }
 
-    /// Returns the tasks of phase `apply` that can be skipped for a reason that follows from their definition alone,
-    /// each with that reason.
+    /// Returns the ids of the tasks of phase `apply` that are markers or have a condition. Each comes with the reason
+    /// why it is skipped if it does not run: it is a marker, or its condition is false.
     pub fn skipped_tasks(&self) -> impl Iterator<Item = (&str, SkipReason)> {
         let tasks = self.profile.tasks.iter().map(|ix| self.profile.release.task(*ix));
         tasks.filter_map(move |task| Some((task.task.id.as_str(), SkipReason::from_definition(task)?)))
     }
 
-    /// Returns the effective tags of the nodes with this profile, sorted, by their plain names.
+    /// Returns the effective tags of the nodes with this profile, sorted, without the prefix `primary-`.
     pub fn tags(&self) -> &[TagName] {
         &self.profile.key.tags
     }
 
-    /// Returns the tags that the nodes with this profile hold as primary, sorted, by their plain names.
+    /// Returns the tags that the nodes with this profile hold as primary, sorted, without the prefix `primary-`.
     pub fn primary_tags(&self) -> &[TagName] {
         &self.profile.key.primaries
     }
 }
 
-/// Returns the value at an index of the profile's reads, if the list has one.
-fn find_own_input(own: &[(u32, Input)], at: u32) -> Option<&Input> {
-    let position = own.binary_search_by_key(&at, |(place, _)| *place).ok()?;
-    Some(&own[position].1)
+/// Returns the value for a read, by the read's index, from a list that is sorted by this index. `None` if the list has
+/// no value for the read.
+fn find_own_input(inputs: &[(u32, Input)], read_index: u32) -> Option<&Input> {
+    let position = inputs.binary_search_by_key(&read_index, |(index, _)| *index).ok()?;
+    Some(&inputs[position].1)
 }
 
 /// The reason why a task of the profile does not run.
@@ -199,14 +201,14 @@ pub enum SkipReason {
         /// The error of the evaluation.
         reason: Arc<str>,
     },
-    /// The condition takes more steps than allowed, so it is not known whether it holds. It counts as false for a host
-    /// that does not run the task. A host that runs the task keeps its task set.
+    /// The evaluation of the condition takes more steps than allowed, so its outcome is not known. A host that does not
+    /// run the task treats it as false. A host that runs the task retains its present task set.
     #[display("condition is undecided and counts as false: it {reason}")]
     Undecided {
         /// The limit that the condition exceeds.
         reason: Arc<str>,
     },
-    /// The task is only a marker (`type: skipped`).
+    /// The task is a marker (`type: skipped`), which runs nothing.
     #[display("type is skipped")]
     Marker,
     /// The task is privileged, and no role or tag that an operator gave the node places it there.
@@ -218,30 +220,30 @@ pub enum SkipReason {
     /// The inputs of the task are larger than may be sent.
     #[display("{reason}")]
     TooLarge {
-        /// The inputs and their size.
+        /// The message about the inputs and their size.
         reason: Arc<str>,
     },
 }
 
-/// Whether the condition of a task lets it run.
+/// The outcome of a task's condition: whether it lets the task run. The variants are ordered from no to yes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionOutcome {
     /// The task does not run: its condition is false or failed, or its inputs are too large.
     No,
-    /// The outcome is not known, because the condition takes more steps than allowed.
+    /// The outcome is not known, because the evaluation of the condition takes more steps than allowed.
     Undecided,
     /// The task runs.
     Yes,
 }
 
-/// The unmet requirements of a node. The list is behind a pointer of its own, because a fleet has one resolved node per
-/// node, and few of them have unmet requirements.
+/// The unmet requirements of a node. A resolved node points to the list instead of containing it. This saves memory,
+/// because few of the many resolved nodes have unmet requirements.
 #[derive(Clone, Debug)]
 pub(crate) struct UnmetRequirements(pub(crate) Vec<UnmetRequirement>);
 
 impl SkipReason {
-    /// Returns the reason for which a task can be skipped by its definition alone: it is a marker, or its condition is
-    /// false. `None` if the task is not a marker and has no condition.
+    /// Returns the reason that the definition of a task gives for skipping it: the task is a marker, or its condition
+    /// is false. `None` if the task is not a marker and has no condition. Does not evaluate the condition.
     pub(super) fn from_definition(task: &CompiledTask) -> Option<Self> {
         if task.is_skipped_type() {
             return Some(Self::Marker);
@@ -249,7 +251,7 @@ impl SkipReason {
         task.condition.is_some().then(|| Self::False { condition: Arc::clone(&task.condition_text) })
     }
 
-    /// Replaces the text of the reason with the copy that all nodes share.
+    /// Replaces the text of the reason with the copy in `texts`, which all nodes share.
     pub(super) fn interned(mut self, texts: &SharedTexts) -> Self {
         match &mut self {
             Self::Failed { reason } | Self::Undecided { reason } | Self::TooLarge { reason } => {
@@ -260,7 +262,7 @@ impl SkipReason {
         self
     }
 
-    /// Returns the finding about a skipped task, or `None` if nothing is wrong.
+    /// Returns the finding about a task that is skipped for this reason. `None` if the reason is not a problem.
     fn finding(&self, task: &str) -> Option<Finding> {
         let finding = |rule, message| Some(Finding::new(rule, format!("task/{task}"), message));
         match self {
@@ -291,7 +293,7 @@ impl SkipReason {
 }
 
 impl UnusablePath {
-    /// Returns the conflict with the task that has the path. `None` if the problem is an invalid text.
+    /// Returns the conflict with an earlier task that claimed the path. `None` if the problem is an invalid text.
     pub fn conflict(&self) -> Option<&PathConflict<TaskIndex>> {
         match &self.reason {
             PathProblem::Conflict(conflict) => Some(conflict),
@@ -307,17 +309,18 @@ impl UnusablePath {
         }
     }
 
-    /// Returns the message: what is wrong, and what to do.
+    /// Returns the message about the problem, and how to correct it. `release` is the release of the task.
     pub fn message(&self, release: &CompiledRelease) -> String {
         match &self.reason {
             PathProblem::Conflict(conflict) => conflict.message(release.id(conflict.first_claim.owner)),
             PathProblem::Refused(refused) => format!("the host refuses the path that its template gives: {refused}"),
-            PathProblem::Name { field, why } => {
-                format!("the host refuses the text that the template of {field} gives: {why}")
+            PathProblem::Name { field, why: reason } => {
+                format!("the host refuses the text that the template of {field} gives: {reason}")
             }
         }
     }
 
+    /// Returns the finding about the task.
     fn finding(&self, release: &CompiledRelease) -> Finding {
         let message = self.message(release);
         Finding::new(rule::TASK_PATH, format!("task/{}", release.id(self.task)), message)
@@ -325,7 +328,7 @@ impl UnusablePath {
 }
 
 impl Resolution {
-    /// Returns the resolved node, if nothing is missing.
+    /// Returns the resolved node, or `None` if an object is missing to resolve it.
     pub fn resolved_node(&self) -> Option<&Arc<ResolvedNode>> {
         match self {
             Self::Complete(node) => Some(node),
@@ -336,11 +339,11 @@ impl Resolution {
 
 impl TaskSet {
     /// Creates the task set of a node with the group's profile. `skipped` lists the tasks that do not run, in the order
-    /// of ids. `inputs` holds what the templates of the other tasks read.
+    /// of ids. `inputs` are the values that the templates of the other tasks read.
     pub fn new(group: &Arc<GroupInputs>, skipped: Vec<(TaskIndex, SkipReason)>, inputs: &Inputs) -> Self {
         let profile = Arc::clone(&group.profile);
-        let is_by_definition = |(ix, why): &(TaskIndex, SkipReason)| {
-            SkipReason::from_definition(profile.release.task(*ix)).is_some_and(|reason| reason == *why)
+        let is_by_definition = |(ix, skip_reason): &(TaskIndex, SkipReason)| {
+            SkipReason::from_definition(profile.release.task(*ix)).is_some_and(|reason| reason == *skip_reason)
         };
         let (by_definition, other_skips): (Vec<_>, Vec<_>) = skipped.into_iter().partition(is_by_definition);
         let with_index = |(reference, input): (&Reference, &Input)| (profile.read_index(reference), input.clone());
@@ -350,8 +353,8 @@ impl TaskSet {
             group_inputs: Arc::clone(group),
             skipped_by_definition: by_definition.iter().map(|(ix, _)| ix.as_usize()).collect(),
             other_skips: other_skips.into(),
-            read_references: indexed_inputs.iter().map(|(at, _)| *at as usize).collect(),
-            own_inputs: indexed_inputs.into_iter().filter(|(at, input)| group.get(*at) != input).collect(),
+            read_references: indexed_inputs.iter().map(|(index, _)| *index as usize).collect(),
+            own_inputs: indexed_inputs.into_iter().filter(|(index, input)| group.get(*index) != input).collect(),
             input_bytes: inputs.size_bytes(),
             unusable_paths: OnceLock::new(),
             profile,
@@ -364,7 +367,7 @@ impl TaskSet {
     /// privileged tasks that no operator asserted, and paths that two tasks write or that no host accepts. The findings
     /// are not stored, because a fleet has many task sets.
     pub fn findings(&self) -> impl Iterator<Item = Finding> {
-        let skipped = self.skipped_ids().filter_map(|(id, why)| why.finding(id));
+        let skipped = self.skipped_ids().filter_map(|(id, reason)| reason.finding(id));
         skipped.chain(self.unusable_paths().iter().map(|path| path.finding(&self.profile.release)))
     }
 
@@ -381,14 +384,15 @@ impl TaskSet {
         })
     }
 
-    /// Claims the path of a task. Returns the task if its path is invalid or claimed by an earlier task.
+    /// Claims the path of a task in `claims`. Returns the task with the reason if its path is invalid, or if an earlier
+    /// task claimed it.
     fn claim_path(&self, ix: TaskIndex, claims: &mut PathClaims<TaskIndex>) -> Option<UnusablePath> {
         let task = self.profile.release.task(ix);
         let path = task.path.as_ref()?;
-        let claim = match path.host_path(|| self.inputs_of(task)) {
+        let claim = match path.host_path(|| self.task_inputs(task)) {
             RenderedPath::Path(text) => claims.claim(ix, &text, path.path_content),
-            // The path is not known here. Equal templates give equal paths, and templates that begin alike give paths
-            // that begin alike, so the text of the template is claimed.
+            // The path is not known here, so the text of the template is claimed instead. Equal templates give equal
+            // paths, and templates that begin with the same directory give paths that begin with the same directory.
             RenderedPath::Unknown(template) => claims.claim(ix, template, path.path_content),
             RenderedPath::Refused(refused) => {
                 return Some(UnusablePath { task: ix, reason: PathProblem::Refused(refused) });
@@ -397,59 +401,60 @@ impl TaskSet {
         Some(UnusablePath { task: ix, reason: PathProblem::Conflict(claim.err()?) })
     }
 
-    /// Returns a task that names an invalid path or program in addition to its own path, with the first such field.
+    /// Returns the task if a template names a path or program that hosts refuse, other than the path that the task
+    /// writes. The result has the field of the first such template.
     fn unusable_name(&self, ix: TaskIndex) -> Option<UnusablePath> {
         let task = self.profile.release.task(ix);
-        let inputs = (!task.host_paths.is_empty()).then(|| self.inputs_of(task))?;
-        let (field, why) = task.host_paths.iter().find_map(|name| Some((name.field.clone(), name.rejection(&inputs)?)))?;
-        Some(UnusablePath { task: ix, reason: PathProblem::Name { field, why: why.into() } })
+        let inputs = (!task.host_paths.is_empty()).then(|| self.task_inputs(task))?;
+        let (field, reason) = task.host_paths.iter().find_map(|path| Some((path.field.clone(), path.rejection(&inputs)?)))?;
+        Some(UnusablePath { task: ix, reason: PathProblem::Name { field, why: reason.into() } })
     }
 
     /// Returns the inputs that the templates of a task read.
-    fn inputs_of(&self, task: &CompiledTask) -> Inputs {
+    fn task_inputs(&self, task: &CompiledTask) -> Inputs {
         let mut inputs = Inputs::new();
         for reference in &task.references {
             let inserted = inputs.insert(reference.clone(), self.input_at(self.profile.read_index(reference)).clone());
-            inserted.expect("they were inputs of one task set before");
+            inserted.expect("the inputs of a task set are within the limits of size");
         }
         inputs
     }
 
     /// Returns the inputs of the running tasks, in the order of the references' texts.
     pub fn iter_inputs(&self) -> impl Iterator<Item = (&Reference, &Input)> {
-        let indexes = self.read_references.ones().filter_map(|at| u32::try_from(at).ok());
-        indexes.map(|at| (&self.profile.reads[at as usize], self.input_at(at)))
+        let indexes = self.read_references.ones().filter_map(|index| u32::try_from(index).ok());
+        indexes.map(|index| (&self.profile.reads[index as usize], self.input_at(index)))
     }
 
     /// Returns the inputs of the running tasks as one collection.
     pub fn inputs(&self) -> Inputs {
         let mut inputs = Inputs::new();
         for (reference, input) in self.iter_inputs() {
-            inputs.insert(reference.clone(), input.clone()).expect("they were inputs of one task set before");
+            inputs.insert(reference.clone(), input.clone()).expect("the inputs of a task set are within the limits of size");
         }
         inputs
     }
 
     /// Returns the number of inputs, and their size in bytes ([`Inputs::bytes`]).
-    pub fn input_sizes(&self) -> (usize, usize) {
+    pub fn input_count_and_bytes(&self) -> (usize, usize) {
         (self.read_references.count_ones(..), self.input_bytes)
     }
 
-    /// Returns the inputs that differ from the group's.
+    /// Returns the references whose inputs differ from those of the group, each with its input.
     pub fn own_inputs(&self) -> impl Iterator<Item = (&Reference, &Input)> {
-        self.own_inputs.iter().map(|(at, input)| (&self.profile.reads[*at as usize], input))
+        self.own_inputs.iter().map(|(index, input)| (&self.profile.reads[*index as usize], input))
     }
 
-    /// Returns the tasks of phase `apply` that are skipped for a reason other than their definition, by id, with the
-    /// reason.
+    /// Returns the ids of the tasks of phase `apply` that are skipped for another reason than that they are markers or
+    /// that their condition is false, each with the reason.
     pub fn other_skipped_ids(&self) -> impl Iterator<Item = (&str, &SkipReason)> {
-        let of_apply = self.other_skips.iter().filter(|(ix, _)| self.profile.has_task(*ix));
-        of_apply.map(|(ix, why)| (self.profile.release.id(*ix), why))
+        let apply_skips = self.other_skips.iter().filter(|(ix, _)| self.profile.has_task(*ix));
+        apply_skips.map(|(ix, reason)| (self.profile.release.id(*ix), reason))
     }
 
-    /// Returns the input for the profile's read at this index: the node's own, else the group's.
-    fn input_at(&self, at: u32) -> &Input {
-        find_own_input(&self.own_inputs, at).unwrap_or_else(|| self.group_inputs.get(at))
+    /// Returns the input for the profile's read at this index: the node's own input, or else the group's input.
+    fn input_at(&self, index: u32) -> &Input {
+        find_own_input(&self.own_inputs, index).unwrap_or_else(|| self.group_inputs.get(index))
     }
 
     /// Returns the tasks that run, in order.
@@ -462,10 +467,10 @@ impl TaskSet {
         !self.skipped_by_definition.contains(ix.as_usize()) && self.other_skip_reason(ix).is_none()
     }
 
-    /// Returns why a task is skipped, unless the reason follows from its definition alone.
+    /// Returns why a task is skipped. `None` if it runs, if it is a marker, or if its condition is false.
     fn other_skip_reason(&self, ix: TaskIndex) -> Option<&SkipReason> {
-        let at = self.other_skips.binary_search_by_key(&ix, |(ix, _)| *ix).ok()?;
-        Some(&self.other_skips[at].1)
+        let position = self.other_skips.binary_search_by_key(&ix, |(ix, _)| *ix).ok()?;
+        Some(&self.other_skips[position].1)
     }
 
     /// Returns why a task of the profile does not run, or `None` if it runs.
@@ -476,8 +481,8 @@ impl TaskSet {
         self.other_skip_reason(ix).cloned()
     }
 
-    /// Returns the digest of the task set under a digest version. A released task set is compared under the version
-    /// that it was released with.
+    /// Returns the digest of the task set under a digest version. The digest of a released task set has the version
+    /// with which it was released, so it is compared with a digest of the same version.
     pub fn task_digest(&self, version: DigestVersion) -> TaskDigest {
         if version == DigestVersion::LATEST {
             return self.digest;
@@ -505,8 +510,8 @@ impl TaskSet {
         canonical_object(references.iter().map(input).collect(), |out, input| input.write_canonical(out))
     }
 
-    /// Returns the ids of the running tasks that have an expression which is not evaluated, in order. The host never
-    /// starts such a task.
+    /// Returns the ids of the untranslated tasks among the tasks that are not skipped, in order. Such a task has an
+    /// expression of another system that is not evaluated, so the host never starts it.
     pub(crate) fn untranslated_ids(&self) -> impl Iterator<Item = &str> {
         let tasks = self.tasks().map(|ix| self.profile.release.task(ix));
         tasks.filter(|task| task.task.is_untranslated()).map(|task| task.task.id.as_str())
@@ -517,35 +522,37 @@ impl TaskSet {
         self.tasks().map(|ix| self.profile.release.id(ix))
     }
 
-    /// Returns the ids of the tasks of phase `apply` that do not run, with the reason.
+    /// Returns the ids of the tasks of phase `apply` that do not run, each with the reason, in the order of ids.
     pub fn skipped_ids(&self) -> impl Iterator<Item = (&str, SkipReason)> {
-        let by_definition = self.skipped_by_definition.ones().filter_map(|at| u32::try_from(at).ok()).map(TaskIndex);
-        let mut all: Vec<TaskIndex> = by_definition.chain(self.other_skips.iter().map(|(ix, _)| *ix)).collect();
-        all.sort_unstable();
-        let of_apply = all.into_iter().filter(|ix| self.profile.has_task(*ix));
-        of_apply.filter_map(|ix| Some((self.profile.release.id(ix), self.skip_reason(ix)?)))
+        let by_definition = self.skipped_by_definition.ones().filter_map(|index| u32::try_from(index).ok()).map(TaskIndex);
+        let mut skipped: Vec<TaskIndex> = by_definition.chain(self.other_skips.iter().map(|(ix, _)| *ix)).collect();
+        skipped.sort_unstable();
+        let apply_tasks = skipped.into_iter().filter(|ix| self.profile.has_task(*ix));
+        apply_tasks.filter_map(|ix| Some((self.profile.release.id(ix), self.skip_reason(ix)?)))
     }
 
-    /// Returns the ids of the skipped tasks whose condition takes more steps than allowed.
+    /// Returns the ids of the skipped tasks of phase `apply` whose condition takes more steps than allowed.
     pub(crate) fn undecided_ids(&self) -> impl Iterator<Item = &str> {
-        let undecided = self.other_skips.iter().filter(|(_, why)| matches!(why, SkipReason::Undecided { .. }));
+        let undecided = self.other_skips.iter().filter(|(_, reason)| matches!(reason, SkipReason::Undecided { .. }));
         undecided.filter(|(ix, _)| self.profile.has_task(*ix)).map(|(ix, _)| self.profile.release.id(*ix))
     }
 
-    /// Returns the privileged tasks with a condition that may run now and could not in the node's earlier task set,
-    /// each with the outcome of its condition. An undecided condition counts, because a later report of the host can
-    /// decide it, and no permission is checked when a report arrives.
-    pub fn newly_run_privileged(&self, before: Option<&Self>) -> Vec<(&str, ConditionOutcome)> {
-        let known: BTreeMap<&[u8; 32], ConditionOutcome> =
-            before.into_iter().flat_map(Self::conditional_privileged).map(|(task, met)| (&task.definition, met)).collect();
-        let earlier = |definition: &[u8; 32]| known.get(definition).copied().unwrap_or(ConditionOutcome::No);
-        let started = self.conditional_privileged().filter(|(task, met)| *met > earlier(&task.definition));
-        started.map(|(task, met)| (task.task.id.as_str(), met)).collect()
+    /// Returns the ids of the privileged tasks with a condition that may run in this task set and could not run in the
+    /// node's earlier task set, each with the outcome of its condition.
+    ///
+    /// A task with an undecided condition may run too, because a later report of the host can decide the condition. No
+    /// permission is checked when a report arrives.
+    pub fn newly_run_privileged(&self, old: Option<&Self>) -> Vec<(&str, ConditionOutcome)> {
+        let old_outcomes: BTreeMap<&[u8; 32], ConditionOutcome> =
+            old.into_iter().flat_map(Self::conditional_privileged).map(|(task, outcome)| (&task.definition, outcome)).collect();
+        let old_outcome = |definition: &[u8; 32]| old_outcomes.get(definition).copied().unwrap_or(ConditionOutcome::No);
+        let newly_running = self.conditional_privileged().filter(|(task, outcome)| *outcome > old_outcome(&task.definition));
+        newly_running.map(|(task, outcome)| (task.task.id.as_str(), outcome)).collect()
     }
 
     /// Returns whether a privileged task with this definition has a condition and runs.
-    pub fn has_privileged(&self, definition: &[u8; 32]) -> bool {
-        self.conditional_privileged().any(|(task, met)| task.definition == *definition && met == ConditionOutcome::Yes)
+    pub fn runs_conditional_privileged(&self, definition: &[u8; 32]) -> bool {
+        self.conditional_privileged().any(|(task, outcome)| task.definition == *definition && outcome == ConditionOutcome::Yes)
     }
 
     /// Returns the privileged tasks that have a condition, each with the outcome of the condition.
@@ -554,7 +561,8 @@ impl TaskSet {
         tasks.filter(|(task, _)| task.condition.is_some()).map(|(task, ix)| (task, self.condition_outcome(ix)))
     }
 
-    /// Returns the outcome of a task's condition, given whether the task runs and why not.
+    /// Returns the outcome of a task's condition. It follows from the reason why the task does not run, if there is
+    /// one.
     fn condition_outcome(&self, ix: TaskIndex) -> ConditionOutcome {
         match self.skip_reason(ix) {
             None => ConditionOutcome::Yes,
@@ -569,12 +577,12 @@ impl TaskSet {
         }
     }
 
-    /// Returns the effective tags, sorted, by their plain names.
+    /// Returns the effective tags of the node, sorted, without the prefix `primary-`.
     pub fn tags(&self) -> &[TagName] {
         self.group_inputs.tags()
     }
 
-    /// Returns the tags that the node holds as primary, sorted, by their plain names.
+    /// Returns the tags that the node holds as primary, sorted, without the prefix `primary-`.
     pub fn primary_tags(&self) -> &[TagName] {
         self.group_inputs.primary_tags()
     }
@@ -591,12 +599,12 @@ impl ResolvedNode {
         &self.entry.node
     }
 
-    /// Returns what the host reported, if it ever reported.
+    /// Returns the last report of the host, or `None` if the host never reported.
     pub fn observation(&self) -> Option<&Arc<Observation>> {
         self.entry.observation.as_ref()
     }
 
-    /// Returns the pause, hold and park that were set on the host itself, or `None` if nothing was.
+    /// Returns the pause, hold and park that were set on the host itself, or `None` if the host reported none.
     pub fn reported_state(&self) -> Option<&ReportedState> {
         self.reported_state.as_deref()
     }
@@ -606,38 +614,40 @@ impl ResolvedNode {
         self.group.as_ref()
     }
 
-    /// Returns the tasks that the node should run, or `None` if it is unplaced or no level names a release.
+    /// Returns the task set that the node should run. `None` if the node is in no group, or if no level names a
+    /// release.
     pub fn task_set(&self) -> Option<&Arc<TaskSet>> {
         self.task_set.as_ref()
     }
 
-    /// Returns the requirements of the group that the node does not meet. While there is one, no new task set is
-    /// released to the node.
+    /// Returns the requirements of the group that the node does not meet. As long as there are such requirements, no
+    /// new task set is released to the node.
     pub fn unmet_requirements(&self) -> &[UnmetRequirement] {
-        self.unmet_requirements.as_ref().map_or(&[], |all| &all.0)
+        self.unmet_requirements.as_ref().map_or(&[], |list| &list.0)
     }
 
-    /// Checks that the node has the traits that its instance requires. Until it has them, no first task set is released
-    /// to it.
+    /// Checks that the node has the traits that its instance (the allocated use of the host) requires. Until the node
+    /// has these traits, its first task set is not released.
     ///
     /// # Errors
-    /// [`InstanceTraits`].
-    pub fn check_instance_traits(&self) -> Result<(), InstanceTraits> {
+    /// [`InstanceTraits`] with the missing traits.
+    pub fn check_instance_traits(&self) -> Result<(), InstanceTraitsError> {
         self.entry.check_instance_traits(&self.rule_outcome)
     }
 
-    /// Returns the release that the nearest level names. The profile of the node may come from another release with the
-    /// same content.
+    /// Returns the release that the nearest level names, or `None` if no level names one. The profile of the node may
+    /// have been computed for another release with the same content.
     pub fn release(&self) -> Option<&Arc<CompiledRelease>> {
         Some(&self.group.as_ref()?.release.as_ref()?.value)
     }
 
     /// Returns `CLUSTER/GROUP`, or `None` if the node is unplaced.
     pub fn group_path(&self) -> Option<String> {
-        self.group.as_ref().map(|resolved| resolved.path())
+        self.group.as_ref().map(|resolved_group| resolved_group.path())
     }
 
-    /// Returns the effective labels, each with its full provenance, including those that rules and the host fill.
+    /// Returns the effective labels, including those that inspection rules and the host fill. Each label comes with
+    /// every level that provides it.
     pub fn labels(&self) -> Labels {
         self.entry.labels(self.group.as_deref(), &self.rule_outcome)
     }
@@ -652,9 +662,10 @@ impl ResolvedNode {
         self.entry.parameters(self.group.as_deref())
     }
 
-    /// Returns the rule that selects the labels for the host label map.
+    /// Returns the rule that selects the labels for the host label map, the map of labels for other programs on the
+    /// host.
     pub fn host_labels(&self) -> Arc<HostLabelRule> {
-        self.group.as_ref().map_or_else(Default::default, |resolved| Arc::clone(&resolved.host_labels.value))
+        self.group.as_ref().map_or_else(Default::default, |resolved_group| Arc::clone(&resolved_group.host_labels.value))
     }
 
     /// Returns the traits, each with its sources.
@@ -662,31 +673,32 @@ impl ResolvedNode {
         self.entry.traits(&self.rule_outcome).resolve()
     }
 
-    /// Returns what inspection rules give the node.
+    /// Returns the labels, properties and traits that inspection rules give the node, and the notes of these rules.
     pub fn rule_outcome(&self) -> &RuleOutcome {
         &self.rule_outcome
     }
 
     /// Returns the lifecycle fields, each with its origin.
     pub fn lifecycle_limits(&self) -> LifecycleLimits {
-        let mut levels = self.group.as_ref().map(|resolved| resolved.lifecycle()).unwrap_or_default();
+        let mut levels = self.group.as_ref().map(|resolved_group| resolved_group.lifecycle()).unwrap_or_default();
         levels.push((Level::Node, self.entry.node.spec.inherited.lifecycle));
         LifecycleLimits::resolve(&levels)
     }
 
-    /// Returns the mode that limits what the host does with its tasks: the node's, else the group's, else `apply`.
+    /// Returns the mode in which the host handles its tasks: that of the node, or else that of the group, or else
+    /// `apply`.
     pub fn mode(&self) -> ValueWithOrigin<Mode> {
-        self.entry.mode(self.group.as_ref().map(|resolved| &*resolved.group))
+        self.entry.mode(self.group.as_ref().map(|resolved_group| &*resolved_group.group))
     }
 
     /// Returns the number of seconds over which the host spreads its work after a change.
     pub fn splay_seconds(&self) -> u32 {
-        self.group.as_ref().and_then(|resolved| resolved.group.spec.splay_seconds).unwrap_or(0)
+        self.group.as_ref().and_then(|resolved_group| resolved_group.group.spec.splay_seconds).unwrap_or(0)
     }
 
-    /// Returns the number of seconds without contact after which the host counts as silent.
+    /// Returns the number of seconds without a check-in after which the host is in state `silent`.
     pub fn silent_after_seconds(&self) -> u32 {
-        let seconds = self.group.as_ref().and_then(|resolved| resolved.group.spec.silent_after_seconds);
+        let seconds = self.group.as_ref().and_then(|resolved_group| resolved_group.group.spec.silent_after_seconds);
         seconds.unwrap_or(NodeGroupSpec::DEFAULT_SILENT_AFTER_SECONDS)
     }
 
@@ -695,26 +707,27 @@ impl ResolvedNode {
         self.entry.node.spec.hold.as_deref()
     }
 
-    /// Returns whether the spec parks the node, so that budgets and barriers skip it. [`Self::reported_state`] has what
-    /// was set on the host.
+    /// Returns whether the spec parks the node, so that budgets and barriers skip it. [`Self::reported_state`] shows
+    /// whether it was parked on its host.
     pub fn is_parked(&self) -> bool {
         self.entry.node.spec.parked
     }
 
     /// Returns whether the group or the cluster is paused, so that no new task set is released.
     pub fn is_paused(&self) -> bool {
-        self.group.as_ref().is_some_and(|resolved| resolved.group.spec.paused || resolved.cluster.spec.paused)
+        self.group.as_ref().is_some_and(|resolved_group| resolved_group.group.spec.paused || resolved_group.cluster.spec.paused)
     }
 
-    /// Returns the roles: the group's and the node's own.
+    /// Returns the roles of the node: those of its group and its own.
     pub fn roles(&self) -> BTreeSet<Name> {
         self.entry.roles(self.group.as_deref())
     }
 
-    /// Returns the ready probes by tag, for the tags that have some.
+    /// Returns the tags of the node that have ready probes, each with its probes. A probe decides whether the software
+    /// of the tag is ready.
     pub fn ready_probes(&self) -> Vec<(&TagName, &[Value])> {
-        let (Some(resolved), Some(set)) = (&self.group, &self.task_set) else { return Vec::new() };
-        let Some(table) = &resolved.role_table else { return Vec::new() };
+        let (Some(resolved_group), Some(set)) = (&self.group, &self.task_set) else { return Vec::new() };
+        let Some(table) = &resolved_group.role_table else { return Vec::new() };
         let probes = set.tags().iter().filter_map(|tag| Some((tag, table.tag(tag)?.ready.as_slice())));
         probes.filter(|(_, ready)| !ready.is_empty()).collect()
     }

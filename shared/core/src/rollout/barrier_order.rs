@@ -1,7 +1,8 @@
-//! Finds what comes before a barrier because its task is a stage or a marker.
+//! Finds the barriers that come before a barrier because its task is a stage or a marker (a task of type `skipped`,
+//! which runs nothing).
 //!
-//! The groups of a cluster may run different releases, and stages of one name are one stage. So the predecessors of a
-//! barrier come from all releases of the cluster. A wave asks for them when it adds a profile.
+//! The groups of a cluster may run different releases, and the stages of all releases that have one name are one stage.
+//! So the predecessors of a barrier come from all releases of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -13,16 +14,17 @@ use crate::object::ClusterId;
 use crate::release::{Barrier, BarrierScope, CompiledRelease, Profile, TaskIndex};
 use crate::task::Policy;
 
-/// The identity of a point. It includes the release, because a task's index is valid only in its own release.
+/// The identity of a point: a task on the nodes that a barrier selects. It is the release, the task, the text of the
+/// barrier's scope, and its policy. The release is necessary, because a task's index is valid only in its own release.
 pub(super) type PointKey = (ReleaseHash, TaskIndex, String, Policy);
 
-/// Returns the releases that the groups of a cluster run.
+/// Returns the releases that the groups of a cluster run, by the hash of their content.
 pub(super) fn releases(fleet: &Fleet, cluster: ClusterId) -> BTreeMap<ReleaseHash, Arc<CompiledRelease>> {
-    let releases = fleet.resolved_groups(cluster).filter_map(|resolved| resolved.release.as_ref());
+    let releases = fleet.resolved_groups(cluster).filter_map(|resolved_group| resolved_group.release.as_ref());
     releases.map(|release| (release.value.hash, Arc::clone(&release.value))).collect()
 }
 
-/// The order of a cluster, as far as barriers depend on stages and markers.
+/// The order of the barriers of a cluster, as far as it follows from stages and markers.
 pub(super) struct BarrierOrder<'a> {
     releases: BTreeMap<ReleaseHash, Arc<CompiledRelease>>,
     profiles: Vec<&'a Arc<Profile>>,
@@ -34,52 +36,58 @@ pub(super) struct BarrierOrder<'a> {
 pub(super) type ReleaseBarrier = (Arc<CompiledRelease>, Barrier);
 
 impl<'a> BarrierOrder<'a> {
+    /// Collects the releases and profiles of a cluster.
     pub(super) fn new(fleet: &'a Fleet, cluster: ClusterId) -> Self {
         let profiles: BTreeMap<_, _> = fleet.profiles_in_cluster(cluster).map(|profile| (profile.hash, profile)).collect();
         let profiles = profiles.into_values().collect();
         Self { releases: releases(fleet, cluster), profiles, predecessors: BTreeMap::new() }
     }
 
-    /// Returns what comes before a barrier in addition to its own task, directly or through other stages and markers,
-    /// each once. For a stage this is everything that the stage waits for in any release that has it. For a marker it
-    /// is what the marker waits for on other nodes.
+    /// Returns the barriers that come before a barrier, directly or through other stages and markers, each once. Stages
+    /// themselves are omitted, because they run on no node. A marker is a task of type `skipped`, which runs nothing.
+    ///
+    /// Before a stage comes everything that the stage waits for in any release that has it. Before a marker comes
+    /// everything on other nodes that the marker waits for. Any other barrier has no predecessors.
     pub(super) fn predecessors(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Vec<ReleaseBarrier> {
-        let (mut seen, mut targets) = (BTreeSet::new(), Vec::new());
-        let mut next = vec![(Arc::clone(release), barrier.clone())];
-        while let Some((release, barrier)) = next.pop() {
-            for (release, wait) in &*self.direct_predecessors(&release, &barrier) {
-                if seen.insert(point_key(release, wait)) {
-                    next.push((Arc::clone(release), wait.clone()));
-                    if !matches!(wait.scope, BarrierScope::Stage) {
-                        targets.push((Arc::clone(release), wait.clone()));
+        let (mut visited, mut found) = (BTreeSet::new(), Vec::new());
+        let mut pending = vec![(Arc::clone(release), barrier.clone())];
+        while let Some((release, barrier)) = pending.pop() {
+            for (release, predecessor) in &*self.direct_predecessors(&release, &barrier) {
+                if visited.insert(point_key(release, predecessor)) {
+                    pending.push((Arc::clone(release), predecessor.clone()));
+                    if !matches!(predecessor.scope, BarrierScope::Stage) {
+                        found.push((Arc::clone(release), predecessor.clone()));
                     }
                 }
             }
         }
-        targets
+        found
     }
 
-    /// Returns the barriers that come directly before a barrier, because its task is a stage or a marker.
+    /// Returns the barriers that come directly before a barrier, because the barrier's task is a stage or a marker. A
+    /// marker is a task of type `skipped`, which runs nothing.
     fn direct_predecessors(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Rc<[ReleaseBarrier]> {
         let (releases, profiles) = (&self.releases, &self.profiles);
-        let before = self.predecessors.entry(point_key(release, barrier)).or_insert_with(|| match barrier.scope {
+        let predecessors = self.predecessors.entry(point_key(release, barrier)).or_insert_with(|| match barrier.scope {
             BarrierScope::Stage => stage_predecessors(releases, release.id(barrier.task)),
             BarrierScope::Anywhere | BarrierScope::Everyone | BarrierScope::Tags(_) | BarrierScope::Roles(_) => {
                 marker_predecessors(releases, profiles, release, barrier)
             }
         });
-        Rc::clone(before)
+        Rc::clone(predecessors)
     }
 }
 
-/// Returns what a stage waits for in the releases that have it.
+/// Returns the barriers that a stage waits for in the releases that have the stage.
 fn stage_predecessors(releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>, stage: &str) -> Rc<[ReleaseBarrier]> {
     let stages = releases.values().flat_map(|release| release.stages.iter().map(move |ix| (release, *ix)));
-    let all = stages.filter(|(release, ix)| release.id(*ix) == stage);
-    all.flat_map(|(release, ix)| release.stage_waits(ix).into_iter().map(|wait| (Arc::clone(release), wait))).collect()
+    let stages = stages.filter(|(release, ix)| release.id(*ix) == stage);
+    stages.flat_map(|(release, ix)| release.stage_waits(ix).into_iter().map(|wait| (Arc::clone(release), wait))).collect()
 }
 
-/// Returns the barriers at which nodes wait before the task of a barrier, for the nodes on which that task is a marker.
+/// Returns the barriers at which nodes wait before they pass the task of `barrier`. Considers only the nodes on which
+/// this task is a marker. A profile has the tasks of all nodes with the same release, roles and tags. A marker is a
+/// task of type `skipped`, which runs nothing.
 fn marker_predecessors(
     releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>,
     profiles: &[&Arc<Profile>],
@@ -88,6 +96,7 @@ fn marker_predecessors(
 ) -> Rc<[ReleaseBarrier]> {
     let is_marker = |release: &CompiledRelease, ix: TaskIndex| release.task(ix).is_skipped_type();
     let id = release.id(barrier.task);
+    // If the task is a marker in no release, the profiles need not be searched.
     if !releases.values().any(|release| release.task_index(id).is_some_and(|ix| is_marker(release, ix))) {
         return Rc::default();
     }
@@ -100,17 +109,19 @@ fn marker_predecessors(
     waits.into()
 }
 
-/// Returns the identity of the point that a barrier waits for.
+/// Returns the identity of the point at which a barrier waits: its task on the nodes that it selects.
 pub(super) fn point_key(release: &CompiledRelease, barrier: &Barrier) -> PointKey {
     (release.hash, barrier.task, barrier.scope.to_string(), barrier.policy)
 }
 
-/// Returns the task that a node of a profile must complete for a barrier of a release. `None` if the barrier does not
-/// select the profile. In another release, the task with the same id counts.
+/// Returns the task that a node of a profile must complete before a barrier of a release opens. `None` if the barrier
+/// does not select the profile. If the profile has another release, this is the task with the same id in that release.
+/// A profile has the tasks of all nodes with the same release, roles and tags.
 pub(super) fn barrier_task(release: &CompiledRelease, barrier: &Barrier, profile: &Profile) -> Option<TaskIndex> {
     let is_same_release = profile.release.hash == release.hash;
     let ix = match (is_same_release, &barrier.scope) {
         (true, _) => Some(barrier.task),
+        // Such a barrier selects no node with another release.
         (false, BarrierScope::Stage | BarrierScope::Anywhere) => None,
         (false, _) => profile.release.task_index(release.id(barrier.task)),
     };

@@ -1,23 +1,25 @@
 //! Computes which barriers of a node are open, from the results of tasks on other nodes.
 //!
-//! All nodes of a cluster are one wave until there are rollouts. A barrier opens when each node that it selects has
-//! succeeded in its task, in the task set that the node should have now. Barriers skip nodes that are parked (by their
-//! spec or on their hosts) or do not apply. A stage opens with everything that it waits for. A marker (`type: skipped`)
-//! runs nowhere and is never reported. A node has passed a marker when it is done with everything that comes before the
-//! marker on that node. What the marker waits for on other nodes is waited for as well.
+//! A wave is the set of nodes whose barriers are computed together: all nodes of a cluster. A barrier opens when each
+//! node that it selects has succeeded in the barrier's task, in the task set that the node should have now. Barriers
+//! skip nodes that are parked (by their spec or on their hosts) or whose mode is not `apply`.
 //!
-//! The groups of a cluster may run different releases. A selector selects a node by its names and by a task of that id,
-//! whatever its release. Stages of one name are one stage. So a barrier waits for the same order that is checked when
-//! nodes are placed, and that `resolve` prints.
+//! The barrier of a stage opens when everything that the stage waits for has succeeded. A marker (a task of type
+//! `skipped`) runs nothing, so no host reports it. A node has passed a marker when it has completed all tasks before
+//! the marker on that node, and when all tasks on other nodes that the marker waits for have succeeded.
 //!
-//! A node at a closed barrier is blocked if the barrier will not open by itself: a node that it waits for failed there,
-//! will run nothing, keeps a task set without the task, or is itself blocked before the task. The last case follows
-//! chains of any length. The search starts from the nodes that stop others by themselves, so nodes that only wait for
-//! each other never count as blocked.
+//! The groups of a cluster may run different releases. A barrier selects a node by the node's names and by the id of
+//! the task, whatever the node's release is. Stages with one name are one stage. So barriers follow the same order that
+//! is checked when nodes are placed, and that `resolve` prints.
 //!
-//! A wave is kept across changes. It is built again only if the profiles or releases of its cluster change
-//! ([`Wave::is_current`]). When a node is added, removed or gets another task set, and when a result arrives, only the
-//! barriers concerned are updated.
+//! A node at a closed barrier is blocked if the barrier will not open by itself. This is so if a node that the barrier
+//! waits for failed in the task, runs no tasks, retains a task set without the task, or is itself blocked before the
+//! task. The last case may form chains of any length. The search starts from nodes that stop others for one of the
+//! first three reasons. So nodes that only wait for each other are never blocked.
+//!
+//! A wave stays in memory across changes. It is built again only if the profiles or releases of its cluster change
+//! ([`Wave::is_current`]). When a node is added, is removed or gets another task set, and when a result arrives, only
+//! the barriers that depend on this are updated.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,36 +32,38 @@ use crate::object::{ClusterId, NodeId};
 use crate::release::{Barrier, BarrierScope, CompiledRelease, Profile, ProfileHash};
 use crate::task::Policy;
 
-/// The results of tasks, and the state of the nodes that run them.
+/// A source of the results of tasks, and of the state of the nodes that run the tasks.
 pub trait TaskResults {
     /// Returns the identity of the task set that a node should have now.
     fn task_set(&self, node: NodeId) -> Option<[u8; 32]>;
-    /// Returns how far a node has completed a task of the task set that it should have now.
+    /// Returns the completion of a task on a node, in the task set that the node should have now.
     fn completion(&self, node: NodeId, task: &str) -> Completion;
-    /// Returns whether a node will run none of its tasks until somebody acts, so that nodes that wait for it are stuck.
+    /// Returns whether a node will run none of its tasks until somebody acts. Nodes that wait for such a node are
+    /// blocked.
     fn is_inactive(&self, node: NodeId) -> bool;
     /// Returns whether a task of the task set that a node should have now failed there, or ended there without success.
     fn has_failed(&self, node: NodeId, task: &str) -> bool;
-    /// Returns whether a node keeps its present task set until somebody acts, even if its next task set is another one.
+    /// Returns whether a node retains its present task set until somebody acts, even if its next task set differs.
     fn is_withheld(&self, node: NodeId) -> bool;
     /// Returns whether a task is in the task set that was released to a node.
     fn is_released(&self, node: NodeId, task: &str) -> bool;
 }
 
-/// The completion of a task on a node, as far as other nodes wait for it.
+/// The completion of a task on a node, as it matters to the nodes that wait for the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// The task is skipped there.
+    /// The task is skipped on the node.
     Skipped,
-    /// The task has not succeeded, or no result was reported yet.
+    /// The task has not succeeded on the node, or no result was reported yet.
     Pending,
-    /// The task has succeeded.
+    /// The task has succeeded on the node.
     Succeeded,
 }
 
 impl Completion {
-    /// Returns whether no node waits for the task any more. A skipped task never runs, so no node waits for it either.
-    const fn is_over(self) -> bool {
+    /// Returns whether other nodes no longer wait for the task on this node. No node waits for a skipped task, because
+    /// it never runs.
+    const fn is_no_longer_awaited(self) -> bool {
         match self {
             Self::Skipped | Self::Succeeded => true,
             Self::Pending => false,
@@ -67,22 +71,22 @@ impl Completion {
     }
 }
 
-/// The barriers of one cluster, and the points that they wait for. A point is a task on the nodes that a barrier
-/// selects. Several barriers may wait for one point.
+/// The barriers of one cluster, and the points that the barriers wait for. A point is a task on the nodes that a
+/// barrier selects. Several barriers may wait for one point.
 #[derive(Debug)]
 pub struct Wave {
     cluster: ClusterId,
     /// The inputs from which the points were built.
     shape: BarrierShape,
-    /// The points, which are referred to by their index here.
-    points: Vec<BarrierState>,
-    /// The points of each task, by the task's id.
+    /// The points. Other fields refer to a point by its index in this list.
+    points: Vec<WavePoint>,
+    /// The indexes of the points at which a task must be completed, by the task's id.
     points_by_task: BTreeMap<String, Vec<usize>>,
-    /// Per profile, what each of its barriers waits for.
+    /// For each profile, the profile and the points that each of its barriers waits for.
     targets_by_profile: BTreeMap<ProfileHash, (Arc<Profile>, Vec<WaitTargets>)>,
-    /// Per profile, the points that select its nodes, and what these nodes must complete there.
+    /// For each profile, the points that select its nodes, each with the tasks that these nodes must complete.
     points_by_profile: BTreeMap<ProfileHash, BTreeMap<usize, ProfileSteps>>,
-    /// The nodes of the cluster, each with what decides its part at the points.
+    /// The nodes of the cluster, each with the properties on which its points depend.
     members: BTreeMap<NodeId, BarrierMember>,
 }
 
@@ -91,18 +95,21 @@ pub struct Wave {
 pub struct AffectedNodeSet {
     profiles: BTreeSet<ProfileHash>,
     nodes: BTreeSet<NodeId>,
-    /// The points that were stalled before the first change. `None` if no point was changed.
+    /// The points that were stalled before the first change: they will not be completed until somebody acts. `None` if
+    /// no point was changed.
     stalled_before: Option<BTreeSet<usize>>,
 }
 
-/// The inputs that decide which points exist and which nodes they select.
+/// The inputs that decide which points exist and which nodes they select. A point is a task on the nodes that a barrier
+/// selects.
 #[derive(Debug, PartialEq, Eq)]
 struct BarrierShape {
     profiles: BTreeSet<ProfileHash>,
     releases: BTreeSet<ReleaseHash>,
 }
 
-/// What the wave knows of a node. If it is unchanged, the node's points need no update.
+/// The properties of a node on which its points depend. If they are unchanged, the points need no update. A point is a
+/// task on the nodes that a barrier selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BarrierMember {
     profile: ProfileHash,
@@ -112,28 +119,29 @@ struct BarrierMember {
     is_withheld: bool,
 }
 
-/// A task on some nodes that barriers wait for.
+/// A point, with its state: a task that barriers wait for, on the nodes that these barriers select.
 #[derive(Debug)]
-struct BarrierState {
+struct WavePoint {
     barrier: Barrier,
     release: Arc<CompiledRelease>,
     /// Number of nodes that the point selects.
     node_count: usize,
-    /// The selected nodes that have not succeeded.
+    /// The selected nodes that have not completed the task.
     pending_nodes: BTreeSet<NodeId>,
-    /// Number of pending nodes, per profile.
+    /// Number of pending nodes of each profile.
     pending_by_profile: BTreeMap<ProfileHash, usize>,
-    /// The pending nodes that will not succeed by themselves, whatever barriers open.
+    /// The pending nodes that will not complete the task by themselves, even if all barriers before it open.
     stalled_nodes: BTreeSet<NodeId>,
     /// The profiles with a barrier that waits for this point.
     waiting_profiles: BTreeSet<ProfileHash>,
 }
 
-/// What a point requires of the nodes of one profile.
+/// The tasks that the nodes of one profile must complete at a point, and the barriers before these tasks. A point is a
+/// task on the nodes that a barrier selects.
 #[derive(Debug)]
 struct ProfileSteps {
     steps: RequiredSteps,
-    /// The positions of the profile's barriers that come before these steps.
+    /// The barriers that must open before these tasks run, as positions in the profile's list of barriers.
     barriers_before: BTreeSet<usize>,
 }
 
@@ -142,32 +150,33 @@ struct ProfileSteps {
 enum RequiredSteps {
     /// The task of the point.
     Task,
-    /// All of these tasks, because the task of the point is a marker on these nodes.
+    /// The ids of the tasks before a marker. The task of the point is this marker, which runs nothing.
     MarkerTasks(Vec<String>),
 }
 
-/// The points that a barrier waits for.
+/// The points that a barrier waits for, by their indexes in the wave. A marker is a task of type `skipped`, which runs
+/// nothing. A point is a task on the nodes that a barrier selects.
 #[derive(Debug, Default)]
 struct WaitTargets {
     /// The point of the barrier's own task. `None` for a stage. A node does not wait for itself at this point, because
-    /// the order on the node already decides what comes first.
+    /// the order of tasks on the node covers this case.
     own_point: Option<usize>,
-    /// The points before a stage or a marker. The order on a node does not cover them, so a node waits at these points
-    /// for itself too.
+    /// The points that come before a stage or a marker. The order of tasks on a node does not cover them, so a node
+    /// waits at these points for itself too. A marker is a task of type `skipped`, which runs nothing.
     transitive: Vec<usize>,
 }
 
-/// What a barrier still waits for.
+/// The nodes and points that a barrier still waits for.
 #[derive(Clone, Copy, Debug)]
 struct RemainingWait {
     /// The nodes that the barrier waits for at the point of its own task.
     own_wait: WaitingFor,
-    /// True if the barrier still waits for something before a stage or a marker.
+    /// True if the barrier still waits at a point before a stage or a marker.
     is_transitive: bool,
 }
 
-/// The nodes that a point still waits for: none, one or several. One node is named, because it does not wait for
-/// itself.
+/// The nodes that a point still waits for: none, one or several. A single node is named, because the point is closed
+/// for all nodes but this one: it does not wait for itself. A point is a task on the nodes that a barrier selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitingFor {
     Nobody,
@@ -176,20 +185,22 @@ enum WaitingFor {
 }
 
 impl AffectedNodeSet {
-    /// Adds the nodes whose barriers may open or close by a change of a point, given what the point waited for before.
-    fn add(&mut self, point: &BarrierState, before: WaitingFor) {
-        let after = point.waiting_for();
-        if before == after {
+    /// Adds the nodes whose barriers may open or close because of a change of a point. `old_wait` are the nodes that
+    /// the point waited for before the change. A point is a task on the nodes that a barrier selects.
+    fn add(&mut self, point: &WavePoint, old_wait: WaitingFor) {
+        let new_wait = point.waiting_for();
+        if old_wait == new_wait {
             return;
         }
-        // Between one node and several, the barriers change only for that one node.
-        if [before, after].contains(&WaitingFor::Nobody) {
+        // If the point waited for a single node and now waits for several, or the reverse, the barriers change only for
+        // that single node, because it did not wait for itself.
+        if [old_wait, new_wait].contains(&WaitingFor::Nobody) {
             self.profiles.extend(&point.waiting_profiles);
         }
-        self.nodes.extend([before, after].into_iter().filter_map(WaitingFor::single_node));
+        self.nodes.extend([old_wait, new_wait].into_iter().filter_map(WaitingFor::single_node));
     }
 
-    /// Adds a node whose open barriers changed for a reason that the wave does not know.
+    /// Adds a node whose open barriers changed for another reason than a change of a point.
     pub fn add_node(&mut self, node: NodeId) {
         self.nodes.insert(node);
     }
@@ -209,12 +220,13 @@ impl BarrierShape {
 }
 
 impl Wave {
-    /// Builds the wave of a cluster.
+    /// Builds the wave of a cluster: its barriers, and the state of the nodes that the barriers wait for.
     pub fn new(fleet: &Fleet, cluster: ClusterId, results: &dyn TaskResults) -> Self {
         Self::for_profiles(fleet, cluster, results, fleet.profiles_in_cluster(cluster))
     }
 
-    /// Builds the wave of a cluster with the barriers of these profiles only.
+    /// Builds the wave of a cluster with the barriers of these profiles only. A profile has the tasks of all nodes with
+    /// the same release, roles and tags. A wave has the barriers and nodes of one cluster.
     pub fn for_profiles<'a>(
         fleet: &Fleet,
         cluster: ClusterId,
@@ -240,36 +252,39 @@ impl Wave {
         wave
     }
 
-    /// Returns whether the wave was built for the profiles and releases that the cluster has now.
+    /// Returns whether the wave was built for the profiles and releases that the cluster has now. A profile has the
+    /// tasks of all nodes with the same release, roles and tags.
     pub fn is_current(&self, fleet: &Fleet) -> bool {
         self.shape == BarrierShape::from_fleet(fleet, self.cluster)
     }
 
-    /// Returns an [`AffectedNodeSet`] with every node.
+    /// Returns an [`AffectedNodeSet`] with every node of the wave. A wave has the barriers and nodes of one cluster.
     pub fn all_affected(&self) -> AffectedNodeSet {
         AffectedNodeSet { profiles: self.targets_by_profile.keys().copied().collect(), ..AffectedNodeSet::default() }
     }
 
-    /// Updates a node that was added or removed, that barriers begin or cease to wait for, or whose next task set
-    /// changed.
+    /// Updates the points of a node after a change of the node, and adds the nodes whose barriers may change to
+    /// `affected`. The node may be new or removed, barriers may begin or cease to wait for it, or its next task set may
+    /// differ. A point is a task on the nodes that a barrier selects.
     pub fn update_node(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId, affected: &mut AffectedNodeSet) {
         let (old, new) = (self.members.get(&node).copied(), self.member(fleet, results, node));
         if old == new {
             return;
         }
         let steps = |member: Option<BarrierMember>| member.and_then(|member| self.points_by_profile.get(&member.profile));
-        let touched: BTreeSet<usize> = steps(old).into_iter().chain(steps(new)).flat_map(BTreeMap::keys).copied().collect();
-        let before: Vec<_> = touched.iter().map(|at| (*at, self.points[*at].waiting_for())).collect();
+        let indexes: BTreeSet<usize> = steps(old).into_iter().chain(steps(new)).flat_map(BTreeMap::keys).copied().collect();
+        let old_waits: Vec<_> = indexes.iter().map(|index| (*index, self.points[*index].waiting_for())).collect();
         self.record_stalled(affected);
         self.remove_member(node);
         self.add_member(fleet, results, node);
-        for (at, before) in before {
-            affected.add(&self.points[at], before);
+        for (index, old_wait) in old_waits {
+            affected.add(&self.points[index], old_wait);
         }
         affected.nodes.insert(node);
     }
 
-    /// Updates the points that wait for these tasks of a node, after new results of the tasks.
+    /// Updates the points that wait for these tasks of a node, after new results of the tasks. Adds the nodes whose
+    /// barriers may change to `affected`. A point is a task on the nodes that a barrier selects.
     pub fn update_results(
         &mut self,
         results: &dyn TaskResults,
@@ -280,175 +295,187 @@ impl Wave {
         let Some(member) = self.members.get(&node).filter(|member| member.counts_for_barriers) else { return };
         let Some(points) = self.points_by_profile.get(&member.profile) else { return };
         let task_points: BTreeSet<_> = tasks.iter().filter_map(|task| self.points_by_task.get(task)).flatten().collect();
-        let touched: Vec<_> = task_points.into_iter().filter_map(|at| points.get_key_value(at)).collect();
+        let changed_points: Vec<_> = task_points.into_iter().filter_map(|index| points.get_key_value(index)).collect();
         // Most tasks have no barrier that waits for them.
-        if touched.is_empty() {
+        if changed_points.is_empty() {
             return;
         }
         self.record_stalled(affected);
-        for (at, required) in touched {
-            let point = &mut self.points[*at];
-            let before = point.waiting_for();
-            point.update(results, node, member, &required.steps);
-            affected.add(point, before);
+        for (index, profile_steps) in changed_points {
+            let point = &mut self.points[*index];
+            let old_wait = point.waiting_for();
+            point.update(results, node, member, &profile_steps.steps);
+            affected.add(point, old_wait);
         }
     }
 
-    /// Returns the open barriers of each affected node.
+    /// Returns the affected nodes, each with its profile and its open barriers.
     pub fn open_barriers(&self, affected: &AffectedNodeSet) -> Vec<(NodeId, &Profile, Vec<&Barrier>)> {
-        let by_profile = self.members.iter().filter(|(_, member)| affected.profiles.contains(&member.profile));
-        let all: Box<dyn Iterator<Item = NodeId>> = if affected.profiles.is_empty() {
+        let members = self.members.iter().filter(|(_, member)| affected.profiles.contains(&member.profile));
+        // Without an affected profile, only single nodes are affected, so the members need not be searched.
+        let affected_nodes: Box<dyn Iterator<Item = NodeId>> = if affected.profiles.is_empty() {
             Box::new(affected.nodes.iter().copied())
         } else {
-            let nodes: BTreeSet<NodeId> = by_profile.map(|(node, _)| *node).chain(affected.nodes.iter().copied()).collect();
+            let nodes: BTreeSet<NodeId> = members.map(|(node, _)| *node).chain(affected.nodes.iter().copied()).collect();
             Box::new(nodes.into_iter())
         };
-        let mut states: BTreeMap<ProfileHash, Vec<RemainingWait>> = BTreeMap::new();
-        let mut opened = Vec::new();
-        for node in all {
+        let mut by_hash: BTreeMap<ProfileHash, Vec<RemainingWait>> = BTreeMap::new();
+        let mut barriers_by_node = Vec::new();
+        for node in affected_nodes {
             let Some(member) = self.members.get(&node) else { continue };
             let Some((profile, barriers)) = self.targets_by_profile.get(&member.profile) else { continue };
-            let states =
-                states.entry(member.profile).or_insert_with(|| barriers.iter().map(|targets| self.remaining(targets)).collect());
+            let waits =
+                by_hash.entry(member.profile).or_insert_with(|| barriers.iter().map(|targets| self.remaining(targets)).collect());
             let is_open = |(_, wait): &(&Barrier, &RemainingWait)| wait.is_empty_for(node);
-            let open = profile.barriers.iter().zip(&*states).filter(is_open).map(|(barrier, _)| barrier).collect();
-            opened.push((node, &**profile, open));
+            let open = profile.barriers.iter().zip(&*waits).filter(is_open).map(|(barrier, _)| barrier).collect();
+            barriers_by_node.push((node, &**profile, open));
         }
-        opened
+        barriers_by_node
     }
 
-    /// Returns for each affected node whether it is blocked: whether one of its closed barriers will not open by
-    /// itself.
+    /// Returns for each affected node whether it is blocked. A node is blocked if one of its closed barriers will not
+    /// open by itself.
     pub fn blocked_nodes(&self, affected: &AffectedNodeSet) -> Vec<(NodeId, bool)> {
         if affected.is_empty() && affected.stalled_before.is_none() {
             return Vec::new();
         }
         let stalled = self.stalled_points();
-        let before = affected.stalled_before.as_ref().unwrap_or(&stalled);
-        let changed = before.symmetric_difference(&stalled).filter_map(|at| self.points.get(*at));
+        let stalled_before = affected.stalled_before.as_ref().unwrap_or(&stalled);
+        let changed = stalled_before.symmetric_difference(&stalled).filter_map(|index| self.points.get(*index));
         let profiles: BTreeSet<ProfileHash> =
             changed.flat_map(|point| &point.waiting_profiles).chain(&affected.profiles).copied().collect();
         let has_profile = |(_, member): &(&NodeId, &BarrierMember)| profiles.contains(&member.profile);
         let members = (!profiles.is_empty()).then(|| self.members.iter().filter(has_profile).map(|(node, _)| *node));
         let nodes: BTreeSet<NodeId> = members.into_iter().flatten().chain(affected.nodes.iter().copied()).collect();
-        let mut closed: BTreeMap<ProfileHash, Vec<RemainingWait>> = BTreeMap::new();
+        let mut waits_by_profile: BTreeMap<ProfileHash, Vec<RemainingWait>> = BTreeMap::new();
         let mut is_blocked = |node: &NodeId| {
             let Some(member) = self.members.get(node).filter(|member| member.counts_for_barriers) else { return false };
             let Some((_, barriers)) = self.targets_by_profile.get(&member.profile) else { return false };
             let waits = || self.stalled_waits(barriers, &stalled).collect();
-            closed.entry(member.profile).or_insert_with(waits).iter().any(|wait| !wait.is_empty_for(*node))
+            waits_by_profile.entry(member.profile).or_insert_with(waits).iter().any(|wait| !wait.is_empty_for(*node))
         };
         nodes.into_iter().map(|node| (node, is_blocked(&node))).collect()
     }
 
-    /// Records the stalled points, unless they were recorded before an earlier change.
+    /// Records the points that are stalled before a change, unless they were recorded before an earlier change. A point
+    /// is a task on the nodes that a barrier selects.
     fn record_stalled(&self, affected: &mut AffectedNodeSet) {
         affected.stalled_before.get_or_insert_with(|| self.stalled_points());
     }
 
-    /// Returns the points that will not be reached until somebody acts. The search starts from points with a node that
-    /// stops others by itself. It continues to points whose nodes are stopped at barriers before them, and ends when it
-    /// finds no more.
+    /// Returns the stalled points, which will not be completed until somebody acts. The search starts from points whose
+    /// own nodes will not complete the task. It continues to points whose nodes are stopped at earlier stalled points,
+    /// and ends when it finds no further point. A point is a task on the nodes that a barrier selects.
     fn stalled_points(&self) -> BTreeSet<usize> {
-        let direct = (0..).zip(&self.points).filter(|(_, point)| point.is_stalled());
-        let mut stalled: BTreeSet<usize> = direct.map(|(at, _)| at).collect();
+        let stalled_by_nodes = (0..).zip(&self.points).filter(|(_, point)| point.is_stalled());
+        let mut stalled: BTreeSet<usize> = stalled_by_nodes.map(|(index, _)| index).collect();
         let mut has_grown = !stalled.is_empty();
         while has_grown {
             has_grown = false;
-            // A point that is found counts at once, so even a long chain takes few rounds.
-            for at in 0..self.points.len() {
-                if !stalled.contains(&at) && self.is_stalled_at(at, &stalled) {
-                    has_grown = stalled.insert(at);
+            // A new stalled point is used in the same round, so even a long chain of points takes few rounds.
+            for index in 0..self.points.len() {
+                if !stalled.contains(&index) && self.is_stalled_at(index, &stalled) {
+                    has_grown = stalled.insert(index);
                 }
             }
         }
         stalled
     }
 
-    /// Returns whether a point is stalled because nodes that it selects are stopped before it by stalled points.
-    fn is_stalled_at(&self, at: usize, stalled: &BTreeSet<usize>) -> bool {
-        let point = &self.points[at];
+    /// Returns whether the point at an index is stalled because earlier stalled points stop the nodes that it selects.
+    /// Under `policy: any`, all of its nodes must be stopped. A point is a task on the nodes that a barrier selects.
+    fn is_stalled_at(&self, index: usize, stalled: &BTreeSet<usize>) -> bool {
+        let point = &self.points[index];
         if point.waiting_for() == WaitingFor::Nobody {
             return false;
         }
-        let before = point.pending_by_profile.keys().map(|profile| (profile, self.remaining_before(profile, at, stalled)));
-        let stopped: BTreeMap<_, _> = before.filter(|(_, wait)| !wait.is_empty()).collect();
+        let remaining = point.pending_by_profile.keys().map(|profile| (profile, self.remaining_before(profile, index, stalled)));
+        let stopped_profiles: BTreeMap<_, _> = remaining.filter(|(_, wait)| !wait.is_empty()).collect();
         let is_stopped = |node: &NodeId| {
-            let waits = self.members.get(node).and_then(|member| stopped.get(&member.profile));
+            let waits = self.members.get(node).and_then(|member| stopped_profiles.get(&member.profile));
             point.stalled_nodes.contains(node) || waits.into_iter().flatten().any(|wait| !wait.is_empty_for(*node))
         };
         match point.barrier.policy {
-            Policy::All => stopped.iter().any(|(profile, wait)| self.has_stalled_node(point, profile, wait)),
-            Policy::Any => !stopped.is_empty() && point.pending_nodes.iter().all(is_stopped),
+            Policy::All => stopped_profiles.iter().any(|(profile, wait)| self.has_stalled_node(point, profile, wait)),
+            Policy::Any => !stopped_profiles.is_empty() && point.pending_nodes.iter().all(is_stopped),
         }
     }
 
-    /// Returns whether one of these waits stops a node of the profile, among the nodes that a point waits for.
-    fn has_stalled_node(&self, point: &BarrierState, profile: &ProfileHash, all: &[RemainingWait]) -> bool {
-        let is_of = |node: &NodeId| {
-            point.pending_nodes.contains(node) && self.members.get(node).is_some_and(|member| member.profile == *profile)
+    /// Returns whether one of these waits stops a node of the profile, among the nodes that a point waits for. Each
+    /// wait is at a barrier before the point that will not open by itself. A profile has the tasks of all nodes with
+    /// the same release, roles and tags. A point is a task on the nodes that a barrier selects.
+    fn has_stalled_node(&self, point: &WavePoint, profile: &ProfileHash, waits: &[RemainingWait]) -> bool {
+        let is_counted = |node: NodeId| {
+            point.pending_nodes.contains(&node) && self.members.get(&node).is_some_and(|member| member.profile == *profile)
         };
         let count = point.pending_by_profile.get(profile).copied().unwrap_or_default();
-        // If the wait is for a single node, and this is one of the counted nodes, that node does not wait for itself.
-        all.iter().any(|wait| count > usize::from(!wait.is_transitive && wait.own_wait.single_node().as_ref().is_some_and(is_of)))
+        // If the wait is for a single node, and this node is one of the counted nodes, it does not stop itself.
+        waits.iter().any(|wait| count > usize::from(!wait.is_transitive && wait.own_wait.single_node().is_some_and(is_counted)))
     }
 
-    /// Returns the stalled waits at the barriers before a point, for the nodes of a profile.
-    fn remaining_before(&self, profile: &ProfileHash, at: usize, stalled: &BTreeSet<usize>) -> Vec<RemainingWait> {
-        let steps = self.points_by_profile.get(profile).and_then(|meant| meant.get(&at));
+    /// Returns the waits at the barriers before the point at an index that will not end by themselves, for the nodes of
+    /// a profile. A profile has the tasks of all nodes with the same release, roles and tags. A point is a task on the
+    /// nodes that a barrier selects.
+    fn remaining_before(&self, profile: &ProfileHash, index: usize, stalled: &BTreeSet<usize>) -> Vec<RemainingWait> {
+        let steps = self.points_by_profile.get(profile).and_then(|steps_by_point| steps_by_point.get(&index));
         let Some(((_, barriers), steps)) = self.targets_by_profile.get(profile).zip(steps) else { return Vec::new() };
-        self.stalled_waits(steps.barriers_before.iter().filter_map(|at| barriers.get(*at)), stalled).collect()
+        self.stalled_waits(steps.barriers_before.iter().filter_map(|index| barriers.get(*index)), stalled).collect()
     }
 
-    /// Returns the waits at these barriers that will not end by themselves.
+    /// Returns the waits at these barriers that will not end by themselves: those at stalled points. A point is a task
+    /// on the nodes that a barrier selects.
     fn stalled_waits<'a>(
         &'a self,
         barriers: impl IntoIterator<Item = &'a WaitTargets>,
         stalled: &'a BTreeSet<usize>,
     ) -> impl Iterator<Item = RemainingWait> {
-        let waiting = move |at: &usize| if stalled.contains(at) { self.points[*at].waiting_for() } else { WaitingFor::Nobody };
+        let waiting = move |ix: &usize| if stalled.contains(ix) { self.points[*ix].waiting_for() } else { WaitingFor::Nobody };
         barriers.into_iter().map(move |targets| RemainingWait::new(targets, waiting)).filter(|wait| !wait.is_empty())
     }
 
     /// Returns the positions of those barriers in a node's profile that are closed for the node.
     pub fn closed_barriers(&self, node: NodeId) -> Vec<usize> {
         let waits = self.members.get(&node).and_then(|member| self.targets_by_profile.get(&member.profile));
-        let places = (0..).zip(waits.into_iter().flat_map(|(_, barriers)| barriers));
-        places.filter(|(_, targets)| !self.remaining(targets).is_empty_for(node)).map(|(at, _)| at).collect()
+        let positions = (0..).zip(waits.into_iter().flat_map(|(_, barriers)| barriers));
+        positions.filter(|(_, targets)| !self.remaining(targets).is_empty_for(node)).map(|(position, _)| position).collect()
     }
 
-    /// Returns the nodes that the barrier at a position in a profile waits for.
-    pub fn awaited_nodes(&self, profile: ProfileHash, at: usize) -> Cow<'_, BTreeSet<NodeId>> {
-        match self.unmet_points(profile, at).map(|at| &self.points[at].pending_nodes).collect::<Vec<_>>().as_slice() {
-            [only] => Cow::Borrowed(*only),
-            many => Cow::Owned(many.iter().copied().flatten().copied().collect()),
+    /// Returns the nodes that a barrier still waits for. `position` is that of the barrier in the profile's list.
+    pub fn awaited_nodes(&self, profile: ProfileHash, position: usize) -> Cow<'_, BTreeSet<NodeId>> {
+        match self.unmet_points(profile, position).map(|index| &self.points[index].pending_nodes).collect::<Vec<_>>().as_slice() {
+            [single_set] => Cow::Borrowed(*single_set),
+            sets => Cow::Owned(sets.iter().copied().flatten().copied().collect()),
         }
     }
 
-    /// Returns the ids of the tasks that the barrier at a position in a profile waits for on a node: the barrier's own
-    /// task, and those before a stage or a marker. What comes before a marker on another node need not be a task of
-    /// this profile, so only the wave knows it.
-    pub fn awaited_tasks(&self, profile: ProfileHash, at: usize, node: NodeId) -> BTreeSet<&str> {
+    /// Returns the ids of the tasks that a barrier still waits for on `node`: the barrier's own task, and the tasks
+    /// before a stage or a marker. `position` is that of the barrier in the profile's list.
+    ///
+    /// A task before a marker on another node need not be a task of this profile, so the profile alone does not have
+    /// it.
+    pub fn awaited_tasks(&self, profile: ProfileHash, position: usize, node: NodeId) -> BTreeSet<&str> {
         let points = self.members.get(&node).and_then(|member| self.points_by_profile.get(&member.profile));
-        let waiting = self.unmet_points(profile, at).filter(|at| self.points[*at].pending_nodes.contains(&node));
-        let tasks = waiting.filter_map(|at| Some(points?.get(&at)?.steps.task_ids(self.points[at].task())));
+        let waiting = self.unmet_points(profile, position).filter(|index| self.points[*index].pending_nodes.contains(&node));
+        let tasks = waiting.filter_map(|index| Some(points?.get(&index)?.steps.task_ids(self.points[index].task())));
         tasks.flatten().collect()
     }
 
-    /// Returns the points where a node is still waited for, among those that the barrier at a position in a profile
-    /// waits for.
-    fn unmet_points(&self, profile: ProfileHash, at: usize) -> impl Iterator<Item = usize> {
-        let targets = self.targets_by_profile.get(&profile).and_then(|(_, barriers)| barriers.get(at));
+    /// Returns the indexes of the points at which a barrier still waits for a node. `position` is that of the barrier
+    /// in the profile's list. A point is a task on the nodes that a barrier selects.
+    fn unmet_points(&self, profile: ProfileHash, position: usize) -> impl Iterator<Item = usize> {
+        let targets = self.targets_by_profile.get(&profile).and_then(|(_, barriers)| barriers.get(position));
         let points = targets.into_iter().flat_map(|targets| targets.own_point.iter().chain(&targets.transitive));
-        points.copied().filter(move |at| self.points[*at].waiting_for() != WaitingFor::Nobody)
+        points.copied().filter(move |index| self.points[*index].waiting_for() != WaitingFor::Nobody)
     }
 
-    /// Returns what a barrier waits for now.
+    /// Returns the nodes and points that a barrier waits for now. A point is a task on the nodes that a barrier
+    /// selects.
     fn remaining(&self, targets: &WaitTargets) -> RemainingWait {
-        RemainingWait::new(targets, |at| self.points[*at].waiting_for())
+        RemainingWait::new(targets, |index| self.points[*index].waiting_for())
     }
 
-    /// Returns what the wave knows of a node, or `None` if the node is not placed in this cluster.
+    /// Returns the properties of a node on which its points depend. `None` if the node is not in this cluster or has no
+    /// profile. A point is a task on the nodes that a barrier selects.
     fn member(&self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) -> Option<BarrierMember> {
         let profile = fleet.profile(node).filter(|_| fleet.cluster_of_node(node) == Some(self.cluster))?;
         Some(BarrierMember {
@@ -460,34 +487,36 @@ impl Wave {
         })
     }
 
-    /// Adds a node to the wave, and to the points that select it if barriers wait for it.
+    /// Adds a node to the wave. If barriers wait for the node, also adds it to the points that select it. A point is a
+    /// task on the nodes that a barrier selects. A wave has the barriers and nodes of one cluster.
     fn add_member(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) {
         let Some(member) = self.member(fleet, results, node) else { return };
         self.members.insert(node, member);
         if !member.counts_for_barriers {
             return;
         }
-        for (at, required) in self.points_by_profile.get(&member.profile).into_iter().flatten() {
-            let point = &mut self.points[*at];
+        for (index, profile_steps) in self.points_by_profile.get(&member.profile).into_iter().flatten() {
+            let point = &mut self.points[*index];
             point.node_count += 1;
-            point.update(results, node, &member, &required.steps);
+            point.update(results, node, &member, &profile_steps.steps);
         }
     }
 
-    /// Removes a node from the wave and from its points.
+    /// Removes a node from the wave and from its points. A point is a task on the nodes that a barrier selects. A wave
+    /// has the barriers and nodes of one cluster.
     fn remove_member(&mut self, node: NodeId) {
         let Some(member) = self.members.remove(&node).filter(|member| member.counts_for_barriers) else { return };
-        for at in self.points_by_profile.get(&member.profile).into_iter().flat_map(BTreeMap::keys) {
-            self.points[*at].node_count -= 1;
-            self.points[*at].remove_node(node, member.profile);
+        for index in self.points_by_profile.get(&member.profile).into_iter().flat_map(BTreeMap::keys) {
+            self.points[*index].node_count -= 1;
+            self.points[*index].remove_node(node, member.profile);
         }
     }
 
     /// Creates the points that the barriers of these profiles wait for. Barriers that wait for the same task on the
-    /// same nodes share a point.
+    /// same nodes share a point. A point is a task on the nodes that a barrier selects.
     fn add_points<'a>(&mut self, fleet: &Fleet, profiles: impl IntoIterator<Item = &'a Arc<Profile>>) {
         let mut order = BarrierOrder::new(fleet, self.cluster);
-        let mut known: BTreeMap<PointKey, usize> = BTreeMap::new();
+        let mut indexes: BTreeMap<PointKey, usize> = BTreeMap::new();
         for profile in profiles {
             if self.targets_by_profile.contains_key(&profile.hash) {
                 continue;
@@ -495,50 +524,53 @@ impl Wave {
             let waits = profile.barriers.iter().map(|barrier| {
                 let predecessors = order.predecessors(&profile.release, barrier);
                 let is_task = !matches!(barrier.scope, BarrierScope::Stage);
-                let own_point = is_task.then(|| self.point_index(&mut known, Arc::clone(&profile.release), barrier.clone()));
+                let own_point = is_task.then(|| self.point_index(&mut indexes, Arc::clone(&profile.release), barrier.clone()));
                 let transitive: BTreeSet<usize> =
-                    predecessors.into_iter().map(|(release, target)| self.point_index(&mut known, release, target)).collect();
-                for at in own_point.iter().chain(&transitive) {
-                    self.points[*at].waiting_profiles.insert(profile.hash);
+                    predecessors.into_iter().map(|(release, target)| self.point_index(&mut indexes, release, target)).collect();
+                for index in own_point.iter().chain(&transitive) {
+                    self.points[*index].waiting_profiles.insert(profile.hash);
                 }
-                WaitTargets { own_point, transitive: transitive.into_iter().filter(|at| Some(*at) != own_point).collect() }
+                WaitTargets { own_point, transitive: transitive.into_iter().filter(|index| Some(*index) != own_point).collect() }
             });
             let waits = waits.collect();
             self.targets_by_profile.insert(profile.hash, (Arc::clone(profile), waits));
         }
     }
 
-    /// Records which points select the nodes of a profile, and which tasks these nodes must complete there.
+    /// Records the points that select the nodes of a profile, and the tasks that these nodes must complete at each
+    /// point. A profile has the tasks of all nodes with the same release, roles and tags. A point is a task on the
+    /// nodes that a barrier selects.
     fn add_profile(&mut self, profile: &Profile) {
         if self.points_by_profile.contains_key(&profile.hash) {
             return;
         }
         let mut selected = BTreeMap::new();
-        for (at, point) in self.points.iter().enumerate() {
+        for (index, point) in self.points.iter().enumerate() {
             let Some(ix) = barrier_task(&point.release, &point.barrier, profile) else { continue };
             let steps = if profile.release.task(ix).is_skipped_type() {
-                let before = profile.marker_predecessors(ix).tasks.into_iter();
-                RequiredSteps::MarkerTasks(before.map(|ix| profile.release.id(ix).to_owned()).collect())
+                let predecessors = profile.marker_predecessors(ix).tasks.into_iter();
+                RequiredSteps::MarkerTasks(predecessors.map(|ix| profile.release.id(ix).to_owned()).collect())
             } else {
                 RequiredSteps::Task
             };
-            selected.insert(at, ProfileSteps { steps, barriers_before: profile.barrier_indexes_before(ix) });
+            selected.insert(index, ProfileSteps { steps, barriers_before: profile.barrier_indexes_before(ix) });
         }
-        for (at, required) in &selected {
-            for id in required.steps.marker_tasks() {
+        for (index, profile_steps) in &selected {
+            for id in profile_steps.steps.marker_tasks() {
                 let points = self.points_by_task.entry(id.clone()).or_default();
-                if !points.contains(at) {
-                    points.push(*at);
+                if !points.contains(index) {
+                    points.push(*index);
                 }
             }
         }
         self.points_by_profile.insert(profile.hash, selected);
     }
 
-    /// Returns the index of the point for a barrier. Creates the point if it does not exist.
-    fn point_index(&mut self, known: &mut BTreeMap<PointKey, usize>, release: Arc<CompiledRelease>, barrier: Barrier) -> usize {
-        *known.entry(point_key(&release, &barrier)).or_insert_with(|| {
-            let point = BarrierState::new(release, barrier);
+    /// Returns the index of the point for a barrier. Creates the point if it does not exist. A point is a task on the
+    /// nodes that a barrier selects.
+    fn point_index(&mut self, indexes: &mut BTreeMap<PointKey, usize>, release: Arc<CompiledRelease>, barrier: Barrier) -> usize {
+        *indexes.entry(point_key(&release, &barrier)).or_insert_with(|| {
+            let point = WavePoint::new(release, barrier);
             self.points_by_task.entry(point.task().to_owned()).or_default().push(self.points.len());
             self.points.push(point);
             self.points.len() - 1
@@ -547,15 +579,17 @@ impl Wave {
 }
 
 impl RequiredSteps {
-    /// Returns the ids of the tasks. `own` is the task of the point.
-    fn task_ids<'a>(&'a self, own: &'a str) -> Vec<&'a str> {
+    /// Returns the ids of the tasks. `point_task` is the id of the point's task. A point is a task on the nodes that a
+    /// barrier selects.
+    fn task_ids<'a>(&'a self, point_task: &'a str) -> Vec<&'a str> {
         match self {
-            Self::Task => vec![own],
+            Self::Task => vec![point_task],
             Self::MarkerTasks(tasks) => tasks.iter().map(String::as_str).collect(),
         }
     }
 
-    /// Returns the tasks that must be completed instead of a marker. Empty if the task of the point is not a marker.
+    /// Returns the ids of the tasks that must be completed instead of a marker. Empty if the task of the point is not a
+    /// marker. A marker is a task of type `skipped`, which runs nothing.
     fn marker_tasks(&self) -> &[String] {
         match self {
             Self::Task => &[],
@@ -563,20 +597,20 @@ impl RequiredSteps {
         }
     }
 
-    /// Returns whether a node has completed all of the tasks. `task` is the task of the point.
-    fn is_over(&self, results: &dyn TaskResults, node: NodeId, task: &str) -> bool {
+    /// Returns whether no node waits for one of the tasks on `node` any more. `task` is the id of the point's task.
+    fn are_no_longer_awaited(&self, results: &dyn TaskResults, node: NodeId, task: &str) -> bool {
         match self {
-            Self::Task => results.completion(node, task).is_over(),
-            Self::MarkerTasks(tasks) => tasks.iter().all(|task| results.completion(node, task).is_over()),
+            Self::Task => results.completion(node, task).is_no_longer_awaited(),
+            Self::MarkerTasks(tasks) => tasks.iter().all(|task| results.completion(node, task).is_no_longer_awaited()),
         }
     }
 
-    /// Returns whether one of the tasks will not succeed on a node by itself, whatever barriers open. `task` is the
-    /// task of the point.
+    /// Returns whether one of the tasks will not succeed on a node by itself, even if all barriers open. The task
+    /// failed there, or is not in the task set that the node retains. `task` is the id of the point's task.
     fn is_stalled(&self, results: &dyn TaskResults, node: NodeId, member: &BarrierMember, task: &str) -> bool {
         let will_not_succeed = |task: &str| {
             let is_missing = member.is_withheld && !results.is_released(node, task);
-            results.has_failed(node, task) || (is_missing && !results.completion(node, task).is_over())
+            results.has_failed(node, task) || (is_missing && !results.completion(node, task).is_no_longer_awaited())
         };
         match self {
             Self::Task => will_not_succeed(task),
@@ -586,11 +620,11 @@ impl RequiredSteps {
 }
 
 impl RemainingWait {
-    /// Computes what a barrier still waits for, from what each of its points waits for.
+    /// Computes what a barrier still waits for. `waiting` returns the nodes that the point at an index still waits for.
     fn new(targets: &WaitTargets, waiting: impl Fn(&usize) -> WaitingFor) -> Self {
         Self {
             own_wait: targets.own_point.as_ref().map_or(WaitingFor::Nobody, &waiting),
-            is_transitive: targets.transitive.iter().any(|at| waiting(at) != WaitingFor::Nobody),
+            is_transitive: targets.transitive.iter().any(|index| waiting(index) != WaitingFor::Nobody),
         }
     }
 
@@ -599,13 +633,14 @@ impl RemainingWait {
         !self.is_transitive && self.own_wait == WaitingFor::Nobody
     }
 
-    /// Returns whether the barrier waits for nothing but, at its own task, the node itself.
+    /// Returns whether the barrier is open for a node: it waits for nothing, or only for this node at its own task.
     fn is_empty_for(self, node: NodeId) -> bool {
         !self.is_transitive && self.own_wait.is_empty_for(node)
     }
 }
 
-impl BarrierState {
+impl WavePoint {
+    /// Creates the point of a barrier without nodes.
     fn new(release: Arc<CompiledRelease>, barrier: Barrier) -> Self {
         let (pending_nodes, stalled_nodes, waiting_profiles) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         Self {
@@ -619,14 +654,16 @@ impl BarrierState {
         }
     }
 
+    /// Returns the id of the point's task.
     fn task(&self) -> &str {
         self.release.id(self.barrier.task)
     }
 
-    /// Updates a selected node with the result of the point's task, or of the tasks that take the place of a marker.
+    /// Updates the state of a selected node: whether it is pending and whether it is stalled. `steps` are the tasks
+    /// that the node must complete.
     fn update(&mut self, results: &dyn TaskResults, node: NodeId, member: &BarrierMember, steps: &RequiredSteps) {
         self.remove_node(node, member.profile);
-        if steps.is_over(results, node, self.task()) {
+        if steps.are_no_longer_awaited(results, node, self.task()) {
             return;
         }
         let is_stalled = member.is_inactive || steps.is_stalled(results, node, member, self.task());
@@ -648,7 +685,8 @@ impl BarrierState {
         self.stalled_nodes.remove(&node);
     }
 
-    /// Returns whether the point's own nodes stall it: one of them, or all of them under `policy: any`.
+    /// Returns whether the nodes of the point stall it: one stalled node is enough, or all pending nodes must be
+    /// stalled under `policy: any`.
     fn is_stalled(&self) -> bool {
         match (self.waiting_for(), self.barrier.policy) {
             (WaitingFor::Nobody, _) => false,
@@ -657,10 +695,11 @@ impl BarrierState {
         }
     }
 
-    /// Returns the nodes that the point still waits for. Under `policy: any` it waits for nobody once one node is done.
+    /// Returns the nodes that the point still waits for. Under `policy: any`, it waits for nobody if one node has
+    /// completed the task, or if the point selects no node. A point is a task on the nodes that a barrier selects.
     fn waiting_for(&self) -> WaitingFor {
-        let any_is_done = self.node_count == 0 || self.pending_nodes.len() < self.node_count;
-        if self.barrier.policy == Policy::Any && any_is_done {
+        let has_completed_node = self.node_count == 0 || self.pending_nodes.len() < self.node_count;
+        if self.barrier.policy == Policy::Any && has_completed_node {
             return WaitingFor::Nobody;
         }
         let mut nodes = self.pending_nodes.iter();
@@ -673,16 +712,16 @@ impl BarrierState {
 }
 
 impl WaitingFor {
-    /// Returns whether node `asking` waits for nobody here. A node does not wait for itself.
-    fn is_empty_for(self, asking: NodeId) -> bool {
+    /// Returns whether `waiting_node` waits for no other node here. A node does not wait for itself.
+    fn is_empty_for(self, waiting_node: NodeId) -> bool {
         match self {
             Self::Nobody => true,
-            Self::One(node) => node == asking,
+            Self::One(node) => node == waiting_node,
             Self::Several => false,
         }
     }
 
-    /// Returns the node, if it is the only one.
+    /// Returns the node if it is the only one, and `None` if there are none or several.
     fn single_node(self) -> Option<NodeId> {
         match self {
             Self::One(node) => Some(node),
@@ -697,18 +736,20 @@ mod tests {
 
     use super::*;
 
+    /// A node does not wait for itself at the barrier's own point. At a point before a stage or a marker
+    /// (`is_transitive`), it does.
     #[test]
     fn remaining_wait_is_empty_for_last_missing_node() {
         let (a, b) = (NodeId(Uuid::from_u128(1)), NodeId(Uuid::from_u128(2)));
-        for (own, behind, a_waits, b_waits) in [
+        for (own_wait, is_transitive, a_waits, b_waits) in [
             (WaitingFor::Nobody, false, false, false),
             (WaitingFor::One(a), false, false, true),
             (WaitingFor::Several, false, true, true),
             (WaitingFor::Nobody, true, true, true),
             (WaitingFor::One(a), true, true, true),
         ] {
-            let left = RemainingWait { own_wait: own, is_transitive: behind };
-            assert_eq!([a, b].map(|node| !left.is_empty_for(node)), [a_waits, b_waits], "{left:?}");
+            let remaining = RemainingWait { own_wait, is_transitive };
+            assert_eq!([a, b].map(|node| !remaining.is_empty_for(node)), [a_waits, b_waits], "{remaining:?}");
         }
     }
 }

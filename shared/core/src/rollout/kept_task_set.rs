@@ -1,53 +1,60 @@
-//! What a node continues to run while its next task set is not released.
+//! The plan for a node that continues to run its released task set, because no newer one is released.
 
 use super::ReleaseState;
 
-/// The record to store for a task set that a node keeps.
+/// The plan for a task set that a node continues to run: its profile, its barriers and its release. A profile is the
+/// stored definitions and order of the tasks on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptTaskSet<P> {
-    /// The profile that the node keeps.
+    /// The profile that the node continues to run.
     pub profile: KeptProfile<P>,
-    /// True if those barriers of the task set that the present order no longer has are open
-    /// ([`super::obsolete_barriers`]).
+    /// True if the controller must open the barriers that the present order of tasks no longer has
+    /// ([`super::obsolete_barriers`]). The tasks behind an open barrier no longer wait.
     pub has_obsolete_barriers: bool,
-    /// True if the release of the task set is the one that the levels name. Otherwise it is the recorded one.
+    /// True if the task set belongs to the release that the node's levels (template, cluster, group) name. If false,
+    /// the task set belongs to the release in the node's record, which describes what was released to the node.
     pub is_from_levels: bool,
-    /// True if the levels name another release than the recorded one for the same tasks. Two releases may have the same
-    /// tasks.
-    pub has_new_name: bool,
+    /// True if the node's levels (template, cluster, group) name another release than the node's record, and the tasks
+    /// of both releases are the same for the node. The controller then stores the new name in the record.
+    pub has_other_release_name: bool,
 }
 
-/// The profile of a kept task set.
+/// The profile of a task set that a node continues to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptProfile<P> {
     /// The task set has no tasks.
     None,
-    /// The node's current profile.
+    /// The profile that the node's present spec gives.
     Current,
-    /// An earlier profile.
+    /// An earlier profile of the node.
     Previous(P),
 }
 
-/// Plans the record of a kept task set. `kept` and `current` are the profiles of the task set and of the node now,
-/// `recorded` and `level_name` the names of the recorded release and of the release at the levels. If the next task set
-/// is withheld, the kept one keeps its barriers, because others may still run the tasks that it waits for.
-pub fn plan_kept<P: Copy + PartialEq>(
+/// Plans how a node continues to run its released task set. `state` is the state of the node's next task set.
+/// `kept_profile` is the profile of the released task set, and `current_profile` is the profile that the node's present
+/// spec gives. The profiles can differ although the tasks of the node are the same, for example in the order of tasks.
+/// `recorded_release` is the release that the node's record names. `level_release` is the release that the node's
+/// levels (template, cluster, group) name.
+///
+/// If the next task set is withheld, no barrier is opened, because other hosts may still run the tasks that the node
+/// waits for.
+pub fn plan_kept_task_set<P: Copy + PartialEq>(
     state: ReleaseState,
-    kept: Option<P>,
-    current: Option<P>,
-    recorded: Option<&str>,
-    level_name: Option<&str>,
+    kept_profile: Option<P>,
+    current_profile: Option<P>,
+    recorded_release: Option<&str>,
+    level_release: Option<&str>,
 ) -> KeptTaskSet<P> {
-    let (is_current, is_same_profile) = (state == ReleaseState::Current, kept == current);
+    let (is_current, is_same_profile) = (state == ReleaseState::Current, kept_profile == current_profile);
     KeptTaskSet {
-        profile: match kept {
+        profile: match kept_profile {
             None => KeptProfile::None,
             Some(_) if is_same_profile => KeptProfile::Current,
             Some(profile) => KeptProfile::Previous(profile),
         },
         has_obsolete_barriers: is_current && !is_same_profile,
         is_from_levels: is_current,
-        has_new_name: is_current && recorded != level_name,
+        has_other_release_name: is_current && recorded_release != level_release,
     }
 }
 
@@ -55,21 +62,24 @@ pub fn plan_kept<P: Copy + PartialEq>(
 mod tests {
     use super::*;
 
+    /// Each row has the state of the next task set, the kept and the current profile, the release that the levels name,
+    /// and the expected plan. The record names release `a`. The three flags of a plan are `has_obsolete_barriers`,
+    /// `is_from_levels` and `has_other_release_name`.
     #[test]
     fn plan_kept_corrects_record_when_node_is_current() {
         use KeptProfile::{Current, None as Nothing, Previous};
-        let (current, paused) = (ReleaseState::Current, ReleaseState::Withheld(None));
-        for (standing, kept, today, named, expected) in [
-            (current, Some(1), Some(1), "a", (Current, false, true, false)),
-            (current, Some(1), Some(1), "b", (Current, false, true, true)),
-            (current, Some(1), Some(2), "a", (Previous(1), true, true, false)),
-            (paused, Some(1), Some(2), "b", (Previous(1), false, false, false)),
-            (paused, Some(1), None, "b", (Previous(1), false, false, false)),
-            (current, None, None, "a", (Nothing, false, true, false)),
+        let (current_state, withheld_state) = (ReleaseState::Current, ReleaseState::Withheld(None));
+        for (release_state, kept_profile, current_profile, level_release, expected) in [
+            (current_state, Some(1), Some(1), "a", (Current, false, true, false)),
+            (current_state, Some(1), Some(1), "b", (Current, false, true, true)),
+            (current_state, Some(1), Some(2), "a", (Previous(1), true, true, false)),
+            (withheld_state, Some(1), Some(2), "b", (Previous(1), false, false, false)),
+            (withheld_state, Some(1), None, "b", (Previous(1), false, false, false)),
+            (current_state, None, None, "a", (Nothing, false, true, false)),
         ] {
-            let found = plan_kept(standing, kept, today, Some("a"), Some(named));
-            let found = (found.profile, found.has_obsolete_barriers, found.is_from_levels, found.has_new_name);
-            assert_eq!(found, expected, "{standing:?} {kept:?} {today:?} {named}");
+            let found = plan_kept_task_set(release_state, kept_profile, current_profile, Some("a"), Some(level_release));
+            let found = (found.profile, found.has_obsolete_barriers, found.is_from_levels, found.has_other_release_name);
+            assert_eq!(found, expected, "{release_state:?} {kept_profile:?} {current_profile:?} {level_release}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Decides when a task set is released, and which barriers are open.
 //!
-//! Both decisions are functions of a snapshot and the time. The controller only carries them out, and a test can check
-//! them for any time. Budgets, windows and leases belong here too, because they are further reasons to make a node wait
-//! that is due.
+//! Both decisions are functions of a snapshot and the time. So a test can check the decisions for any time, and the
+//! controller only carries them out. Budgets, windows and leases belong here too, because they are further reasons to
+//! make a node wait.
 
 mod barrier_order;
 mod barriers;
@@ -12,7 +12,7 @@ mod quota;
 mod release;
 
 pub use barriers::{AffectedNodeSet, Completion, TaskResults, Wave};
-pub use kept_task_set::{KeptProfile, KeptTaskSet, plan_kept};
+pub use kept_task_set::{KeptProfile, KeptTaskSet, plan_kept_task_set};
 pub use obsolete::obsolete_barriers;
 pub use quota::{QuotaDecision, RecordQuota, RecordSize, max_record_bytes};
 pub use release::{ReleaseCandidate, ReleaseKey, ReleaseState};

@@ -1,4 +1,4 @@
-//! The labels that a selector is matched against, and its object form.
+//! The labels that a selector is matched against, and the object form of a selector.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,9 +10,9 @@ use crate::key::LabelValue;
 use crate::labels::Labels;
 use crate::name::truncated;
 
-/// The labels of an object, by key.
+/// A source of label values by key, against which a selector is matched.
 pub trait LabelLookup {
-    /// Returns the value of a key, or `None` if it is absent.
+    /// Returns the value of the label with this key, or `None` if the object lacks the label.
     fn label(&self, key: &str) -> Option<&str>;
 }
 
@@ -29,6 +29,7 @@ impl LabelLookup for Labels {
 }
 
 impl LabelLookup for () {
+    /// Returns `None`, because `()` is the source of an object without labels.
     fn label(&self, _key: &str) -> Option<&str> {
         None
     }
@@ -44,40 +45,42 @@ pub struct LabelSelector {
     pub match_expressions: Vec<LabelExpression>,
 }
 
-/// A term of the object form.
+/// A term (condition on one label) of the object form of a selector.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabelExpression {
-    /// The key, with the prefix `reported:` if it is a label of the host's report.
+    /// The label key. The prefix `reported:` selects a label from the host's report instead of an effective label.
     pub key: String,
     /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,
-    /// The values of `In` and `NotIn`.
+    /// The values of the operators `In` and `NotIn`. Empty for the other operators.
     #[serde(default)]
     pub values: Vec<String>,
 }
 
 impl LabelSelector {
-    /// Compiles the object form. `None` matches nothing. An object without terms matches everything.
+    /// Compiles the object form to a selector. `None` gives a selector that matches nothing. An object without terms
+    /// gives a selector that matches everything, as in Kubernetes.
     ///
     /// # Errors
-    /// [`InvalidSelector`].
+    /// Fails with [`InvalidSelector`] if there are too many terms or one of them is invalid.
     pub fn compile(object: Option<&Self>) -> Result<Selector, InvalidSelector> {
         let Some(object) = object else { return Ok(Selector::match_nothing()) };
         if object.match_labels.len() + object.match_expressions.len() > MAX_TERMS {
             return Err(InvalidSelector::TooManyTerms);
         }
-        let equal = object.match_labels.iter().map(|(key, value)| {
+        let match_label_terms = object.match_labels.iter().map(|(key, value)| {
             let (source, key) = split_reported_prefix(key);
             Term::new(source, key, Operator::Equals, BTreeSet::from([value.clone()]))
         });
-        let terms = equal.chain(object.match_expressions.iter().map(LabelExpression::compile));
+        let terms = match_label_terms.chain(object.match_expressions.iter().map(LabelExpression::compile));
         terms.collect::<Result<_, _>>().map(Selector::from_terms)
     }
 }
 
 impl LabelExpression {
-    /// Compiles a term of the object form. Only `In` and `NotIn` take values, at least one.
+    /// Compiles a term of the object form. `In` and `NotIn` need at least one value. The other operators accept no
+    /// values. Fails if the operator is unknown, or if the number of values, the key or a value is invalid.
     fn compile(&self) -> Result<Term, InvalidSelector> {
         let operator = match self.operator.as_str() {
             "In" => Operator::In,
@@ -86,12 +89,13 @@ impl LabelExpression {
             "DoesNotExist" => Operator::DoesNotExist,
             _ => return Err(InvalidSelector::Operator { operator: truncated(&self.operator) }),
         };
-        let wants_values = matches!(operator, Operator::In | Operator::NotIn);
-        if wants_values == self.values.is_empty() {
+        let operator_has_values = matches!(operator, Operator::In | Operator::NotIn);
+        if operator_has_values == self.values.is_empty() {
             return Err(InvalidSelector::Arity {
                 key: truncated(&self.key),
-                operator: if wants_values { operator.sign() } else { "by existence" },
-                takes: if wants_values { "at least one value" } else { "no values" },
+                // The message calls `Exists` and `DoesNotExist` an operator "by existence".
+                operator: if operator_has_values { operator.sign() } else { "by existence" },
+                takes: if operator_has_values { "at least one value" } else { "no values" },
             });
         }
         let (source, key) = split_reported_prefix(&self.key);
@@ -99,7 +103,8 @@ impl LabelExpression {
     }
 }
 
-/// Returns whether a key is about the host's report, and the key without that prefix.
+/// Returns the labels that a key refers to, and the key without prefix. The prefix `reported:` refers to the labels of
+/// the host's report. A key without prefix refers to the effective labels.
 fn split_reported_prefix(key: &str) -> (LabelSource, &str) {
     key.strip_prefix(REPORTED_PREFIX).map_or((LabelSource::Effective, key), |key| (LabelSource::Reported, key))
 }
@@ -111,6 +116,7 @@ mod tests {
     use crate::labels::{LabelLayer, Level};
     use crate::ownership::{Intent, Manager, OwnedMap, ProvidedValue};
 
+    /// The object has the effective label `tier=gold` and no label `rack`. `&()` is a report without labels.
     #[test]
     fn label_selector_operators_match_effective_labels() {
         let tier = (LabelKey::new("tier").unwrap(), ProvidedValue::Value(LabelValue::new("gold").unwrap()));

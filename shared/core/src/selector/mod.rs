@@ -1,9 +1,9 @@
 //! Kubernetes label selectors: `env in (prod, test), tier!=db, !debug`.
 //!
-//! The grammar, the matching and the canonical text are those of `k8s.io/apimachinery`, including its corner cases (`x
-//! notin (a)` matches if `x` is absent, `x in ()` means the empty value). So selectors behave as in kubectl. There is
-//! one extension: a term that begins with `reported:` is matched against the labels in the host's report. No other
-//! decision uses the labels of a report in this form. The prefix is removed before the term is parsed.
+//! The grammar, the matching and the canonical text are those of `k8s.io/apimachinery`. So selectors behave as in
+//! kubectl, also in corner cases: `x notin (a)` matches if `x` is absent, and `x in ()` means the empty value. There is
+//! one extension: a term that begins with `reported:` is matched against the labels in the host's report. The parser
+//! removes this prefix before it parses the term.
 //!
 //! The length of the text and the number of terms are bounded, and the parser does not recurse.
 
@@ -26,42 +26,43 @@ pub const MAX_TERMS: usize = 64;
 /// The prefix of a term that is matched against the host's report.
 pub const REPORTED_PREFIX: &str = "reported:";
 
-/// Conditions on labels, all of which must hold. Without any, everything matches.
+/// A list of conditions on labels. An object matches if it meets all conditions. A selector without conditions matches
+/// every object.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Selector {
-    /// The terms, sorted by source and key. `None` matches nothing (`null` in the object form).
+    /// The terms (conditions), sorted by source and key. `None` is a selector that matches nothing, written as `null`.
     terms: Option<Vec<Term>>,
 }
 
 /// An error in a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSelector {
-    /// The text is too long.
+    /// The text has more than [`MAX_SELECTOR_BYTES`] bytes.
     #[error("a selector has at most {MAX_SELECTOR_BYTES} bytes, this one {bytes}")]
     TooLong {
         /// The length of the text, in bytes.
         bytes: usize,
     },
-    /// There are too many terms.
+    /// The selector has more than [`MAX_TERMS`] terms.
     #[error("a selector has at most {MAX_TERMS} terms")]
     TooManyTerms,
-    /// There is an unexpected token.
+    /// The parser found a token that is not allowed at its position.
     #[error("selector: found {found} at byte {at}, expected {expected}")]
     Unexpected {
-        /// The token, quoted, or `the end`.
+        /// The token in quotation marks, or `the end` at the end of the text.
         found: String,
-        /// The position of the token, in bytes.
+        /// The position of the token in the selector's text, in bytes from 0.
         at: usize,
-        /// The tokens that are possible there.
+        /// The tokens that are allowed at this position, in words.
         expected: &'static str,
     },
     /// A key is not a valid label key.
     #[error("selector: {reason}")]
     Key {
-        /// The reason.
+        /// The reason why the key is not valid.
         reason: String,
     },
-    /// A value is not valid in Kubernetes.
+    /// A value is not a valid label value in Kubernetes.
     #[error(
         "selector: {value:?} is not a label value (for {key}): at most 63 letters, digits, '-', '_' or '.', \
          with a letter or digit at both ends"
@@ -86,7 +87,7 @@ pub enum InvalidSelector {
         /// The operator, cut at 64 characters.
         operator: String,
     },
-    /// The object form has no values, or values that the operator does not accept.
+    /// An operator of the object form has the wrong number of values.
     #[error("selector: {key} {operator} takes {takes}")]
     Arity {
         /// The key.
@@ -102,23 +103,23 @@ impl Selector {
     /// Parses the text form. An empty text matches everything.
     ///
     /// # Errors
-    /// [`InvalidSelector`], with the position.
+    /// Fails with [`InvalidSelector`] if the text is not a selector. The error names the position of a wrong token.
     pub fn parse(text: &str) -> Result<Self, InvalidSelector> {
         parse::parse(text).map(Self::from_terms)
     }
 
-    /// Creates a selector that matches nothing, as a missing object form does.
+    /// Creates a selector that matches nothing. An object form that is `null` gives the same selector.
     pub const fn match_nothing() -> Self {
         Self { terms: None }
     }
 
-    /// Returns the terms, sorted. Empty for [`Selector::match_nothing`].
+    /// Returns the terms, sorted by source and key. Empty for a selector that matches nothing or everything.
     pub fn terms(&self) -> &[Term] {
         self.terms.as_deref().unwrap_or_default()
     }
 
-    /// Returns whether all terms match. Terms with `reported:` are matched against `reported`, all others against
-    /// `labels`. For an object without a report, `reported` is `&()`.
+    /// Returns whether all terms match. Terms with the prefix `reported:` are matched against `reported`, the labels in
+    /// the host's report. All other terms are matched against `labels`. A caller without a report passes `&()`.
     pub fn matches(&self, labels: &impl LabelLookup, reported: &impl LabelLookup) -> bool {
         self.terms.as_ref().is_some_and(|terms| {
             terms.iter().all(|term| match term.source() {
@@ -128,24 +129,26 @@ impl Selector {
         })
     }
 
-    /// Returns whether all terms match that do not depend on a report, for an object whose report is no longer stored.
-    /// Terms with `reported:` are skipped. Terms about a label for which `is_forgotten` is true are skipped too,
-    /// because the label may have come from the report.
-    pub fn matches_without_report(&self, labels: &impl LabelLookup, is_forgotten: impl Fn(&str) -> bool) -> bool {
-        let holds = |term: &Term| {
-            term.source() == LabelSource::Reported || is_forgotten(term.key()) || term.matches(labels.label(term.key()))
+    /// Returns whether an object could match, although the report of its host is no longer stored. Terms with the
+    /// prefix `reported:` are skipped. A term about a key for which `may_come_from_report` is true is skipped too,
+    /// because the label may have been in the lost report. All other terms must match `labels`.
+    pub fn matches_without_report(&self, labels: &impl LabelLookup, may_come_from_report: impl Fn(&str) -> bool) -> bool {
+        let is_skipped_or_matches = |term: &Term| {
+            term.source() == LabelSource::Reported || may_come_from_report(term.key()) || term.matches(labels.label(term.key()))
         };
-        self.terms.as_ref().is_some_and(|terms| terms.iter().all(holds))
+        self.terms.as_ref().is_some_and(|terms| terms.iter().all(is_skipped_or_matches))
     }
 
+    /// Creates a selector from terms, and sorts them by source and key.
     fn from_terms(mut terms: Vec<Term>) -> Self {
-        terms.sort_by(|one, other| (one.source(), one.key()).cmp(&(other.source(), other.key())));
+        terms.sort_by(|left, right| (left.source(), left.key()).cmp(&(right.source(), right.key())));
         Self { terms: Some(terms) }
     }
 }
 
 impl fmt::Display for Selector {
-    /// Writes the canonical text: terms and values sorted, operators as written.
+    /// Writes the canonical text, in which terms and values are sorted. Each operator remains as its author wrote it
+    /// (`=` or `==`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, term) in self.terms().iter().enumerate() {
             write!(f, "{}{term}", if index == 0 { "" } else { "," })?;
@@ -155,6 +158,7 @@ impl fmt::Display for Selector {
 }
 
 impl fmt::Debug for Selector {
+    /// Writes the canonical text in quotation marks, or `nothing` for a selector that matches nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.terms.is_none() { f.write_str("nothing") } else { write!(f, "{:?}", self.to_string()) }
     }
@@ -175,8 +179,10 @@ impl Serialize for Selector {
 }
 
 impl<'de> Deserialize<'de> for Selector {
-    /// Reads the text form, or the object form with `matchLabels` and `matchExpressions`.
+    /// Reads the text form, or the object form with `matchLabels` and `matchExpressions`. The value `null` gives a
+    /// selector that matches nothing.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// A selector in the text form or in the object form.
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum SelectorForm {
@@ -201,34 +207,42 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
+    /// The first argument of `matches` has the effective labels, and the second the reported labels. `&()` has no
+    /// labels. The second argument of `matches_without_report` decides which keys the lost report may have provided.
     #[test]
     fn selector_matches_reported_term_only_in_report() {
         let selector = Selector::parse("tier=gold, reported:rack in (r1, r2), reported:!old").unwrap();
         assert_eq!(selector.to_string(), "tier=gold,reported:!old,reported:rack in (r1,r2)");
-        let gold = labels(&[("tier", "gold")]);
-        assert!(selector.matches(&gold, &labels(&[("rack", "r1")])));
-        assert!(!selector.matches(&gold, &labels(&[("rack", "r1"), ("old", "")])));
+        let gold_labels = labels(&[("tier", "gold")]);
+        assert!(selector.matches(&gold_labels, &labels(&[("rack", "r1")])));
+        assert!(!selector.matches(&gold_labels, &labels(&[("rack", "r1"), ("old", "")])));
         assert!(!selector.matches(&labels(&[("tier", "gold"), ("rack", "r1")]), &()));
         assert!(
-            selector.matches_without_report(&gold, |_| false) && !selector.matches_without_report(&(), |_| false),
-            "what was reported is forgotten"
+            selector.matches_without_report(&gold_labels, |_| false) && !selector.matches_without_report(&(), |_| false),
+            "terms about reported labels are skipped"
         );
-        assert!(selector.matches_without_report(&(), |key| key == "tier"), "and what may have come of it");
-        assert!(!Selector::match_nothing().matches_without_report(&gold, |_| true));
-        assert!(!Selector::parse("tier=gold").unwrap().matches(&(), &gold));
-        assert!(Selector::parse("!tier").unwrap().matches(&(), &()), "nothing has no label");
+        assert!(
+            selector.matches_without_report(&(), |key| key == "tier"),
+            "terms about labels that may come from the report are skipped"
+        );
+        assert!(!Selector::match_nothing().matches_without_report(&gold_labels, |_| true));
+        assert!(!Selector::parse("tier=gold").unwrap().matches(&(), &gold_labels));
+        assert!(Selector::parse("!tier").unwrap().matches(&(), &()), "an object without labels matches a negated term");
     }
 
     #[test]
     fn selector_is_limited_to_4096_bytes() {
+        // White space after `tier` gives the text the length in bytes.
         let padded = |bytes: usize| Selector::parse(&format!("{:bytes$}", "tier"));
         assert_eq!(padded(4096).unwrap().to_string(), "tier");
         assert_eq!(padded(4097).unwrap_err().to_string(), "a selector has at most 4096 bytes, this one 4097");
     }
 
+    /// The error for a wrong token has the position of the token. The error for a wrong key or value has the reason
+    /// instead.
     #[test]
     fn selector_error_gives_position() {
-        for (text, says) in [
+        for (text, message) in [
             ("x=y,", "selector: found the end at byte 4, expected a key after ','"),
             ("x in y", "selector: found \"y\" at byte 5, expected '('"),
             ("x in (a b)", "selector: found \"b\" at byte 8, expected ',' or ')'"),
@@ -236,36 +250,42 @@ mod tests {
             ("x>a", "selector: x is compared by '>' or '<', so \"a\" must be a whole number of 64 bits"),
             ("!reported:x", "selector: a term about what hosts report begins with 'reported:', so write reported:!x"),
         ] {
-            assert_eq!(Selector::parse(text).unwrap_err().to_string(), says);
+            assert_eq!(Selector::parse(text).unwrap_err().to_string(), message);
         }
     }
 
+    /// A selector has at most 4096 bytes and 64 terms. In the object form, labels and expressions together count as
+    /// terms.
     #[test]
     fn s52_selector_input_is_bounded() {
         assert!(matches!(Selector::parse(&"(".repeat(100_000)), Err(InvalidSelector::TooLong { bytes: 100_000 })));
         assert_eq!(Selector::parse(&vec!["x"; 65].join(",")), Err(InvalidSelector::TooManyTerms));
         assert!(Selector::parse(&vec!["x"; 64].join(",")).is_ok());
-        for (labels, expressions, is_taken) in [(60, 4, true), (60, 5, false), (65, 0, false), (0, 65, false)] {
-            let term = |n| LabelExpression { key: format!("e{n}"), operator: "Exists".into(), values: Vec::new() };
+        for (label_count, expression_count, is_accepted) in [(60, 4, true), (60, 5, false), (65, 0, false), (0, 65, false)] {
+            let term = |index| LabelExpression { key: format!("e{index}"), operator: "Exists".into(), values: Vec::new() };
             let object = LabelSelector {
-                match_labels: (0..labels).map(|n| (format!("k{n}"), "v".to_owned())).collect(),
-                match_expressions: (0..expressions).map(term).collect(),
+                match_labels: (0..label_count).map(|index| (format!("k{index}"), "v".to_owned())).collect(),
+                match_expressions: (0..expression_count).map(term).collect(),
             };
-            assert_eq!(LabelSelector::compile(Some(&object)).is_ok(), is_taken, "{labels} {expressions}");
+            assert_eq!(LabelSelector::compile(Some(&object)).is_ok(), is_accepted, "{label_count} {expression_count}");
         }
+        // These texts are short enough. The parser rejects them without a crash.
         assert!(Selector::parse(&"(".repeat(4096)).is_err());
         assert!(Selector::parse("x\0y").is_err());
     }
 
+    /// A value that is equal to the bound, or is not an integer, does not match.
     #[test]
     fn selector_bound_is_exclusive() {
-        for (text, value, holds) in
+        for (text, value, is_match) in
             [("n>4", "4", false), ("n>4", "5", true), ("n<4", "4", false), ("n<4", "3", true), ("n>4", "x", false)]
         {
-            assert_eq!(Selector::parse(text).unwrap().matches(&labels(&[("n", value)]), &()), holds, "{text} {value}");
+            assert_eq!(Selector::parse(text).unwrap().matches(&labels(&[("n", value)]), &()), is_match, "{text} {value}");
         }
     }
 
+    /// Both forms give equal selectors. Each selector is written in the text form, and `null` is a selector that
+    /// matches nothing.
     #[test]
     fn selector_reads_text_and_object_form() {
         let text: Selector = serde_json::from_str("\"tier = gold\"").unwrap();

@@ -5,25 +5,30 @@ use std::collections::BTreeSet;
 use super::{InvalidSelector, LabelSource, MAX_SELECTOR_BYTES, MAX_TERMS, Operator, REPORTED_PREFIX, Term};
 use crate::name::truncated;
 
-/// A token of the text.
+/// A token of a selector's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SelectorToken<'a> {
+    /// A key, a value, or one of the operators `in` and `notin`.
     Word(&'a str),
+    /// One of [`SIGNS`], or a comma.
     Sign(&'static str),
+    /// The end of the text.
     End,
 }
 
-/// The position in a selector's text up to which it is parsed.
+/// The parser of a selector's text.
 struct SelectorParser<'a> {
     text: &'a str,
+    /// The position of the first byte that is not parsed yet.
     position: usize,
 }
 
-/// The signs, longer ones first.
+/// The signs of the grammar except the comma. `==` precedes `=` and `!=` precedes `!`, because the first match is used.
 const SIGNS: [&str; 8] = ["==", "!=", "=", "!", "(", ")", "<", ">"];
 const COMMA: &str = ",";
 
-/// Parses the text form into terms separated by commas. An empty text has no terms.
+/// Parses the text form of a selector into its terms, which commas separate. An empty text has no terms. Fails if the
+/// text is too long, has more than [`MAX_TERMS`] terms, or is not a selector.
 pub(super) fn parse(text: &str) -> Result<Vec<Term>, InvalidSelector> {
     if text.len() > MAX_SELECTOR_BYTES {
         return Err(InvalidSelector::TooLong { bytes: text.len() });
@@ -43,6 +48,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Term>, InvalidSelector> {
             SelectorToken::Sign(COMMA) => drop(parser.next_token()),
             SelectorToken::Word(_) | SelectorToken::Sign(_) => return Err(parser.unexpected_error("',' or the end")),
         }
+        // After a comma, another term must follow. Its first token is a key or `!`.
         if !matches!(parser.peek_token(), SelectorToken::Word(_) | SelectorToken::Sign("!")) {
             return Err(parser.unexpected_error("a key after ','"));
         }
@@ -50,11 +56,13 @@ pub(super) fn parse(text: &str) -> Result<Vec<Term>, InvalidSelector> {
 }
 
 impl<'a> SelectorParser<'a> {
-    /// Parses one term: its source, key, operator and values.
+    /// Parses one term: an optional `reported:`, a key, an operator and its values. A key alone means that the label
+    /// exists. The sign `!` before the key means that the label does not exist. The prefix `reported:` must precede
+    /// `!`.
     fn parse_term(&mut self) -> Result<Term, InvalidSelector> {
         self.skip_space();
-        let rest = &self.text[self.position..];
-        let source = if rest.starts_with(REPORTED_PREFIX) {
+        let remaining_text = &self.text[self.position..];
+        let source = if remaining_text.starts_with(REPORTED_PREFIX) {
             self.position += REPORTED_PREFIX.len();
             LabelSource::Reported
         } else {
@@ -89,7 +97,7 @@ impl<'a> SelectorParser<'a> {
         Term::new(source, key, operator, values)
     }
 
-    /// Parses the operator after a key.
+    /// Parses the operator after a key. Fails if the next token is not an operator.
     fn parse_operator(&mut self) -> Result<Operator, InvalidSelector> {
         let operator = match self.peek_token() {
             SelectorToken::Word("in") => Operator::In,
@@ -107,7 +115,7 @@ impl<'a> SelectorParser<'a> {
         Ok(operator)
     }
 
-    /// Reads the single value after a sign. A missing value is the empty value.
+    /// Parses the single value after an operator such as `=`. If the value is missing (`x=`), returns the empty value.
     fn parse_value(&mut self) -> Result<String, InvalidSelector> {
         match self.peek_token() {
             SelectorToken::End | SelectorToken::Sign(COMMA) => Ok(String::new()),
@@ -119,7 +127,8 @@ impl<'a> SelectorParser<'a> {
         }
     }
 
-    /// Reads the values in parentheses. A missing value between commas or at either end is the empty value.
+    /// Parses the values in parentheses after `in` or `notin`. A missing value is the empty value: `(a,)` has the
+    /// values `a` and the empty one. Fails if a token is not a value, a comma or the closing parenthesis.
     fn parse_values(&mut self) -> Result<BTreeSet<String>, InvalidSelector> {
         if self.peek_token() != SelectorToken::Sign("(") {
             return Err(self.unexpected_error("'('"));
@@ -139,6 +148,7 @@ impl<'a> SelectorParser<'a> {
                 SelectorToken::Sign(")") => return Ok(values),
                 SelectorToken::Sign(COMMA) => {}
                 found @ (SelectorToken::Word(_) | SelectorToken::Sign(_) | SelectorToken::End) => {
+                    // The parser returns to the start of the token, so that the error shows this token.
                     self.position -= found.text().len();
                     return Err(self.unexpected_error("',' or ')'"));
                 }
@@ -146,40 +156,43 @@ impl<'a> SelectorParser<'a> {
         }
     }
 
+    /// Returns the next token, and does not move the position.
     fn peek_token(&self) -> SelectorToken<'a> {
         self.scan_token().0
     }
 
+    /// Returns the next token, and moves the position behind the token.
     fn next_token(&mut self) -> SelectorToken<'a> {
         let (token, end) = self.scan_token();
         self.position = end;
         token
     }
 
-    /// Returns the next token after white space, and the position of its end.
+    /// Returns the next token after white space, and the position of the token's end, in bytes.
     fn scan_token(&self) -> (SelectorToken<'a>, usize) {
         let start = self.position + self.count_spaces();
-        let rest = &self.text[start..];
-        if rest.is_empty() {
+        let remaining_text = &self.text[start..];
+        if remaining_text.is_empty() {
             return (SelectorToken::End, start);
         }
-        if let Some(sign) = SIGNS.iter().chain([&COMMA]).find(|sign| rest.starts_with(**sign)) {
+        if let Some(sign) = SIGNS.iter().chain([&COMMA]).find(|sign| remaining_text.starts_with(**sign)) {
             return (SelectorToken::Sign(sign), start + sign.len());
         }
-        let length = rest.find(|c| is_space(c) || is_sign(c)).unwrap_or(rest.len());
-        (SelectorToken::Word(&rest[..length]), start + length)
+        let length = remaining_text.find(|character| is_space(character) || is_sign(character)).unwrap_or(remaining_text.len());
+        (SelectorToken::Word(&remaining_text[..length]), start + length)
     }
 
+    /// Returns the number of bytes of white space at the current position.
     fn count_spaces(&self) -> usize {
-        let rest = &self.text[self.position..];
-        rest.find(|c| !is_space(c)).unwrap_or(rest.len())
+        let remaining_text = &self.text[self.position..];
+        remaining_text.find(|character| !is_space(character)).unwrap_or(remaining_text.len())
     }
 
     fn skip_space(&mut self) {
         self.position += self.count_spaces();
     }
 
-    /// Returns the error for the token at the current position.
+    /// Returns an error that names the next token, its position, and the tokens that are expected instead.
     fn unexpected_error(&self, expected: &'static str) -> InvalidSelector {
         let at = self.position + self.count_spaces();
         let found = match self.peek_token() {
@@ -192,6 +205,7 @@ impl<'a> SelectorParser<'a> {
 }
 
 impl SelectorToken<'_> {
+    /// Returns the text of the token. Empty at the end of the selector.
     fn text(&self) -> &str {
         match self {
             Self::Word(text) | Self::Sign(text) => text,
@@ -200,10 +214,12 @@ impl SelectorToken<'_> {
     }
 }
 
-const fn is_space(c: char) -> bool {
-    matches!(c, ' ' | '\t' | '\r' | '\n')
+/// Returns whether a character is white space in a selector.
+const fn is_space(character: char) -> bool {
+    matches!(character, ' ' | '\t' | '\r' | '\n')
 }
 
-const fn is_sign(c: char) -> bool {
-    matches!(c, '=' | '!' | '(' | ')' | '<' | '>' | ',')
+/// Returns whether a character begins a sign, and so ends a word.
+const fn is_sign(character: char) -> bool {
+    matches!(character, '=' | '!' | '(' | ')' | '<' | '>' | ',')
 }

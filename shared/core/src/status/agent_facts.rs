@@ -1,49 +1,50 @@
-//! Facts in which an agent reports its own state. They change by themselves. Each fact is the text of a JSON value.
+//! Facts in which an agent reports its own state to the controller. Each fact is the text of a JSON value.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The fact with the reason why the agent cannot store or apply its desired state, a text. An agent that can do both
-/// does not report the fact.
+/// The name of the fact that gives the reason why the agent cannot store or apply its desired state. The value is a
+/// text. An agent that can do both does not report the fact.
 pub const STUCK_FACT: &str = "agent.stuck";
 
-/// The fact that is `true` in addition to [`STUCK_FACT`] if the agent can do everything but write what services and
-/// people read, so that its tasks run on. An agent of an older version does not report it.
-pub const RUNS_ON_FACT: &str = "agent.runs_on";
+/// The name of the fact that a stuck agent reports as `true` if its tasks continue to run. Then the agent only cannot
+/// write the files that services and people read, such as the labels. Agents of older versions do not report the fact.
+pub const TASKS_CONTINUE_FACT: &str = "agent.runs_on";
 
-/// The fact with the paths that tasks of the host wrote and that no task manages now, a list.
+/// The name of the fact that lists the paths that tasks of the host wrote and that no task manages now.
 pub const ORPHANS_FACT: &str = "agent.orphans";
 
-/// What a stuck agent reports about itself.
+/// The report of a stuck agent: it cannot store or apply its desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StuckAgent {
-    /// The reason.
+    /// The reason why the agent is stuck, as a text for people.
     pub reason: String,
-    /// True if the agent's tasks run on.
+    /// True if the agent's tasks continue to run although it is stuck.
     pub can_run_tasks: bool,
 }
 
 impl StuckAgent {
-    /// Reads the facts of an agent. Returns `None` if it is not stuck.
+    /// Returns the report that an agent's facts contain. `facts` has the JSON text of each fact by name. Returns `None`
+    /// if the agent is not stuck.
     pub fn from_facts(facts: &BTreeMap<String, String>) -> Option<Self> {
         let reason = stuck_reason(facts.get(STUCK_FACT)?)?;
-        let can_run_tasks = facts.get(RUNS_ON_FACT).is_some_and(|fact| fact == "true");
+        let can_run_tasks = facts.get(TASKS_CONTINUE_FACT).is_some_and(|fact| fact == "true");
         Some(Self { reason, can_run_tasks })
     }
 }
 
-/// Paths that tasks of a host wrote, that no task manages now, and that still exist.
+/// The paths of a host that still exist although no task manages them now. Tasks of earlier task sets wrote them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrphanedPaths {
-    /// The first of these paths, each with its task.
-    pub listed: Vec<OrphanedPath>,
-    /// Number of further paths, which are not listed.
+    /// The paths that the host names, each with the task that wrote the path. The host names only the first paths.
+    pub listed_paths: Vec<OrphanedPath>,
+    /// The number of further orphaned paths, which the host counts but does not name.
     pub unlisted_count: u64,
 }
 
-/// A path that no task manages now.
+/// A path that a task wrote and that no task manages now.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct OrphanedPath {
     /// The id of the task that wrote the path.
@@ -55,33 +56,35 @@ pub struct OrphanedPath {
 impl OrphanedPaths {
     /// Returns whether the host has no orphaned paths.
     pub fn is_empty(&self) -> bool {
-        self.listed.is_empty() && self.unlisted_count == 0
+        self.listed_paths.is_empty() && self.unlisted_count == 0
     }
 }
 
-/// Returns whether a fact is about the agent itself, so that a change of it is reported at once.
+/// Returns whether the fact with this name is about the agent itself. The agent reports a change of such a fact at
+/// once, and not with the next regular report.
 pub fn is_agent_fact(path: &str) -> bool {
     path.starts_with("agent.")
 }
 
-/// Returns why the agent is stuck, from the text of [`STUCK_FACT`]. `None` if the fact is `null`.
+/// Returns the reason in the JSON text of [`STUCK_FACT`], or `None` if the fact is `null`. A fact of another form is
+/// returned as its text, because the agent is stuck whatever the fact contains.
 pub fn stuck_reason(fact: &str) -> Option<String> {
     match serde_json::from_str(fact) {
-        Ok(Value::String(why)) => Some(why),
+        Ok(Value::String(reason)) => Some(reason),
         Ok(Value::Null) => None,
-        // The agent reports that it is stuck, whatever the value is.
-        Ok(other) => Some(other.to_string()),
+        // The presence of the fact means that the agent is stuck, whatever the value is.
+        Ok(value) => Some(value.to_string()),
         Err(_) => Some(fact.to_owned()),
     }
 }
 
-/// Returns the paths that the text of [`ORPHANS_FACT`] lists. An entry that is not a path is ignored, because an agent
-/// of a newer version may list other things.
+/// Returns the paths in the JSON text of [`ORPHANS_FACT`]. An entry is a path with its task, or `{"more": N}` for the
+/// number of paths that are not listed. Other entries are ignored, because an agent of a newer version may add some.
 pub fn orphaned_paths(fact: &str) -> OrphanedPaths {
     let entries: Vec<Value> = serde_json::from_str(fact).unwrap_or_default();
     let unlisted_count = entries.iter().filter_map(|entry| entry.get("more")?.as_u64()).fold(0, u64::saturating_add);
     let listed = entries.into_iter().filter_map(|entry| serde_json::from_value(entry).ok()).collect();
-    OrphanedPaths { listed, unlisted_count }
+    OrphanedPaths { listed_paths: listed, unlisted_count }
 }
 
 #[cfg(test)]
@@ -90,20 +93,20 @@ mod tests {
 
     #[test]
     fn y06_agent_facts_are_read_when_entries_are_known() {
-        for (fact, why) in [
+        for (fact, reason) in [
             (r#""cannot write /x: No space left""#, Some("cannot write /x: No space left")),
             ("null", None),
             ("no JSON", Some("no JSON")),
             ("true", Some("true")),
         ] {
-            assert_eq!(stuck_reason(fact).as_deref(), why, "{fact}");
+            assert_eq!(stuck_reason(fact).as_deref(), reason, "{fact}");
         }
-        let of = |facts: &[(&str, &str)]| {
+        let read_agent = |facts: &[(&str, &str)]| {
             let facts = facts.iter().map(|(path, fact)| ((*path).to_owned(), (*fact).to_owned()));
             StuckAgent::from_facts(&facts.collect())
         };
-        let stuck = |runs_on| Some(StuckAgent { reason: "x".to_owned(), can_run_tasks: runs_on });
-        for (facts, said) in [
+        let stuck = |can_run_tasks| Some(StuckAgent { reason: "x".to_owned(), can_run_tasks });
+        for (facts, expected) in [
             (vec![], None),
             (vec![("agent.runs_on", "true")], None),
             (vec![("agent.stuck", "null"), ("agent.runs_on", "true")], None),
@@ -111,22 +114,26 @@ mod tests {
             (vec![("agent.stuck", "\"x\""), ("agent.runs_on", "false")], stuck(false)),
             (vec![("agent.stuck", "\"x\""), ("agent.runs_on", "true")], stuck(true)),
         ] {
-            assert_eq!(of(&facts), said, "{facts:?}");
+            assert_eq!(read_agent(&facts), expected, "{facts:?}");
         }
-        let key = OrphanedPath { task: "key".into(), path: "/root/.ssh/authorized_keys".into() };
-        for (fact, named, more) in [
-            (r#"[{"task":"key","path":"/root/.ssh/authorized_keys"}]"#, vec![key.clone()], 0),
-            (r#"[{"task":"key","path":"/root/.ssh/authorized_keys","since":1},{"more":7}]"#, vec![key], 7),
+        let key_path = OrphanedPath { task: "key".into(), path: "/root/.ssh/authorized_keys".into() };
+        for (fact, listed, unlisted_count) in [
+            (r#"[{"task":"key","path":"/root/.ssh/authorized_keys"}]"#, vec![key_path.clone()], 0),
+            (r#"[{"task":"key","path":"/root/.ssh/authorized_keys","since":1},{"more":7}]"#, vec![key_path], 7),
             (r#"[{"task":1},"x"]"#, vec![], 0),
             ("[]", vec![], 0),
             ("{}", vec![], 0),
         ] {
-            let read = orphaned_paths(fact);
-            assert_eq!(read.is_empty(), named.is_empty() && more == 0);
-            assert_eq!(read, OrphanedPaths { listed: named, unlisted_count: more }, "{fact}");
+            let paths = orphaned_paths(fact);
+            assert_eq!(paths.is_empty(), listed.is_empty() && unlisted_count == 0);
+            assert_eq!(paths, OrphanedPaths { listed_paths: listed, unlisted_count }, "{fact}");
         }
+        // The last name only resembles that of a fact about the agent.
         assert!(
-            is_agent_fact(STUCK_FACT) && is_agent_fact(RUNS_ON_FACT) && is_agent_fact(ORPHANS_FACT) && !is_agent_fact("agents.x")
+            is_agent_fact(STUCK_FACT)
+                && is_agent_fact(TASKS_CONTINUE_FACT)
+                && is_agent_fact(ORPHANS_FACT)
+                && !is_agent_fact("agents.x")
         );
     }
 }

@@ -1,7 +1,7 @@
 //! The state of a node: one word, with its reason.
 //!
-//! The state is a function of a few inputs, so that a list, a description and a command that waits for a node report
-//! the same state. What prevents a node from getting or running tasks comes before the results of its tasks.
+//! The state is a function of a few inputs. So a list, a description and a command that waits for a node report the
+//! same state. A cause that prevents a node from getting or running tasks has precedence over the results of its tasks.
 
 mod agent_facts;
 mod note;
@@ -14,46 +14,48 @@ use serde::Serialize;
 use crate::object::{NodeSpec, ReportedState};
 
 pub use agent_facts::{
-    ORPHANS_FACT, OrphanedPath, OrphanedPaths, RUNS_ON_FACT, STUCK_FACT, StuckAgent, is_agent_fact, orphaned_paths, stuck_reason,
+    ORPHANS_FACT, OrphanedPath, OrphanedPaths, STUCK_FACT, StuckAgent, TASKS_CONTINUE_FACT, is_agent_fact, orphaned_paths,
+    stuck_reason,
 };
 pub use note::{HostConfirmation, NextTaskSet, StatusNote, WithheldBy};
 pub use tasks::{
-    AwaitedTask, RESULTS_PENDING_REASON, TASK_FAILED_REASON, TaskOutcome, TaskStatus, TaskSummary, barrier_text,
-    closed_barrier_text, first_error, last_error, pending_reason, pending_results, tasks_not_run, tasks_with_outcome,
+    AwaitedTask, RESULTS_PENDING_REASON, TASK_FAILED_REASON, TaskOutcome, TaskStatus, TaskSummary, awaited_task_reason,
+    barrier_text, closed_barrier_text, first_error_code, first_failure_text, pending_results_text, tasks_not_run_text,
+    tasks_with_outcome_text,
 };
 
-/// The state of a node. If several apply, the first one in this order is the node's state. docs/concepts.md describes
-/// each.
+/// The state of a node, in the order of precedence: if several states apply, the first one is shown. docs/concepts.md
+/// describes each state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize)]
 #[display("{}", self.name())]
 #[serde(into = "&'static str")]
 pub enum State {
     /// The node is in no nodegroup.
     Unplaced,
-    /// The node is parked: budgets and barriers skip it.
+    /// The node is parked: its host runs no task, and other nodes do not wait for it.
     Parked,
     /// The node's agent does not check in.
     Silent,
     /// The node's agent cannot store or apply its desired state.
     Stuck,
-    /// A task failed, two hosts have the node's identity, or an error among the node's findings withholds a task or its
-    /// whole desired state. If the error withholds only a newer task set, the state is [`State::Held`].
+    /// A task failed, two hosts have the node's identity, or an error among the node's findings withholds a task or the
+    /// whole desired state. If the error withholds only a newer task set, the state is [`State::Held`] instead.
     Failed,
     /// The node's tasks are paused.
     Paused,
-    /// The node keeps an old task set, and a newer one waits.
+    /// The node continues to run an old task set, and a newer one waits.
     Held,
-    /// The whole fleet waits because the store was restored, or the node's mode is `observe`, or no result of its tasks
-    /// was reported yet and the node is not blocked.
+    /// The whole fleet waits after a restore of the store, the node's mode is `observe`, or the node is not blocked and
+    /// no result of its tasks was reported yet.
     Waiting,
-    /// The node's tasks wait for a task of another host that will not run it by itself, or that is blocked itself.
+    /// The node's tasks wait for a task of another host, and that host will not run the task by itself.
     Blocked,
-    /// The node's next task set is about to be released, its host has not confirmed its desired state, or results are
-    /// still missing.
+    /// The node's next task set is about to be released, its host has not confirmed the desired state, or results of
+    /// tasks are still missing.
     Changing,
-    /// A task is not in its desired state, and is left so.
+    /// The host has drifted from a task, and the agent does not correct the drift.
     Drifted,
-    /// The node's tasks were checked, and something would change.
+    /// The node's tasks were only checked, and at least one of them would change something.
     Noop,
     /// All tasks of the node are in their desired state.
     Converged,
@@ -64,34 +66,35 @@ pub enum State {
 pub struct Status {
     /// The state.
     pub state: State,
-    /// The reason, as the end of a sentence that people read: "because ...".
+    /// The reason of the state, for people. The text completes a sentence that ends in "because".
     pub reason: &'static str,
 }
 
-/// Who parked, paused or held a node.
+/// The side that parked, paused or held a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetBy {
     /// An operator, on the node, its group or its cluster.
     Operator,
-    /// Someone on the host itself.
+    /// Root on the host itself.
     Host,
 }
 
 impl SetBy {
-    /// Returns who parked, paused or held a node. If both did, returns the operator.
-    pub fn from_flags(by_operator: bool, on_host: bool) -> Option<Self> {
-        if by_operator { Some(Self::Operator) } else { on_host.then_some(Self::Host) }
+    /// Returns the side that set a park, pause or hold. If both sides set it, returns the operator. If no side set it,
+    /// returns `None`.
+    pub fn from_flags(is_set_by_operator: bool, is_set_on_host: bool) -> Option<Self> {
+        if is_set_by_operator { Some(Self::Operator) } else { is_set_on_host.then_some(Self::Host) }
     }
 }
 
-/// Returns who parked a node, each with the reason, the operator first. Empty if the node is not parked. Budgets and
-/// barriers skip a parked node, and it is not elected as primary.
+/// Returns the sides that parked a node, each with its reason, the operator first. Empty if the node is not parked. The
+/// reason of the operator is always empty here, because the field `parked` of the spec has none.
 pub fn parked_by<'a>(spec: &NodeSpec, state: Option<&'a ReportedState>) -> impl Iterator<Item = (SetBy, &'a str)> + use<'a> {
-    let on_host = state.and_then(|state| state.parked.as_deref()).map(|reason| (SetBy::Host, reason));
-    spec.parked.then_some((SetBy::Operator, "")).into_iter().chain(on_host)
+    let host_entry = state.and_then(|state| state.parked.as_deref()).map(|reason| (SetBy::Host, reason));
+    spec.parked.then_some((SetBy::Operator, "")).into_iter().chain(host_entry)
 }
 
-/// Whether a node's agent checks in.
+/// The contact of a node's agent with the controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Liveness {
     /// No agent of the node has joined.
@@ -99,12 +102,12 @@ pub enum Liveness {
     Absent,
     /// The agent checks in.
     Connected,
-    /// The agent checked in before, and has been silent for too long.
+    /// The agent checked in before, and then had no contact for longer than its group allows.
     Silent,
 }
 
 impl Liveness {
-    /// Returns the stable name, as in JSON.
+    /// Returns the name of the variant in JSON. The name never changes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -114,98 +117,99 @@ impl Liveness {
     }
 }
 
-/// The reason of a failed node that has an error among its findings.
+/// The reason that is shown with the state `failed` of a node that has an error among its findings.
 pub const HAS_ERROR_REASON: &str = "there is an error among its findings";
 
-/// What decides whether a node's agent counts as connected or silent.
+/// The inputs that decide whether a node's agent is absent, connected or silent.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessInputs {
-    /// True if the stored state of the agent was silent when the controller started. `None` if no agent has joined.
+    /// True if the agent was stored as silent when the controller started. `None` if no agent of the node has joined.
     pub is_silent_at_start: Option<bool>,
     /// True if the controller holds a check-in of the agent open now.
     pub has_waiting_check_in: bool,
-    /// True if the agent was in contact since the controller started.
-    pub is_heard_since_start: bool,
-    /// Time since the agent's last contact, or since the controller started. A waiting check-in counts as contact until
-    /// it ends.
-    pub silent_for: Duration,
-    /// Time without contact after which the agent counts as silent.
+    /// True if the agent checked in since the controller started.
+    pub had_contact_since_start: bool,
+    /// Time since the agent's last contact. If the agent had no contact since the controller started, time since that
+    /// start. A check-in that the controller holds open is contact until the check-in ends.
+    pub time_without_contact: Duration,
+    /// Time without contact after which the agent is silent.
     pub silent_after: Duration,
 }
 
 impl LivenessInputs {
-    /// Returns the liveness of the agent. An agent that was silent before the controller started remains silent until
-    /// it checks in. Any other agent has the full time again from the start of the controller.
+    /// Returns the liveness of the agent. An agent that was silent when the controller started remains silent until the
+    /// agent checks in. For any other agent, the time without contact begins at the start of the controller.
     pub fn liveness(&self) -> Liveness {
         match self.is_silent_at_start {
             None => Liveness::Absent,
             Some(_) if self.has_waiting_check_in => Liveness::Connected,
-            Some(was_silent) if (was_silent && !self.is_heard_since_start) || self.silence().is_some() => Liveness::Silent,
+            Some(was_silent) if (was_silent && !self.had_contact_since_start) || self.silence().is_some() => Liveness::Silent,
             Some(_) => Liveness::Connected,
         }
     }
 
-    /// Returns how long the agent was not in contact, if that is long enough to be silent. An agent with a waiting
-    /// check-in is connected, however long ago the check-in began, because a check-in may be held open for longer than
-    /// a group's `silent_after_seconds`.
+    /// Returns the time without contact if the agent is silent, else `None`. An agent with an open check-in is not
+    /// silent, because the controller may hold a check-in open for longer than `silent_after`.
     pub fn silence(&self) -> Option<Duration> {
-        (!self.has_waiting_check_in && self.silent_for >= self.silent_after).then_some(self.silent_for)
+        (!self.has_waiting_check_in && self.time_without_contact >= self.silent_after).then_some(self.time_without_contact)
     }
 }
 
-/// The inputs that decide a node's state.
+/// The inputs that decide a node's state and its notes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateInputs {
     /// True if the node is in a nodegroup.
     pub is_placed: bool,
-    /// Who parked the node, or `None` if it is not parked.
+    /// The side that parked the node, or `None` if the node is not parked.
     pub parked_by: Option<SetBy>,
-    /// Who paused the node, or `None` if it is not paused.
+    /// The side that paused the node, or `None` if the node is not paused.
     pub paused_by: Option<SetBy>,
     /// True if two hosts check in with the node's identity.
-    pub is_duplicated: bool,
-    /// True if the host has a revision of another copy of the store, so that nothing is sent to it.
-    pub is_ahead: bool,
-    /// True if nothing is sent to any node, because the store was restored from a backup and waits.
+    pub has_duplicate_identity: bool,
+    /// True if the host has a later revision than the store, for example after the store was restored. The controller
+    /// sends nothing to such a host.
+    pub is_host_ahead: bool,
+    /// True if the store was restored from a backup and an admin has not resumed the fleet yet. The controller then
+    /// sends nothing to any node.
     pub is_store_waiting: bool,
-    /// True if the host has not checked in since the present epoch of the store began, so that it is not known whether
-    /// it runs its desired state.
+    /// True if the host has not checked in since the fleet was resumed after a restore of the store. So the controller
+    /// does not know whether the host runs its desired state.
     pub is_host_awaited: bool,
-    /// True if a part of the host's last report was refused.
+    /// True if the controller refused a part of the host's last report.
     pub is_report_refused: bool,
-    /// True if the store refuses the record of what is released to the node.
+    /// True if the controller cannot release the next task set, because its record would exceed a limit.
     pub is_release_refused: bool,
-    /// True if the node does not meet what its next task set requires. This is also an error among its findings.
-    pub is_unmet: bool,
-    /// True if the node's other findings include an error.
+    /// True if the node does not meet a requirement of its next task set. The node then also has an error finding.
+    pub has_unmet_requirement: bool,
+    /// True if the node has an error finding for a cause other than an unmet requirement.
     pub has_error: bool,
     /// True if the agent cannot store or apply its desired state.
     pub is_stuck: bool,
-    /// True if the agent still runs its tasks when it is stuck.
-    pub can_run_tasks: bool,
-    /// True if a hold is in force.
+    /// True if the agent reports that its tasks continue to run although it is stuck.
+    pub can_run_tasks_when_stuck: bool,
+    /// True if a hold of the node is in force.
     pub is_held: bool,
     /// True if the host still has paths that its tasks wrote and that no task manages now.
-    pub is_orphaned: bool,
+    pub has_orphaned_paths: bool,
     /// True if the node's mode is `observe`, so that the host neither checks nor runs a task.
     pub is_observing: bool,
-    /// True if a barrier is closed for the node, and will not open by itself.
+    /// True if the node waits for a task of another host that will not run the task by itself.
     pub is_blocked: bool,
     /// The state of the node's next task set.
     pub next_task_set: NextTaskSet,
-    /// Whether the host has confirmed its desired state.
+    /// The knowledge whether the host has confirmed its desired state.
     pub confirmation: HostConfirmation,
-    /// Whether the agent checks in.
+    /// The contact of the node's agent with the controller.
     pub liveness: Liveness,
-    /// True if the host enrolled since the controller started. An agent that has not checked in yet is then expected to
-    /// do so soon.
+    /// True if the host has enrolled since the controller started. If its agent has not checked in yet, the first
+    /// check-in is expected soon.
     pub has_enrolled: bool,
-    /// The results of the tasks that were released to the node.
+    /// The summary of the results of the node's released tasks.
     pub tasks: TaskSummary,
 }
 
 impl StateInputs {
-    /// Returns the state that follows from these inputs.
+    /// Returns the node's state with its reason. The match arms are in the order of precedence in docs/concepts.md.
     pub fn status(&self) -> Status {
         let (state, reason) = match self {
             Self { is_placed: false, .. } => (State::Unplaced, "it is in no nodegroup"),
@@ -215,19 +219,19 @@ impl StateInputs {
             Self { is_stuck: true, .. } => {
                 (State::Stuck, "its agent cannot store or apply its desired state, as its finding host.stuck describes")
             }
-            Self { is_duplicated: true, .. } => (State::Failed, "two hosts check in with its identity"),
-            Self { is_ahead: true, .. } => {
+            Self { has_duplicate_identity: true, .. } => (State::Failed, "two hosts check in with its identity"),
+            Self { is_host_ahead: true, .. } => {
                 (State::Failed, "its host has a revision of another copy of the store, so nothing is sent to it")
             }
-            // If the next task set is due, a failure is no longer shown, because it belongs to the old task set.
+            // If the next task set is due, a failed task is no longer shown, because the task is in the old task set.
             Self { tasks: TaskSummary::Failed, next_task_set: NextTaskSet::Current | NextTaskSet::Withheld(_), .. } => {
                 (State::Failed, TASK_FAILED_REASON)
             }
             Self { has_error: true, .. } | Self { is_report_refused: true, .. } | Self { is_release_refused: true, .. } => {
                 (State::Failed, HAS_ERROR_REASON)
             }
-            // If the node already has a task set, that one continues to run, and the node is held instead.
-            Self { is_unmet: true, .. } if !self.has_withheld_task_set() => (State::Failed, HAS_ERROR_REASON),
+            // A node that already has a task set continues to run it. Such a node is held and not failed.
+            Self { has_unmet_requirement: true, .. } if !self.has_withheld_task_set() => (State::Failed, HAS_ERROR_REASON),
             Self {
                 paused_by: Some(SetBy::Operator),
                 next_task_set: NextTaskSet::Withheld(_),
@@ -239,8 +243,8 @@ impl StateInputs {
             }
             Self { paused_by: Some(SetBy::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
             Self { paused_by: Some(SetBy::Host), .. } => (State::Paused, "it is paused on its host"),
-            Self { next_task_set: NextTaskSet::Withheld(cause), .. } if self.has_withheld_task_set() => {
-                (State::Held, cause.reason())
+            Self { next_task_set: NextTaskSet::Withheld(withheld_by), .. } if self.has_withheld_task_set() => {
+                (State::Held, withheld_by.reason())
             }
             Self { is_store_waiting: true, .. } => (
                 State::Waiting,
@@ -250,12 +254,11 @@ impl StateInputs {
             Self { is_host_awaited: true, .. } => {
                 (State::Waiting, "its host has not checked in since the present epoch of the store began")
             }
-            // In mode `observe` the host begins no task, whatever the other nodes do. So the node is not blocked by
-            // them.
-            Self { is_observing: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
+            // In mode `observe` the host begins no task in any case. So other nodes do not block the node.
+            Self { is_observing: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait_for_others() => {
                 (State::Waiting, "its mode is observe: its host begins no task")
             }
-            Self { is_blocked: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
+            Self { is_blocked: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait_for_others() => {
                 (State::Blocked, "its tasks wait for a task of another host that will not run it by itself")
             }
             Self { next_task_set: NextTaskSet::Due, tasks, liveness, .. } if tasks.is_reported(*liveness) => {
@@ -271,39 +274,41 @@ impl StateInputs {
         Status { state, reason }
     }
 
-    /// Returns whether a task set was released to the node, and a newer one is withheld.
+    /// Returns whether a task set was released to the node and a newer task set is withheld.
     fn has_withheld_task_set(&self) -> bool {
         matches!(self.next_task_set, NextTaskSet::Withheld(_)) && self.tasks.has_task_set()
     }
 
     /// Returns the notes that apply to the node, in the order of [`StatusNote::ALL`].
     pub fn notes(&self) -> impl Iterator<Item = StatusNote> {
-        let is_untold = self.confirmation == HostConfirmation::Unconfirmed;
-        let all = [(StatusNote::Held, self.is_held), (StatusNote::Untold, is_untold), (StatusNote::Orphaned, self.is_orphaned)];
-        all.into_iter().filter_map(|(note, applies)| applies.then_some(note))
+        let notes = [StatusNote::Held, StatusNote::Untold, StatusNote::Orphaned];
+        let flags = [self.is_held, self.confirmation == HostConfirmation::Unconfirmed, self.has_orphaned_paths];
+        notes.into_iter().zip(flags).filter_map(|(note, is_set)| is_set.then_some(note))
     }
 
-    /// Returns whether the node runs no task until somebody acts, so that nodes that wait for its tasks are stuck. A
-    /// node whose agent never joined counts too, unless its host has enrolled and is about to join. A parked node does
-    /// not count, because no node waits for it.
-    pub fn is_holding_others_up(&self) -> bool {
-        let is_there = match self.liveness {
+    /// Returns whether the node runs no task until an operator acts. Nodes that wait for its tasks are then blocked.
+    ///
+    /// A node whose agent never joined also runs no task, unless its host has enrolled and is about to join. For a
+    /// parked node the result is false, because no node waits for a parked node.
+    pub fn is_blocking_others(&self) -> bool {
+        let is_agent_present = match self.liveness {
             Liveness::Absent => self.has_enrolled,
             Liveness::Silent => false,
             Liveness::Connected => true,
         };
-        let is_inactive = !is_there || self.is_unable_to_run() || self.is_ahead || self.is_observing || self.paused_by.is_some();
-        is_inactive && self.parked_by.is_none()
+        let is_inactive = !is_agent_present || self.is_unable_to_run_tasks() || self.is_host_ahead || self.is_observing;
+        (is_inactive || self.paused_by.is_some()) && self.parked_by.is_none()
     }
 
-    /// Returns whether the agent is stuck and begins no task.
-    const fn is_unable_to_run(&self) -> bool {
-        self.is_stuck && !self.can_run_tasks
+    /// Returns whether the agent is stuck and therefore runs no task.
+    const fn is_unable_to_run_tasks(&self) -> bool {
+        self.is_stuck && !self.can_run_tasks_when_stuck
     }
 
-    /// Returns whether the node keeps its task set until somebody acts, so that other nodes wait in vain for a task
-    /// that this set lacks. A task set that is due and was not released yet counts as withheld.
-    pub fn is_withheld(&self) -> bool {
+    /// Returns whether the node does not have its next task set. Other nodes then wait in vain for a task that only the
+    /// next task set has. A task set that is due and not released yet counts as withheld. For a parked node the result
+    /// is false, because no node waits for a parked node.
+    pub fn is_task_set_withheld(&self) -> bool {
         self.parked_by.is_none() && (self.next_task_set != NextTaskSet::Current || self.is_release_refused)
     }
 }
@@ -315,7 +320,7 @@ impl From<State> for &'static str {
 }
 
 impl State {
-    /// All states, in their order.
+    /// All states, in their order of precedence.
     pub const ALL: [Self; 13] = [
         Self::Unplaced,
         Self::Parked,
@@ -332,12 +337,12 @@ impl State {
         Self::Converged,
     ];
 
-    /// Returns the state with this name.
+    /// Returns the state with this name, or `None` if the name is unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// Returns the stable name, as in JSON.
+    /// Returns the name of the state in JSON and in the API. The name never changes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unplaced => "unplaced",
@@ -363,47 +368,51 @@ mod tests {
 
     use super::*;
 
+    /// Returns the inputs of a node that is in a group and whose agent is connected.
     fn placed_inputs(tasks: TaskSummary) -> StateInputs {
         StateInputs { is_placed: true, liveness: Liveness::Connected, tasks, ..StateInputs::default() }
     }
 
+    /// Goes from the last rows of the table of states in docs/concepts.md to the first. Checks the reasons too.
     #[test]
     fn status_checks_blockers_before_task_outcomes() {
-        // Each row adds one input to those below it, and its state wins.
-        let mut facts = placed_inputs(TaskSummary::Drifted);
-        assert_eq!(facts.status().state, State::Drifted);
-        facts.is_store_waiting = true;
+        // Each step sets one more input, whose state has precedence over the states of the inputs before.
+        let mut inputs = placed_inputs(TaskSummary::Drifted);
+        assert_eq!(inputs.status().state, State::Drifted);
+        inputs.is_store_waiting = true;
         let reason = "the store was restored from a backup and waits: nothing is sent until an admin runs \
                       stemma-controller resume-fleet";
-        assert_eq!(facts.status(), Status { state: State::Waiting, reason });
-        facts.paused_by = SetBy::from_flags(false, true);
-        assert_eq!(facts.status(), Status { state: State::Paused, reason: "it is paused on its host" });
-        facts.paused_by = SetBy::from_flags(true, true);
-        assert_eq!(facts.status().reason, "its nodegroup or cluster is paused");
-        facts.has_error = true;
-        assert_eq!(facts.status().state, State::Failed);
-        facts.tasks = TaskSummary::Failed;
-        assert_eq!(facts.status(), Status { state: State::Failed, reason: TASK_FAILED_REASON });
-        facts.is_duplicated = true;
-        assert_eq!(facts.status().reason, "two hosts check in with its identity");
-        facts.liveness = Liveness::Silent;
-        assert_eq!(facts.status().state, State::Silent);
-        let said = ReportedState { parked: Some("a disk".into()), ..ReportedState::default() };
+        assert_eq!(inputs.status(), Status { state: State::Waiting, reason });
+        inputs.paused_by = SetBy::from_flags(false, true);
+        assert_eq!(inputs.status(), Status { state: State::Paused, reason: "it is paused on its host" });
+        inputs.paused_by = SetBy::from_flags(true, true);
+        assert_eq!(inputs.status().reason, "its nodegroup or cluster is paused");
+        inputs.has_error = true;
+        assert_eq!(inputs.status().state, State::Failed);
+        inputs.tasks = TaskSummary::Failed;
+        assert_eq!(inputs.status(), Status { state: State::Failed, reason: TASK_FAILED_REASON });
+        inputs.has_duplicate_identity = true;
+        assert_eq!(inputs.status().reason, "two hosts check in with its identity");
+        inputs.liveness = Liveness::Silent;
+        assert_eq!(inputs.status().state, State::Silent);
+        // If both sides parked a node, `parked_by` lists the operator first. Here only the host is parked in the end.
+        let reported_state = ReportedState { parked: Some("a disk".into()), ..ReportedState::default() };
         let spec = NodeSpec { parked: true, ..NodeSpec::default() };
-        let (operator, host) = ((SetBy::Operator, ""), (SetBy::Host, "a disk"));
-        assert_eq!(parked_by(&spec, Some(&said)).collect::<Vec<_>>(), [operator, host]);
-        facts.parked_by = parked_by(&NodeSpec::default(), Some(&said)).next().map(|(side, _)| side);
-        assert_eq!(facts.status(), Status { state: State::Parked, reason: "it is parked on its host" });
-        facts.is_placed = false;
-        assert_eq!(facts.status().state, State::Unplaced);
+        let (operator_entry, host_entry) = ((SetBy::Operator, ""), (SetBy::Host, "a disk"));
+        assert_eq!(parked_by(&spec, Some(&reported_state)).collect::<Vec<_>>(), [operator_entry, host_entry]);
+        inputs.parked_by = parked_by(&NodeSpec::default(), Some(&reported_state)).next().map(|(set_by, _)| set_by);
+        assert_eq!(inputs.status(), Status { state: State::Parked, reason: "it is parked on its host" });
+        inputs.is_placed = false;
+        assert_eq!(inputs.status().state, State::Unplaced);
     }
 
-    /// A node must not be converged while a write has not reached it.
+    /// A node must not be `converged` while its next task set is not released. The reason of a paused node mentions a
+    /// newer task set that waits.
     #[test]
     fn y06_status_is_not_converged_while_task_set_is_pending() {
         use TaskSummary::{Drifted, Failed, Incomplete, NotReleased, NothingToRun, Succeeded, Unreported, WouldChange};
-        let held = |side| NextTaskSet::Withheld(WithheldBy::Held(side));
-        let rows = [
+        let held_by = |set_by| NextTaskSet::Withheld(WithheldBy::Held(set_by));
+        let cases = [
             (Succeeded, NextTaskSet::Current, State::Converged),
             (Succeeded, NextTaskSet::Due, State::Changing),
             (Failed, NextTaskSet::Due, State::Changing),
@@ -412,30 +421,38 @@ mod tests {
             (NothingToRun, NextTaskSet::Due, State::Changing),
             (NotReleased, NextTaskSet::Due, State::Waiting),
             (Unreported, NextTaskSet::Due, State::Waiting),
-            (Succeeded, held(SetBy::Operator), State::Held),
-            (Incomplete, held(SetBy::Host), State::Held),
+            (Succeeded, held_by(SetBy::Operator), State::Held),
+            (Incomplete, held_by(SetBy::Host), State::Held),
             (Drifted, NextTaskSet::Withheld(WithheldBy::Undecided), State::Held),
             (NothingToRun, NextTaskSet::Withheld(WithheldBy::Requirement), State::Held),
-            (NotReleased, held(SetBy::Operator), State::Waiting),
-            (Failed, held(SetBy::Operator), State::Failed),
+            (NotReleased, held_by(SetBy::Operator), State::Waiting),
+            (Failed, held_by(SetBy::Operator), State::Failed),
         ];
-        for (tasks, next, state) in rows {
-            assert_eq!(StateInputs { next_task_set: next, ..placed_inputs(tasks) }.status().state, state, "{tasks:?} {next:?}");
+        for (tasks, next_task_set, state) in cases {
+            assert_eq!(
+                StateInputs { next_task_set, ..placed_inputs(tasks) }.status().state,
+                state,
+                "{tasks:?} {next_task_set:?}"
+            );
         }
-        let paused =
-            |next| StateInputs { next_task_set: next, paused_by: Some(SetBy::Operator), ..placed_inputs(Succeeded) }.status();
-        assert_eq!(paused(NextTaskSet::Current).reason, "its nodegroup or cluster is paused");
-        let waits = Status { state: State::Paused, reason: "its nodegroup or cluster is paused, and a newer task set waits" };
-        assert_eq!(paused(NextTaskSet::Withheld(WithheldBy::Paused)), waits);
-        let (kept, paused) = (NextTaskSet::Withheld(WithheldBy::Paused), Some(SetBy::Operator));
-        let never = StateInputs { next_task_set: kept, paused_by: paused, ..placed_inputs(NotReleased) }.status();
+        let paused_status =
+            |next_task_set| StateInputs { next_task_set, paused_by: Some(SetBy::Operator), ..placed_inputs(Succeeded) }.status();
+        assert_eq!(paused_status(NextTaskSet::Current).reason, "its nodegroup or cluster is paused");
+        let expected_status =
+            Status { state: State::Paused, reason: "its nodegroup or cluster is paused, and a newer task set waits" };
+        assert_eq!(paused_status(NextTaskSet::Withheld(WithheldBy::Paused)), expected_status);
+        let (withheld_by_pause, paused_by) = (NextTaskSet::Withheld(WithheldBy::Paused), Some(SetBy::Operator));
+        let unreleased_status =
+            StateInputs { next_task_set: withheld_by_pause, paused_by, ..placed_inputs(NotReleased) }.status();
         let reason = "its nodegroup or cluster is paused, and no task set was released yet";
-        assert_eq!(never, Status { state: State::Paused, reason }, "it has none that another one could wait behind");
+        assert_eq!(unreleased_status, Status { state: State::Paused, reason }, "no task set was released before the newer one");
     }
 
+    /// A failure or missing results have precedence over a missing confirmation. The note `untold` is shown in any
+    /// state.
     #[test]
     fn y06_status_is_changing_when_connected_host_has_not_confirmed() {
-        for (tasks, told, liveness, state) in [
+        for (tasks, confirmation, liveness, state) in [
             (TaskSummary::Succeeded, HostConfirmation::Confirmed, Liveness::Connected, State::Converged),
             (TaskSummary::Succeeded, HostConfirmation::Unconfirmed, Liveness::Connected, State::Changing),
             (TaskSummary::NothingToRun, HostConfirmation::Unconfirmed, Liveness::Connected, State::Changing),
@@ -443,19 +460,22 @@ mod tests {
             (TaskSummary::Failed, HostConfirmation::Unconfirmed, Liveness::Connected, State::Failed),
             (TaskSummary::Unreported, HostConfirmation::Unconfirmed, Liveness::Connected, State::Waiting),
             (TaskSummary::Succeeded, HostConfirmation::Unconfirmed, Liveness::Silent, State::Silent),
+            // A missing confirmation matters only while the agent is connected.
             (TaskSummary::Succeeded, HostConfirmation::Unconfirmed, Liveness::Absent, State::Converged),
         ] {
-            let facts = StateInputs { confirmation: told, liveness, ..placed_inputs(tasks) };
-            assert_eq!(facts.status().state, state, "{tasks:?} {told:?} {liveness:?}");
-            assert_eq!(facts.notes().any(|note| note == StatusNote::Untold), told == HostConfirmation::Unconfirmed);
+            let inputs = StateInputs { confirmation, liveness, ..placed_inputs(tasks) };
+            assert_eq!(inputs.status().state, state, "{tasks:?} {confirmation:?} {liveness:?}");
+            assert_eq!(inputs.notes().any(|note| note == StatusNote::Untold), confirmation == HostConfirmation::Unconfirmed);
         }
     }
 
+    /// The state of a stuck node is `stuck`, unless its agent is silent. The state of a blocked node is `blocked` only
+    /// while results of its tasks are missing. Notes are shown in any state.
     #[test]
     fn y06_status_is_stuck_or_blocked_and_notes_are_independent() {
-        let stuck = StateInputs { is_stuck: true, ..placed_inputs(TaskSummary::Failed) };
-        assert_eq!(stuck.status().state, State::Stuck);
-        assert_eq!(StateInputs { liveness: Liveness::Silent, ..stuck }.status().state, State::Silent);
+        let stuck_inputs = StateInputs { is_stuck: true, ..placed_inputs(TaskSummary::Failed) };
+        assert_eq!(stuck_inputs.status().state, State::Stuck);
+        assert_eq!(StateInputs { liveness: Liveness::Silent, ..stuck_inputs }.status().state, State::Silent);
         for (tasks, state) in [
             (TaskSummary::Incomplete, State::Blocked),
             (TaskSummary::Unreported, State::Blocked),
@@ -464,27 +484,30 @@ mod tests {
         ] {
             assert_eq!(StateInputs { is_blocked: true, ..placed_inputs(tasks) }.status().state, state, "{tasks:?}");
         }
-        let absent = StateInputs { is_blocked: true, liveness: Liveness::Absent, ..placed_inputs(TaskSummary::Unreported) };
-        assert_eq!(absent.status().state, State::Waiting, "no agent is there that waits for anybody");
-        let noted = StateInputs { is_held: true, is_orphaned: true, confirmation: HostConfirmation::Unconfirmed, ..stuck };
-        assert_eq!(noted.notes().map(StatusNote::name).collect::<Vec<_>>(), ["held", "untold", "orphaned"]);
+        let absent_inputs =
+            StateInputs { is_blocked: true, liveness: Liveness::Absent, ..placed_inputs(TaskSummary::Unreported) };
+        assert_eq!(absent_inputs.status().state, State::Waiting, "a node without an agent is not blocked");
+        let noted_inputs =
+            StateInputs { is_held: true, has_orphaned_paths: true, confirmation: HostConfirmation::Unconfirmed, ..stuck_inputs };
+        assert_eq!(noted_inputs.notes().map(StatusNote::name).collect::<Vec<_>>(), ["held", "untold", "orphaned"]);
         assert_eq!(placed_inputs(TaskSummary::Succeeded).notes().count(), 0);
     }
 
+    /// A held node still runs its old task set, so it blocks no other node. No node waits for a parked node.
     #[test]
     fn y06_is_holding_others_up_when_node_runs_no_task() {
-        let held = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Host));
-        for (facts, holds_up) in [
+        let held_by_host = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Host));
+        for (inputs, expected) in [
             (placed_inputs(TaskSummary::Incomplete), false),
-            (StateInputs { next_task_set: held, ..placed_inputs(TaskSummary::Incomplete) }, false),
+            (StateInputs { next_task_set: held_by_host, ..placed_inputs(TaskSummary::Incomplete) }, false),
             (StateInputs { is_stuck: true, ..placed_inputs(TaskSummary::Incomplete) }, true),
-            (StateInputs { is_stuck: true, can_run_tasks: true, ..placed_inputs(TaskSummary::Incomplete) }, false),
+            (StateInputs { is_stuck: true, can_run_tasks_when_stuck: true, ..placed_inputs(TaskSummary::Incomplete) }, false),
             (StateInputs { paused_by: Some(SetBy::Host), ..placed_inputs(TaskSummary::Failed) }, true),
             (StateInputs { paused_by: Some(SetBy::Operator), ..placed_inputs(TaskSummary::Incomplete) }, true),
             (StateInputs { liveness: Liveness::Silent, ..placed_inputs(TaskSummary::Incomplete) }, true),
             (StateInputs { liveness: Liveness::Absent, ..placed_inputs(TaskSummary::NotReleased) }, true),
             (StateInputs { liveness: Liveness::Absent, has_enrolled: true, ..placed_inputs(TaskSummary::NotReleased) }, false),
-            (StateInputs { is_ahead: true, ..placed_inputs(TaskSummary::Incomplete) }, true),
+            (StateInputs { is_host_ahead: true, ..placed_inputs(TaskSummary::Incomplete) }, true),
             (StateInputs { is_observing: true, ..placed_inputs(TaskSummary::Incomplete) }, true),
             (
                 StateInputs {
@@ -495,26 +518,32 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(facts.is_holding_others_up(), holds_up, "{facts:?}");
+            assert_eq!(inputs.is_blocking_others(), expected, "{inputs:?}");
         }
     }
 
+    /// A task set also counts as withheld if it is due, or if its release was refused. For a parked node the result is
+    /// false. None of these nodes blocks the tasks that it already has.
     #[test]
     fn y06_is_withheld_when_next_task_set_is_blocked() {
-        let kept = |keeper| StateInputs { next_task_set: NextTaskSet::Withheld(keeper), ..placed_inputs(TaskSummary::Succeeded) };
-        for (facts, keeps) in [
+        let withheld_inputs = |withheld_by| StateInputs {
+            next_task_set: NextTaskSet::Withheld(withheld_by),
+            ..placed_inputs(TaskSummary::Succeeded)
+        };
+        for (inputs, is_withheld) in [
             (placed_inputs(TaskSummary::Succeeded), false),
-            (kept(WithheldBy::Held(SetBy::Operator)), true),
-            (kept(WithheldBy::Undecided), true),
-            (kept(WithheldBy::Requirement), true),
+            (withheld_inputs(WithheldBy::Held(SetBy::Operator)), true),
+            (withheld_inputs(WithheldBy::Undecided), true),
+            (withheld_inputs(WithheldBy::Requirement), true),
             (StateInputs { next_task_set: NextTaskSet::Due, ..placed_inputs(TaskSummary::Succeeded) }, true),
             (StateInputs { is_release_refused: true, ..placed_inputs(TaskSummary::Succeeded) }, true),
-            (StateInputs { parked_by: Some(SetBy::Host), ..kept(WithheldBy::Requirement) }, false),
+            (StateInputs { parked_by: Some(SetBy::Host), ..withheld_inputs(WithheldBy::Requirement) }, false),
         ] {
-            assert_eq!((facts.is_withheld(), facts.is_holding_others_up()), (keeps, false), "{facts:?}");
+            assert_eq!((inputs.is_task_set_withheld(), inputs.is_blocking_others()), (is_withheld, false), "{inputs:?}");
         }
     }
 
+    /// A node that has tasks needs results. A node without tasks is `converged` only if its agent is connected.
     #[test]
     fn status_is_converged_when_no_tasks_and_agent_is_present() {
         for (tasks, liveness, state) in [
@@ -528,30 +557,31 @@ mod tests {
         }
     }
 
-    /// Regression test: the node was reported as waiting for results of its tasks, which never arrive.
+    /// Regression test: the reason of the state named missing results, but a host in mode `observe` never sends any.
     #[test]
     fn y06_status_is_waiting_when_mode_only_observes() {
-        let observes = |tasks| StateInputs { is_observing: true, ..placed_inputs(tasks) };
-        for (facts, state, reason) in [
-            (observes(TaskSummary::Unreported), State::Waiting, "its mode is observe: its host begins no task"),
-            (observes(TaskSummary::Incomplete), State::Waiting, "its mode is observe: its host begins no task"),
+        let observing_inputs = |tasks| StateInputs { is_observing: true, ..placed_inputs(tasks) };
+        for (inputs, state, reason) in [
+            (observing_inputs(TaskSummary::Unreported), State::Waiting, "its mode is observe: its host begins no task"),
+            (observing_inputs(TaskSummary::Incomplete), State::Waiting, "its mode is observe: its host begins no task"),
             (placed_inputs(TaskSummary::Unreported), State::Waiting, "no result of its tasks was reported yet"),
-            // As docs/concepts.md describes, the mode comes before other nodes that it waits for, and before a missing
-            // confirmation.
+            // As in docs/concepts.md, mode `observe` has precedence over other nodes that block the node, and over a
+            // missing confirmation.
             (
                 StateInputs {
                     is_blocked: true,
                     confirmation: HostConfirmation::Unconfirmed,
                     next_task_set: NextTaskSet::Due,
-                    ..observes(TaskSummary::Incomplete)
+                    ..observing_inputs(TaskSummary::Incomplete)
                 },
                 State::Waiting,
                 "its mode is observe: its host begins no task",
             ),
-            (observes(TaskSummary::NothingToRun), State::Converged, "it has no tasks to run"),
-            (observes(TaskSummary::Succeeded), State::Converged, "all of its tasks have succeeded"),
+            // No result is missing in these two rows.
+            (observing_inputs(TaskSummary::NothingToRun), State::Converged, "it has no tasks to run"),
+            (observing_inputs(TaskSummary::Succeeded), State::Converged, "all of its tasks have succeeded"),
         ] {
-            assert_eq!(facts.status(), Status { state, reason });
+            assert_eq!(inputs.status(), Status { state, reason });
         }
     }
 
@@ -563,106 +593,119 @@ mod tests {
             ([None, Some(Drifted)], true, State::Blocked),
             ([Some(Drifted), None], false, State::Changing),
             ([Some(Drifted), Some(Succeeded)], false, State::Drifted),
-            // A barrier that closes again does not stop a node that has passed it.
+            // All tasks of the node have a result, so a closed barrier no longer stops any of them.
             ([Some(Drifted), Some(Succeeded)], true, State::Drifted),
         ] {
-            let facts = StateInputs { is_blocked, ..placed_inputs(TaskSummary::from_outcomes(Some(outcomes), true)) };
-            assert_eq!(facts.status().state, state, "{outcomes:?}");
+            // The argument `true` means that the node has reported results.
+            let inputs = StateInputs { is_blocked, ..placed_inputs(TaskSummary::from_outcomes(Some(outcomes), true)) };
+            assert_eq!(inputs.status().state, state, "{outcomes:?}");
         }
     }
 
-    /// Regression test: the requirement counted as any other error, so no node was ever held by it.
+    /// Regression test: an unmet requirement was treated as any other error, so the node was `failed` and not `held`. A
+    /// node without an older task set, or with another error, is still `failed`.
     #[test]
     fn y06_status_is_held_when_unmet_and_older_set_runs() {
-        let unmet = |tasks, next| StateInputs { is_unmet: true, next_task_set: next, ..placed_inputs(tasks) };
-        let (kept, by_hand) =
+        let unmet_inputs =
+            |tasks, next_task_set| StateInputs { has_unmet_requirement: true, next_task_set, ..placed_inputs(tasks) };
+        let (withheld_by_requirement, withheld_by_hold) =
             (NextTaskSet::Withheld(WithheldBy::Requirement), NextTaskSet::Withheld(WithheldBy::Held(SetBy::Operator)));
-        let keeps = unmet(TaskSummary::Succeeded, kept);
-        let held = "it does not meet what its next task set requires, and keeps the one that it has";
-        let error = "there is an error among its findings";
-        for (facts, state, reason) in [
-            (keeps, State::Held, held),
-            (unmet(TaskSummary::Incomplete, kept), State::Held, held),
-            (unmet(TaskSummary::NothingToRun, kept), State::Held, held),
+        let held_inputs = unmet_inputs(TaskSummary::Succeeded, withheld_by_requirement);
+        let held_reason = "it does not meet what its next task set requires, and keeps the one that it has";
+        let error_reason = "there is an error among its findings";
+        for (inputs, state, reason) in [
+            (held_inputs, State::Held, held_reason),
+            (unmet_inputs(TaskSummary::Incomplete, withheld_by_requirement), State::Held, held_reason),
+            (unmet_inputs(TaskSummary::NothingToRun, withheld_by_requirement), State::Held, held_reason),
             (
-                unmet(TaskSummary::Succeeded, by_hand),
+                unmet_inputs(TaskSummary::Succeeded, withheld_by_hold),
                 State::Held,
                 "an operator holds it: it keeps its task set, and a newer one waits",
             ),
             (
-                StateInputs { paused_by: Some(SetBy::Operator), ..keeps },
+                StateInputs { paused_by: Some(SetBy::Operator), ..held_inputs },
                 State::Paused,
                 "its nodegroup or cluster is paused, and a newer task set waits",
             ),
-            (unmet(TaskSummary::NotReleased, kept), State::Failed, error),
-            (unmet(TaskSummary::Succeeded, NextTaskSet::Current), State::Failed, error),
-            (unmet(TaskSummary::Failed, kept), State::Failed, "a task failed"),
-            (StateInputs { has_error: true, ..keeps }, State::Failed, error),
-            (StateInputs { is_report_refused: true, ..keeps }, State::Failed, error),
-            (StateInputs { is_release_refused: true, ..keeps }, State::Failed, error),
+            (unmet_inputs(TaskSummary::NotReleased, withheld_by_requirement), State::Failed, error_reason),
+            (unmet_inputs(TaskSummary::Succeeded, NextTaskSet::Current), State::Failed, error_reason),
+            (unmet_inputs(TaskSummary::Failed, withheld_by_requirement), State::Failed, "a task failed"),
+            (StateInputs { has_error: true, ..held_inputs }, State::Failed, error_reason),
+            (StateInputs { is_report_refused: true, ..held_inputs }, State::Failed, error_reason),
+            (StateInputs { is_release_refused: true, ..held_inputs }, State::Failed, error_reason),
         ] {
-            assert_eq!(facts.status(), Status { state, reason }, "{facts:?}");
+            assert_eq!(inputs.status(), Status { state, reason }, "{inputs:?}");
         }
     }
 
-    /// From the last row up, each row adds an input to those of the rows below it, and wins over them.
+    /// Goes through the table of states in docs/concepts.md from the last row to the first. Each step sets one more
+    /// input, whose state has precedence over the states of the rows below.
     #[test]
     fn y06_concepts_page_lists_states_in_order() {
-        let page = include_str!("../../../../docs/concepts.md").lines();
-        let rows = page.skip_while(|line| !line.starts_with("| state | when |")).skip(2);
+        let page_lines = include_str!("../../../../docs/concepts.md").lines();
+        let rows = page_lines.skip_while(|line| !line.starts_with("| state | when |")).skip(2);
         let rows: Vec<&str> = rows.take_while(|line| line.starts_with("| ")).collect();
-        let words: Vec<&str> = rows.iter().filter_map(|row| row.split('`').nth(1)).collect();
-        let from_last: [fn(&mut StateInputs); 14] = [
+        let state_names: Vec<&str> = rows.iter().filter_map(|row| row.split('`').nth(1)).collect();
+        let steps: [fn(&mut StateInputs); 14] = [
+            // The first step sets nothing, so the node is `converged`.
             |_| (),
-            |facts| facts.tasks = TaskSummary::WouldChange,
-            |facts| facts.tasks = TaskSummary::Drifted,
-            |facts| facts.confirmation = HostConfirmation::Unconfirmed,
-            |facts| facts.tasks = TaskSummary::Unreported,
-            |facts| facts.is_blocked = true,
-            |facts| facts.is_observing = true,
-            |facts| facts.next_task_set = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Operator)),
-            |facts| facts.paused_by = Some(SetBy::Operator),
-            |facts| facts.has_error = true,
-            |facts| facts.is_stuck = true,
-            |facts| facts.liveness = Liveness::Silent,
-            |facts| facts.parked_by = Some(SetBy::Operator),
-            |facts| facts.is_placed = false,
+            |inputs| inputs.tasks = TaskSummary::WouldChange,
+            |inputs| inputs.tasks = TaskSummary::Drifted,
+            |inputs| inputs.confirmation = HostConfirmation::Unconfirmed,
+            |inputs| inputs.tasks = TaskSummary::Unreported,
+            |inputs| inputs.is_blocked = true,
+            |inputs| inputs.is_observing = true,
+            |inputs| inputs.next_task_set = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Operator)),
+            |inputs| inputs.paused_by = Some(SetBy::Operator),
+            |inputs| inputs.has_error = true,
+            |inputs| inputs.is_stuck = true,
+            |inputs| inputs.liveness = Liveness::Silent,
+            |inputs| inputs.parked_by = Some(SetBy::Operator),
+            |inputs| inputs.is_placed = false,
         ];
-        let mut facts = placed_inputs(TaskSummary::Succeeded);
+        let mut inputs = placed_inputs(TaskSummary::Succeeded);
         let mut expected: Vec<&str> = Vec::new();
-        for add in from_last {
-            add(&mut facts);
-            expected.insert(0, facts.status().state.name());
+        for apply_step in steps {
+            apply_step(&mut inputs);
+            expected.insert(0, inputs.status().state.name());
         }
-        assert_eq!(words, expected);
-        let is_first = |at: &usize| !words[..*at].contains(&words[*at]);
-        let named: Vec<&str> = (0..words.len()).filter(is_first).map(|at| words[at]).collect();
-        assert_eq!(named, State::ALL.map(State::name));
+        assert_eq!(state_names, expected);
+        let is_first_occurrence = |index: &usize| !state_names[..*index].contains(&state_names[*index]);
+        let distinct_names: Vec<&str> =
+            (0..state_names.len()).filter(is_first_occurrence).map(|index| state_names[index]).collect();
+        assert_eq!(distinct_names, State::ALL.map(State::name));
     }
 
+    /// `limit` is the time after which the agent is silent. A check-in that the controller holds open counts as
+    /// contact. An agent that was silent when the controller started remains silent until it checks in.
     #[test]
     fn liveness_is_connected_while_check_in_waits_or_is_recent() {
-        let (short, long) = (Duration::from_secs(89), Duration::from_secs(90));
+        let (below_limit, limit) = (Duration::from_secs(89), Duration::from_secs(90));
         for (is_silent_at_start, has_waiting_check_in, is_heard_since_start, silent_for, liveness) in [
-            (None, true, true, short, Liveness::Absent),
-            (Some(true), true, false, long, Liveness::Connected),
-            (Some(false), true, true, long, Liveness::Connected),
-            (Some(false), false, false, short, Liveness::Connected),
-            (Some(false), false, false, long, Liveness::Silent),
-            (Some(true), false, false, short, Liveness::Silent),
-            (Some(true), false, true, short, Liveness::Connected),
-            (Some(true), false, true, long, Liveness::Silent),
+            (None, true, true, below_limit, Liveness::Absent),
+            (Some(true), true, false, limit, Liveness::Connected),
+            (Some(false), true, true, limit, Liveness::Connected),
+            (Some(false), false, false, below_limit, Liveness::Connected),
+            (Some(false), false, false, limit, Liveness::Silent),
+            (Some(true), false, false, below_limit, Liveness::Silent),
+            (Some(true), false, true, below_limit, Liveness::Connected),
+            (Some(true), false, true, limit, Liveness::Silent),
         ] {
-            let heard =
-                LivenessInputs { is_silent_at_start, has_waiting_check_in, is_heard_since_start, silent_for, silent_after: long };
-            assert_eq!(heard.liveness(), liveness, "{heard:?}");
-            assert_eq!(heard.silence(), (silent_for == long && !has_waiting_check_in).then_some(long), "y06: {heard:?}");
+            let inputs = LivenessInputs {
+                is_silent_at_start,
+                has_waiting_check_in,
+                had_contact_since_start: is_heard_since_start,
+                time_without_contact: silent_for,
+                silent_after: limit,
+            };
+            assert_eq!(inputs.liveness(), liveness, "{inputs:?}");
+            assert_eq!(inputs.silence(), (silent_for == limit && !has_waiting_check_in).then_some(limit), "y06: {inputs:?}");
         }
     }
 
     #[test]
     fn names_in_json_are_stable_and_ordered() {
-        let all = State::ALL;
+        let states = State::ALL;
         let names = json!([
             "unplaced",
             "parked",
@@ -678,7 +721,7 @@ mod tests {
             "noop",
             "converged"
         ]);
-        assert_eq!(json!(all), names);
-        assert!(all.is_sorted() && all.iter().all(|state| State::from_name(state.name()) == Some(*state)));
+        assert_eq!(json!(states), names);
+        assert!(states.is_sorted() && states.iter().all(|state| State::from_name(state.name()) == Some(*state)));
     }
 }

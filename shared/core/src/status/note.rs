@@ -4,33 +4,35 @@ use serde::Serialize;
 
 use super::SetBy;
 
-/// The state of a node's next task set, as the node's state shows it.
+/// The state of a node's next task set, in the form that decides the node's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NextTaskSet {
     /// The node has the task set that it should have.
     #[default]
     Current,
-    /// The next reconcile releases the next task set.
+    /// Nothing withholds the next task set. The controller releases it at the next reconcile.
     Due,
-    /// Something withholds the next task set from the node.
+    /// A hold, a pause or another cause withholds the next task set from the node.
     Withheld(WithheldBy),
 }
 
-/// What withholds a node's next task set. If several apply, the first one counts.
+/// The cause that withholds a node's next task set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithheldBy {
     /// A hold, set by an operator or on the host.
     Held(SetBy),
     /// The node's nodegroup or cluster is paused.
     Paused,
-    /// The condition of a task that the node runs takes more steps than allowed, so its outcome is unknown.
+    /// The evaluation of a condition was stopped after too many steps. So it is unknown whether a task that the node
+    /// runs should still run.
     Undecided,
     /// The node does not meet a requirement of its nodegroup, or lacks traits that its instance requires.
     Requirement,
 }
 
 impl WithheldBy {
-    /// Returns why the node is held, as the reason of its state.
+    /// Returns the reason that is shown with the state of a node whose next task set is withheld for this cause. The
+    /// text completes a sentence that ends in "because".
     pub(super) const fn reason(self) -> &'static str {
         match self {
             Self::Held(SetBy::Operator) => "an operator holds it: it keeps its task set, and a newer one waits",
@@ -42,15 +44,15 @@ impl WithheldBy {
     }
 }
 
-/// Whether a node's host has confirmed its desired state.
+/// The knowledge whether a node's host has confirmed the latest desired state that was published for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostConfirmation {
-    /// Nothing was sent to the host, or it is not known what the host has confirmed.
+    /// Nothing was sent to the host, or the controller does not know which desired state the host has confirmed.
     #[default]
     Unknown,
-    /// The host has confirmed the desired state.
+    /// The host has confirmed the latest desired state.
     Confirmed,
-    /// The host has not confirmed the desired state.
+    /// The host has not confirmed the latest desired state.
     Unconfirmed,
 }
 
@@ -61,17 +63,17 @@ pub enum HostConfirmation {
 pub enum StatusNote {
     /// A hold is in force, whether or not a task set waits.
     Held,
-    /// The host has not confirmed the desired state of the node.
+    /// The host has not confirmed the latest desired state of the node.
     Untold,
     /// The host has paths that its tasks wrote and that no task manages now.
     Orphaned,
 }
 
 impl StatusNote {
-    /// All notes, in their order.
+    /// All notes, in the order in which they are shown.
     pub const ALL: [Self; 3] = [Self::Held, Self::Untold, Self::Orphaned];
 
-    /// Returns the stable name, as in JSON.
+    /// Returns the name of the note in JSON and in the API. The name never changes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Held => "held",

@@ -4,54 +4,55 @@ use super::{Liveness, NextTaskSet, SetBy, State, StateInputs, Status, WithheldBy
 use crate::finding::{Finding, Rule, first_error_except};
 use crate::object::Timestamp;
 
-/// The reason of a failed node whose task failed.
+/// The reason that is shown with the state `failed` of a node on which a task failed.
 pub const TASK_FAILED_REASON: &str = "a task failed";
 
-/// The reason of a changing node that has tasks without a result.
+/// The reason that is shown with the state `changing` of a node that has tasks without a result.
 pub const RESULTS_PENDING_REASON: &str = "results are still to come";
 
-/// The result of one task in the present task set.
+/// The outcome of one task of a node's released task set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
     /// The task is in its desired state.
     Succeeded,
     /// The task was only checked, and would change something.
     WouldChange,
-    /// The task is not in its desired state, and is left so.
+    /// The host has drifted from the task, and the agent does not correct the drift.
     Drifted,
     /// The task failed.
     Failed,
 }
 
-/// The results of all tasks that were released to a node, as one value.
+/// The summary of the results of all tasks that were released to a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskSummary {
-    /// No task set was ever released.
+    /// No task set was ever released to the node.
     #[default]
     NotReleased,
     /// A task set without tasks was released.
     NothingToRun,
-    /// No result of any task was reported yet.
+    /// The host has not reported a result of any task yet.
     Unreported,
     /// A task failed.
     Failed,
-    /// Results are still missing, and no task failed. A drifted task does not end the wait: it stops no other task of
-    /// its host, so the other results arrive too.
+    /// Results are still missing, and no task failed. A drifted task does not stop the other tasks of its host, so the
+    /// missing results are still expected.
     Incomplete,
-    /// All tasks have a result, and a task drifted.
+    /// All tasks have a result, no task failed, and at least one task drifted.
     Drifted,
-    /// All tasks were checked, and something would change.
+    /// All tasks have a result, no task failed or drifted, and at least one task was only checked and would change
+    /// something.
     WouldChange,
     /// All tasks have succeeded.
     Succeeded,
 }
 
 impl TaskSummary {
-    /// Summarises the outcomes of the tasks that run. `released` has one item for each of them, which is `None` if its
-    /// outcome is not known yet. `released` itself is `None` if no task set was released. `has_reported` is true if the
-    /// node ever sent a result.
-    pub fn from_outcomes(released: Option<impl IntoIterator<Item = Option<TaskOutcome>>>, has_reported: bool) -> Self {
-        let Some(outcomes) = released else { return Self::NotReleased };
+    /// Returns the summary of the outcomes of a node's tasks. `released_outcomes` is `None` if no task set was released
+    /// to the node. Otherwise it has one item for each task that runs, and the item is `None` if the task has no result
+    /// yet. `has_reported` is true if the node ever sent a result.
+    pub fn from_outcomes(released_outcomes: Option<impl IntoIterator<Item = Option<TaskOutcome>>>, has_reported: bool) -> Self {
+        let Some(outcomes) = released_outcomes else { return Self::NotReleased };
         let mut outcomes = outcomes.into_iter().peekable();
         match outcomes.peek() {
             None => Self::NothingToRun,
@@ -60,7 +61,8 @@ impl TaskSummary {
         }
     }
 
-    /// Returns the summary that the worst outcome decides: failed, incomplete, drifted, would change, succeeded.
+    /// Returns the summary that the worst outcome decides. From worst to best: failed, no result, drifted, would
+    /// change, succeeded.
     fn from_worst(outcomes: impl Iterator<Item = Option<TaskOutcome>>) -> Self {
         let mut worst = Self::Succeeded;
         for outcome in outcomes {
@@ -75,18 +77,19 @@ impl TaskSummary {
         worst
     }
 
-    /// Returns whether a connected node may be waiting for other nodes: it has tasks, and not all of them have a
-    /// result.
-    pub const fn may_wait(self) -> bool {
+    /// Returns whether some tasks have no result yet and no task failed. Only then can the node be waiting for tasks of
+    /// other nodes.
+    pub const fn may_wait_for_others(self) -> bool {
         matches!(self, Self::Unreported | Self::Incomplete)
     }
 
-    /// Returns whether a task set was released.
+    /// Returns whether a task set was released to the node.
     pub(super) fn has_task_set(self) -> bool {
         self != Self::NotReleased
     }
 
-    /// Returns whether results of the tasks were reported. A node without tasks counts if it is connected.
+    /// Returns whether the node has reported results. A node without tasks has no results to report, so for this node
+    /// the result is true if its agent is connected.
     pub(super) fn is_reported(self, liveness: Liveness) -> bool {
         match self {
             Self::NotReleased | Self::Unreported => false,
@@ -95,7 +98,8 @@ impl TaskSummary {
         }
     }
 
-    /// Returns the state of a node that only its tasks decide, because nothing else prevents it from running them.
+    /// Returns the state that follows from the results of a node's tasks. The caller has checked before that no other
+    /// cause, such as a pause, decides the state.
     pub(super) fn status(self, liveness: Liveness) -> Status {
         let (state, reason) = match (self, liveness) {
             (Self::NotReleased, _) => (State::Waiting, "nothing was released to it yet"),
@@ -119,130 +123,135 @@ pub struct TaskStatus<'a> {
     pub task: &'a str,
     /// The outcome of the task.
     pub outcome: TaskOutcome,
-    /// True if the task ran. A task that did not run because one that it depends on failed has failed too.
+    /// True if the task ran. If a required task failed, the task does not run, and its outcome is also `Failed`.
     pub has_run: bool,
-    /// The message of the host about the result.
+    /// The host's message about the result, for people. May be empty.
     pub message: &'a str,
     /// The time at which the outcome changed to its present value.
     pub since: Timestamp,
 }
 
-/// Returns a text about the first failed task, in the order in which the tasks run: the task, the host's message, and
-/// the time of the failure. `None` if no task failed.
-pub fn last_error<'a>(tasks: impl IntoIterator<Item = TaskStatus<'a>>, time: fn(Timestamp) -> String) -> Option<String> {
-    let failed = tasks.into_iter().find(|task| task.outcome == TaskOutcome::Failed)?;
-    let said = if failed.message.is_empty() { "no reason was given" } else { failed.message };
-    Some(format!("task {}: {said} (since {})", failed.task, time(failed.since)))
+/// Returns a text about the first failed task: its id, the host's message, and the time of the failure. `None` if no
+/// task failed. `tasks` is in the order in which the tasks run, and `time` formats a time.
+pub fn first_failure_text<'a>(tasks: impl IntoIterator<Item = TaskStatus<'a>>, time: fn(Timestamp) -> String) -> Option<String> {
+    let failed_task = tasks.into_iter().find(|task| task.outcome == TaskOutcome::Failed)?;
+    let message = if failed_task.message.is_empty() { "no reason was given" } else { failed_task.message };
+    Some(format!("task {}: {message} (since {})", failed_task.task, time(failed_task.since)))
 }
 
-/// Returns a text about the tasks with this outcome: the first in the order in which they run, and the number of
-/// others. `None` if there is none. Tasks that did not run because others failed do not count.
-pub fn tasks_with_outcome<'a>(outcome: TaskOutcome, tasks: impl IntoIterator<Item = TaskStatus<'a>>) -> Option<String> {
-    let mut matching = tasks.into_iter().filter(|task| task.outcome == outcome && task.has_run);
-    let first = matching.next()?.task;
-    let how = match outcome {
+/// Returns a text about the tasks that ran with this outcome: the id of the first task, and the number of the others.
+/// `None` if no task has this outcome. `tasks` is in the order in which the tasks run.
+pub fn tasks_with_outcome_text<'a>(outcome: TaskOutcome, tasks: impl IntoIterator<Item = TaskStatus<'a>>) -> Option<String> {
+    let mut matching_tasks = tasks.into_iter().filter(|task| task.outcome == outcome && task.has_run);
+    let first_id = matching_tasks.next()?.task;
+    let predicate = match outcome {
         TaskOutcome::Succeeded => "succeeded",
         TaskOutcome::WouldChange => "was checked and would change something",
         TaskOutcome::Drifted => "is not in its desired state and is left so",
         TaskOutcome::Failed => "failed",
     };
-    Some(match matching.count() {
-        0 => format!("task {first} {how}"),
-        more => format!("task {first} {how}, and {more} more"),
+    Some(match matching_tasks.count() {
+        0 => format!("task {first_id} {predicate}"),
+        other_count => format!("task {first_id} {predicate}, and {other_count} more"),
     })
 }
 
-/// Returns a text about the tasks that did not run because a task that they require failed: the first in the order in
-/// which they run, the number of others, and the host's reason for the first. `None` if all tasks ran.
-pub fn tasks_not_run<'a>(tasks: impl IntoIterator<Item = TaskStatus<'a>>) -> Option<String> {
-    let mut not_run = tasks.into_iter().filter(|task| !task.has_run);
-    let first = not_run.next()?;
-    let more = match not_run.count() {
+/// Returns a text about the tasks that did not run because of a task that they require: the id of the first task, the
+/// number of the others, and the host's reason for the first task. `None` if all tasks ran. `tasks` is in the order in
+/// which the tasks run.
+pub fn tasks_not_run_text<'a>(tasks: impl IntoIterator<Item = TaskStatus<'a>>) -> Option<String> {
+    let mut tasks_without_run = tasks.into_iter().filter(|task| !task.has_run);
+    let first_task = tasks_without_run.next()?;
+    let suffix = match tasks_without_run.count() {
         0 => String::new(),
-        more => format!(" and {more} more"),
+        other_count => format!(" and {other_count} more"),
     };
-    Some(format!("task {}{more} did not run{}", first.task, not_run_reason(first.message)))
+    Some(format!("task {}{suffix} did not run{}", first_task.task, not_run_reason(first_task.message)))
 }
 
-/// Returns the host's reason why a task did not run, after a colon. Empty if the message has no such reason, because
-/// hosts of another version may word it differently.
+/// Returns a colon and the reason from the host's message about a task that did not run. The reason is the text after
+/// `Not run: `. Returns an empty text for any other message, because agents of other versions may use other words.
 fn not_run_reason(message: &str) -> String {
-    let why = message.strip_prefix("Not run: ").map(|why| format!(": {}", why.trim_end_matches('.')));
-    why.unwrap_or_default()
+    let reason = message.strip_prefix("Not run: ").map(|reason| format!(": {}", reason.trim_end_matches('.')));
+    reason.unwrap_or_default()
 }
 
-/// Returns a text about the missing results: the first of these tasks in the order in which they run, and the number of
-/// others. `None` if there are no such tasks.
-pub fn pending_results<'a>(pending: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let mut pending = pending.into_iter();
-    let first = pending.next()?;
-    Some(match pending.count() {
-        0 => format!("the result of task {first} has not come yet"),
-        more => format!("the results of task {first} and of {more} more have not come yet"),
+/// Returns a text about the tasks without a result: the id of the first task, and the number of the others. `None` if
+/// there are no such tasks. `pending_ids` has their ids, in the order in which the tasks run.
+pub fn pending_results_text<'a>(pending_ids: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let mut pending_ids = pending_ids.into_iter();
+    let first_id = pending_ids.next()?;
+    Some(match pending_ids.count() {
+        0 => format!("the result of task {first_id} has not arrived yet"),
+        other_count => format!("the results of task {first_id} and of {other_count} more have not arrived yet"),
     })
 }
 
-/// Returns the code of the first error among findings, which the reason of a node's state names. `None` if there is no
-/// error. Errors of the rules in `withholding` only repeat what withholds the node's next task set, so such a code is
-/// returned only if there is no other error.
-pub fn first_error<'a>(findings: &'a [Finding], withholding: &[Rule]) -> Option<&'a str> {
-    let error = first_error_except(findings, withholding).or_else(|| first_error_except(findings, &[]))?;
+/// Returns the code of the first error among a node's findings, for the reason of the node's state. `None` if there is
+/// no error. An error of a rule in `withholding_rules` only repeats the cause that withholds the node's next task set.
+/// Its code is returned only if there is no other error.
+pub fn first_error_code<'a>(findings: &'a [Finding], withholding_rules: &[Rule]) -> Option<&'a str> {
+    let error = first_error_except(findings, withholding_rules).or_else(|| first_error_except(findings, &[]))?;
     Some(&error.code)
 }
 
-/// A task that other nodes wait for on a node.
+/// A task of a node for which other nodes wait.
 #[derive(Clone, Copy, Debug)]
 pub struct AwaitedTask<'a> {
     /// The id of the task.
     pub task: &'a str,
-    /// The outcome on that node, or `None` if it is not known yet.
+    /// The outcome of the task on the node, or `None` if the task has no result yet.
     pub outcome: Option<TaskOutcome>,
-    /// The host's message if the task did not run because a task that it requires failed. Otherwise `None`.
+    /// The host's message if the task did not run because of a task that it requires. Otherwise `None`.
     pub not_run_message: Option<&'a str>,
-    /// True if the task is in the task set that was released to the node.
+    /// True if the node's released task set contains the task.
     pub is_released: bool,
 }
 
 impl AwaitedTask<'_> {
-    /// Returns whether the task will not succeed by itself on the node with these inputs.
-    pub fn is_stalled(&self, facts: &StateInputs) -> bool {
+    /// Returns whether the task will not succeed on its node until an operator acts. `inputs` are the state inputs of
+    /// that node.
+    pub fn is_stalled(&self, inputs: &StateInputs) -> bool {
         match self.outcome {
             Some(TaskOutcome::Succeeded) => false,
             Some(TaskOutcome::Failed | TaskOutcome::Drifted | TaskOutcome::WouldChange) => true,
-            None => facts.is_holding_others_up() || facts.is_blocked || (facts.is_withheld() && !self.is_released),
+            None => inputs.is_blocking_others() || inputs.is_blocked || (inputs.is_task_set_withheld() && !self.is_released),
         }
     }
 }
 
-/// Returns the first reason why a node that others wait for has not succeeded in a task yet, as a text for those nodes.
-pub fn pending_reason(awaited: &AwaitedTask<'_>, facts: &StateInputs) -> String {
-    let AwaitedTask { task, outcome, not_run_message: not_run, is_released: was_released } = *awaited;
-    let why = match facts {
+/// Returns the reason why a task for which other nodes wait has not succeeded on its node yet. `inputs` are the state
+/// inputs of that node. The text is shown for the waiting nodes, where "it" and "there" refer to the awaited node. If
+/// several causes apply, the first one in the match below gives the reason.
+pub fn awaited_task_reason(awaited: &AwaitedTask<'_>, inputs: &StateInputs) -> String {
+    let AwaitedTask { task, outcome, not_run_message: message_if_not_run, is_released: has_task } = *awaited;
+    let reason = match inputs {
         StateInputs { paused_by: Some(SetBy::Host), .. } => "it was paused on its host",
         StateInputs { liveness: Liveness::Silent, .. } => "it is silent",
         _ if outcome == Some(TaskOutcome::Failed) => {
-            return match not_run {
+            return match message_if_not_run {
                 Some(message) => format!("{task} did not run there{}", not_run_reason(message)),
                 None => format!("{task} failed there"),
             };
         }
-        StateInputs { is_stuck: true, can_run_tasks: false, .. } => "its agent is stuck",
-        StateInputs { is_ahead: true, .. } => "its host is ahead of the store",
+        StateInputs { is_stuck: true, can_run_tasks_when_stuck: false, .. } => "its agent is stuck",
+        StateInputs { is_host_ahead: true, .. } => "its host is ahead of the store",
         StateInputs { paused_by: Some(SetBy::Operator), .. } => "its nodegroup or cluster is paused",
         StateInputs { liveness: Liveness::Absent, .. } => "its agent has not joined",
         StateInputs { is_observing: true, .. } => "its mode is observe",
-        _ if outcome.is_none() && !was_released && facts.is_withheld() => {
-            return format!("{}, and has no task {task}", withheld_reason(facts.next_task_set));
+        // Only the withheld task set has the task.
+        _ if outcome.is_none() && !has_task && inputs.is_task_set_withheld() => {
+            return format!("{}, and has no task {task}", withheld_reason(inputs.next_task_set));
         }
         StateInputs { is_blocked: true, .. } if outcome.is_none() => "it is blocked itself",
         _ if outcome == Some(TaskOutcome::Drifted) => return format!("{task} drifted there, and is left so"),
         _ if outcome == Some(TaskOutcome::WouldChange) => return format!("{task} was only checked or observed there"),
         _ => return format!("{task} has not succeeded there"),
     };
-    why.to_owned()
+    reason.to_owned()
 }
 
-/// Returns why a node keeps its task set, as a text for the nodes that wait for it.
+/// Returns the reason why a node does not have its next task set, as a text for the nodes that wait for it.
 const fn withheld_reason(next: NextTaskSet) -> &'static str {
     match next {
         NextTaskSet::Withheld(WithheldBy::Held(_)) => "it is held",
@@ -253,9 +262,11 @@ const fn withheld_reason(next: NextTaskSet) -> &'static str {
     }
 }
 
-/// Returns a text about what a barrier waits for: a stage, or a task on the nodes of a selector.
+/// Returns a text about the target of a barrier: a stage, or a task on the nodes that `selector` describes. `selector`
+/// is the display text of a barrier. The text `stage` means that `task` is a stage. `anywhere` means every node that
+/// has the task, and `any of` means that the success of one node is enough.
 pub fn barrier_text(task: &str, selector: &str) -> String {
-    let place = match selector {
+    let node_text = match selector {
         "stage" => return format!("stage {task}"),
         "anywhere" => "every node that has it",
         "any of anywhere" => "any node that has it",
@@ -263,18 +274,18 @@ pub fn barrier_text(task: &str, selector: &str) -> String {
         "any of *" => "any node with a role or a tag",
         selector => selector,
     };
-    format!("{task} on {place}")
+    format!("{task} on {node_text}")
 }
 
-/// Returns a text about what a closed barrier waits for. `nodes` holds the first nodes that have not succeeded, each
-/// with the reason. `total` is the number of all such nodes.
+/// Returns a text about the target of a closed barrier and the nodes that have not succeeded. `nodes` has the first of
+/// these nodes, each with its reason. `total` is the number of all these nodes.
 pub fn closed_barrier_text(task: &str, selector: &str, nodes: &[(String, String)], total: u64) -> String {
-    let named: Vec<String> = nodes.iter().map(|(node, why)| format!("{node} ({why})")).collect();
-    let more = match total.saturating_sub(named.len() as u64) {
+    let node_texts: Vec<String> = nodes.iter().map(|(node, reason)| format!("{node} ({reason})")).collect();
+    let suffix = match total.saturating_sub(node_texts.len() as u64) {
         0 => String::new(),
-        more => format!(" and {more} more"),
+        other_count => format!(" and {other_count} more"),
     };
-    format!("{}: {}{more}", barrier_text(task, selector), named.join(", "))
+    format!("{}: {}{suffix}", barrier_text(task, selector), node_texts.join(", "))
 }
 
 #[cfg(test)]
@@ -282,72 +293,86 @@ mod tests {
     use super::*;
     use crate::finding::rule;
 
+    /// Other nodes wait for task `a`. Each row has the inputs of the node that must run the task, and the outcome of
+    /// the task there. It then has whether the released task set has the task, the expected reason, and whether the
+    /// task is stalled.
     #[test]
     fn pending_reason_names_first_blocker_of_node() {
         use Liveness::{Absent, Connected, Silent};
-        let held = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Operator));
-        let here = StateInputs { liveness: Connected, ..StateInputs::default() };
-        let paused = |side| StateInputs { paused_by: Some(side), ..here };
+        let next_held = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Operator));
+        let connected_inputs = StateInputs { liveness: Connected, ..StateInputs::default() };
+        let paused_inputs = |set_by| StateInputs { paused_by: Some(set_by), ..connected_inputs };
         let failed = Some(TaskOutcome::Failed);
-        for (facts, outcome, was_released, why, is_in_vain) in [
-            (StateInputs { liveness: Silent, ..paused(SetBy::Host) }, failed, true, "it was paused on its host", true),
-            (StateInputs { liveness: Silent, ..here }, failed, true, "it is silent", true),
-            (StateInputs { is_stuck: true, ..here }, failed, true, "a failed there", true),
-            (StateInputs { is_stuck: true, ..here }, None, true, "its agent is stuck", true),
-            (StateInputs { is_stuck: true, can_run_tasks: true, ..here }, None, true, "a has not succeeded there", false),
-            (paused(SetBy::Operator), failed, true, "a failed there", true),
-            (paused(SetBy::Operator), None, true, "its nodegroup or cluster is paused", true),
-            (StateInputs { liveness: Absent, ..here }, None, false, "its agent has not joined", true),
-            (StateInputs { next_task_set: held, ..here }, None, false, "it is held, and has no task a", true),
-            (StateInputs { next_task_set: held, ..here }, None, true, "a has not succeeded there", false),
-            (StateInputs { is_blocked: true, ..here }, None, true, "it is blocked itself", true),
-            (StateInputs { is_observing: true, ..here }, None, true, "its mode is observe", true),
-            (here, Some(TaskOutcome::Drifted), true, "a drifted there, and is left so", true),
-            (here, Some(TaskOutcome::WouldChange), true, "a was only checked or observed there", true),
-            (here, None, true, "a has not succeeded there", false),
+        for (inputs, outcome, is_released, reason, is_stalled) in [
+            (StateInputs { liveness: Silent, ..paused_inputs(SetBy::Host) }, failed, true, "it was paused on its host", true),
+            (StateInputs { liveness: Silent, ..connected_inputs }, failed, true, "it is silent", true),
+            (StateInputs { is_stuck: true, ..connected_inputs }, failed, true, "a failed there", true),
+            (StateInputs { is_stuck: true, ..connected_inputs }, None, true, "its agent is stuck", true),
+            (
+                StateInputs { is_stuck: true, can_run_tasks_when_stuck: true, ..connected_inputs },
+                None,
+                true,
+                "a has not succeeded there",
+                false,
+            ),
+            (paused_inputs(SetBy::Operator), failed, true, "a failed there", true),
+            (paused_inputs(SetBy::Operator), None, true, "its nodegroup or cluster is paused", true),
+            (StateInputs { liveness: Absent, ..connected_inputs }, None, false, "its agent has not joined", true),
+            (StateInputs { next_task_set: next_held, ..connected_inputs }, None, false, "it is held, and has no task a", true),
+            (StateInputs { next_task_set: next_held, ..connected_inputs }, None, true, "a has not succeeded there", false),
+            (StateInputs { is_blocked: true, ..connected_inputs }, None, true, "it is blocked itself", true),
+            (StateInputs { is_observing: true, ..connected_inputs }, None, true, "its mode is observe", true),
+            (connected_inputs, Some(TaskOutcome::Drifted), true, "a drifted there, and is left so", true),
+            (connected_inputs, Some(TaskOutcome::WouldChange), true, "a was only checked or observed there", true),
+            (connected_inputs, None, true, "a has not succeeded there", false),
         ] {
-            let awaited = AwaitedTask { task: "a", outcome, not_run_message: None, is_released: was_released };
-            assert_eq!(pending_reason(&awaited, &facts), why);
-            assert_eq!(awaited.is_stalled(&facts), is_in_vain, "y06: {why}");
+            let awaited = AwaitedTask { task: "a", outcome, not_run_message: None, is_released };
+            assert_eq!(awaited_task_reason(&awaited, &inputs), reason);
+            assert_eq!(awaited.is_stalled(&inputs), is_stalled, "y06: {reason}");
         }
     }
 
     /// Regression test: the task was reported as failed here, but as not run by its host and by the list of tasks.
     #[test]
     fn y06_pending_reason_names_required_task_when_task_did_not_run() {
-        let here = StateInputs { liveness: Liveness::Connected, ..StateInputs::default() };
-        for (facts, not_run, why) in [
-            (here, None, "a2 failed there"),
-            (here, Some("Not run: a, which it requires, failed."), "a2 did not run there: a, which it requires, failed"),
-            (here, Some("a failed"), "a2 did not run there"),
-            (StateInputs { liveness: Liveness::Silent, ..here }, Some("a failed"), "it is silent"),
+        let connected_inputs = StateInputs { liveness: Liveness::Connected, ..StateInputs::default() };
+        for (inputs, not_run_message, reason) in [
+            (connected_inputs, None, "a2 failed there"),
+            (
+                connected_inputs,
+                Some("Not run: a, which it requires, failed."),
+                "a2 did not run there: a, which it requires, failed",
+            ),
+            (connected_inputs, Some("a failed"), "a2 did not run there"),
+            (StateInputs { liveness: Liveness::Silent, ..connected_inputs }, Some("a failed"), "it is silent"),
         ] {
-            let awaited =
-                AwaitedTask { task: "a2", outcome: Some(TaskOutcome::Failed), not_run_message: not_run, is_released: true };
-            assert_eq!(pending_reason(&awaited, &facts), why);
-            assert!(awaited.is_stalled(&facts), "{why}");
+            let awaited = AwaitedTask { task: "a2", outcome: Some(TaskOutcome::Failed), not_run_message, is_released: true };
+            assert_eq!(awaited_task_reason(&awaited, &inputs), reason);
+            assert!(awaited.is_stalled(&inputs), "{reason}");
         }
     }
 
+    /// The finding about the pause is no error. The error about the requirement is skipped if there is another error.
     #[test]
     fn y06_first_error_skips_withholding_rules() {
-        let found = |rule| Finding::new(rule, "node/n", "x");
-        let unmet = [rule::REQUIREMENT_UNMET];
-        let (required, path) = (found(rule::REQUIREMENT_UNMET), found(rule::TASK_PATH));
-        for (findings, named) in [
+        let finding = |rule| Finding::new(rule, "node/n", "x");
+        let withholding_rules = [rule::REQUIREMENT_UNMET];
+        let (requirement_finding, path_finding) = (finding(rule::REQUIREMENT_UNMET), finding(rule::TASK_PATH));
+        for (findings, expected_code) in [
             (vec![], None),
-            (vec![found(rule::HOST_PAUSED)], None),
-            (vec![required.clone()], Some("requirement.unmet")),
-            (vec![required, path], Some("task.path")),
+            (vec![finding(rule::HOST_PAUSED)], None),
+            (vec![requirement_finding.clone()], Some("requirement.unmet")),
+            (vec![requirement_finding, path_finding], Some("task.path")),
         ] {
-            assert_eq!(first_error(&findings, &unmet), named);
+            assert_eq!(first_error_code(&findings, &withholding_rules), expected_code);
         }
     }
 
+    /// One of the three nodes without success is listed. The other two are only counted.
     #[test]
     fn y06_closed_barrier_text_lists_nodes_with_reasons() {
         let nodes = [("n1".to_owned(), "it is silent".to_owned())];
-        for (selector, says) in [
+        for (selector, expected) in [
             ("tags x", "a on tags x: n1 (it is silent) and 2 more"),
             ("any of roles x", "a on any of roles x: n1 (it is silent) and 2 more"),
             ("anywhere", "a on every node that has it: n1 (it is silent) and 2 more"),
@@ -355,22 +380,25 @@ mod tests {
             ("*", "a on every node with a role or a tag: n1 (it is silent) and 2 more"),
             ("stage", "stage a: n1 (it is silent) and 2 more"),
         ] {
-            assert_eq!(closed_barrier_text("a", selector, &nodes, 3), says);
+            assert_eq!(closed_barrier_text("a", selector, &nodes, 3), expected);
         }
     }
 
     #[test]
     fn last_error_is_of_first_failed_task() {
-        let news = |task, outcome, message| TaskStatus { task, outcome, has_run: true, message, since: Timestamp(1) };
-        let time = |at: Timestamp| at.0.to_string();
-        let (good, bad) = (TaskOutcome::Drifted, TaskOutcome::Failed);
-        for (told, error) in [
+        let task_status = |task, outcome, message| TaskStatus { task, outcome, has_run: true, message, since: Timestamp(1) };
+        let format_time = |timestamp: Timestamp| timestamp.0.to_string();
+        let (drifted, failed) = (TaskOutcome::Drifted, TaskOutcome::Failed);
+        for (tasks, expected) in [
             (vec![], None),
-            (vec![news("a", good, "x")], None),
-            (vec![news("a", good, "x"), news("b", bad, "no disk"), news("c", bad, "y")], Some("task b: no disk (since 1)")),
-            (vec![news("b", bad, "")], Some("task b: no reason was given (since 1)")),
+            (vec![task_status("a", drifted, "x")], None),
+            (
+                vec![task_status("a", drifted, "x"), task_status("b", failed, "no disk"), task_status("c", failed, "y")],
+                Some("task b: no disk (since 1)"),
+            ),
+            (vec![task_status("b", failed, "")], Some("task b: no reason was given (since 1)")),
         ] {
-            assert_eq!(last_error(told, time).as_deref(), error);
+            assert_eq!(first_failure_text(tasks, format_time).as_deref(), expected);
         }
     }
 
@@ -379,87 +407,100 @@ mod tests {
     #[test]
     fn y06_tasks_with_outcome_names_first_and_counts_others() {
         use TaskOutcome::{Drifted, Failed, Succeeded, WouldChange};
-        let news = |task, outcome| TaskStatus { task, outcome, has_run: true, message: "", since: Timestamp(1) };
-        let not_run = |task| TaskStatus { has_run: false, ..news(task, Failed) };
-        for (ended, told, says) in [
-            (Failed, vec![news("a", Succeeded)], None),
-            (Failed, vec![news("a", Succeeded), news("b", Failed)], Some("task b failed")),
-            (Failed, vec![news("b", Failed), news("a", Failed), news("c", Failed)], Some("task b failed, and 2 more")),
-            (Failed, vec![not_run("a"), news("b", Failed), not_run("c")], Some("task b failed")),
-            (Failed, vec![not_run("a")], None),
+        let task_status = |task, outcome| TaskStatus { task, outcome, has_run: true, message: "", since: Timestamp(1) };
+        let status_of_task_not_run = |task| TaskStatus { has_run: false, ..task_status(task, Failed) };
+        for (outcome_filter, tasks, expected) in [
+            (Failed, vec![task_status("a", Succeeded)], None),
+            (Failed, vec![task_status("a", Succeeded), task_status("b", Failed)], Some("task b failed")),
+            (
+                Failed,
+                vec![task_status("b", Failed), task_status("a", Failed), task_status("c", Failed)],
+                Some("task b failed, and 2 more"),
+            ),
+            (
+                Failed,
+                vec![status_of_task_not_run("a"), task_status("b", Failed), status_of_task_not_run("c")],
+                Some("task b failed"),
+            ),
+            (Failed, vec![status_of_task_not_run("a")], None),
             (
                 Drifted,
-                vec![news("a", WouldChange), news("b", Drifted)],
+                vec![task_status("a", WouldChange), task_status("b", Drifted)],
                 Some("task b is not in its desired state and is left so"),
             ),
             (
                 Drifted,
-                vec![news("a", Drifted), news("b", Succeeded), news("c", Drifted)],
+                vec![task_status("a", Drifted), task_status("b", Succeeded), task_status("c", Drifted)],
                 Some("task a is not in its desired state and is left so, and 1 more"),
             ),
-            (WouldChange, vec![news("a", WouldChange)], Some("task a was checked and would change something")),
+            (WouldChange, vec![task_status("a", WouldChange)], Some("task a was checked and would change something")),
             (
                 WouldChange,
-                vec![news("a", WouldChange), news("b", WouldChange)],
+                vec![task_status("a", WouldChange), task_status("b", WouldChange)],
                 Some("task a was checked and would change something, and 1 more"),
             ),
         ] {
-            assert_eq!(tasks_with_outcome(ended, told).as_deref(), says);
+            assert_eq!(tasks_with_outcome_text(outcome_filter, tasks).as_deref(), expected);
         }
     }
 
     /// A task that requires an observed task does not run, although no task failed.
     #[test]
     fn y06_tasks_not_run_names_first_with_required_task() {
-        let news =
+        let task_status =
             |task, has_run, message| TaskStatus { task, outcome: TaskOutcome::Failed, has_run, message, since: Timestamp(1) };
-        let why = "Not run: f, which it requires, is neither run nor checked, since its mode is observe.";
-        for (told, says) in [
+        let not_run_message = "Not run: f, which it requires, is neither run nor checked, since its mode is observe.";
+        for (tasks, expected) in [
             (vec![], None),
-            (vec![news("a", true, "no disk")], None),
+            (vec![task_status("a", true, "no disk")], None),
             (
-                vec![news("a", true, ""), news("dep", false, why)],
+                vec![task_status("a", true, ""), task_status("dep", false, not_run_message)],
                 Some("task dep did not run: f, which it requires, is neither run nor checked, since its mode is observe"),
             ),
             (
-                vec![news("b", false, "Not run: f, which it requires, failed."), news("a", false, why)],
+                vec![task_status("b", false, "Not run: f, which it requires, failed."), task_status("a", false, not_run_message)],
                 Some("task b and 1 more did not run: f, which it requires, failed"),
             ),
-            (vec![news("dep", false, "f failed")], Some("task dep did not run")),
+            (vec![task_status("dep", false, "f failed")], Some("task dep did not run")),
         ] {
-            assert_eq!(tasks_not_run(told).as_deref(), says);
+            assert_eq!(tasks_not_run_text(tasks).as_deref(), expected);
         }
     }
 
     #[test]
     fn y09_pending_results_names_first_and_counts_others() {
-        for (unended, says) in [
+        for (pending_ids, expected) in [
             (&[][..], None),
-            (&["slow"], Some("the result of task slow has not come yet")),
-            (&["slow", "a", "b"], Some("the results of task slow and of 2 more have not come yet")),
+            (&["slow"], Some("the result of task slow has not arrived yet")),
+            (&["slow", "a", "b"], Some("the results of task slow and of 2 more have not arrived yet")),
         ] {
-            assert_eq!(pending_results(unended.iter().copied()).as_deref(), says);
+            assert_eq!(pending_results_text(pending_ids.iter().copied()).as_deref(), expected);
         }
     }
 
+    /// `released` is `None` if no task set was released. Without a report, outcomes do not count.
     #[test]
     fn task_summary_has_nothing_to_run_when_empty() {
-        let one = [Some(TaskOutcome::Succeeded)];
-        for (released, has_reported, tasks) in [
+        let succeeded = [Some(TaskOutcome::Succeeded)];
+        for (released, has_reported, expected) in [
             (None, true, TaskSummary::NotReleased),
             (Some(&[][..]), false, TaskSummary::NothingToRun),
             (Some(&[][..]), true, TaskSummary::NothingToRun),
-            (Some(&one[..]), false, TaskSummary::Unreported),
-            (Some(&one[..]), true, TaskSummary::Succeeded),
+            (Some(&succeeded[..]), false, TaskSummary::Unreported),
+            (Some(&succeeded[..]), true, TaskSummary::Succeeded),
         ] {
-            assert_eq!(TaskSummary::from_outcomes(released.map(|all| all.iter().copied()), has_reported), tasks, "{released:?}");
+            assert_eq!(
+                TaskSummary::from_outcomes(released.map(|outcomes| outcomes.iter().copied()), has_reported),
+                expected,
+                "{released:?}"
+            );
         }
     }
 
     #[test]
     fn task_summary_is_worst_outcome() {
         use TaskOutcome::{Drifted, Failed, Succeeded, WouldChange};
-        for (outcomes, tasks) in [
+        for (outcomes, expected) in [
             (&[Some(Succeeded), Some(Succeeded)][..], TaskSummary::Succeeded),
             (&[Some(Succeeded), None], TaskSummary::Incomplete),
             (&[None, Some(WouldChange)], TaskSummary::Incomplete),
@@ -470,7 +511,7 @@ mod tests {
             (&[Some(WouldChange), Some(Drifted), Some(Succeeded)], TaskSummary::Drifted),
             (&[Some(Drifted), Some(Failed)], TaskSummary::Failed),
         ] {
-            assert_eq!(TaskSummary::from_outcomes(Some(outcomes.iter().copied()), true), tasks, "{outcomes:?}");
+            assert_eq!(TaskSummary::from_outcomes(Some(outcomes.iter().copied()), true), expected, "{outcomes:?}");
         }
     }
 }

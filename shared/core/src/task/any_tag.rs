@@ -1,19 +1,20 @@
-//! The selector of every tag. Authors write the text `*`, and responses show that text. Hosts and digests get a list
-//! instead.
+//! The selector that matches every tag. Authors write the text `*`, and responses show that text. Hosts get a list with
+//! one special item instead, and digests are computed from this list.
 //!
-//! The selector is stored as a list of names, so that code which reads tags handles one form only. The single item of
-//! the list is a pattern that no author can write: a request with it is rejected, because it matches the empty text. A
-//! release that was stored with this list by an older version is still read.
+//! The selector is stored as a list of names, so that code that reads tags handles one form only. The single item of
+//! the list is the pattern `/`. An author cannot write this pattern, because a request with a pattern that matches the
+//! empty text is rejected. A release that an older version stored with this list is still read.
 
 use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 use serde_json::{Value, json};
 
-/// The single item of the list that matches every tag.
+/// The special list of tags that matches every tag has this text as its only item.
 pub(crate) const ANY_TAG: &str = "/";
 
 /// The text that authors write for every tag.
-pub(crate) const ANY_TAG_TEXT: &str = "*";
+pub(crate) const ANY_TAG_INPUT: &str = "*";
 
+/// The value of a tag selector in a request: a list of names, or a text.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum TagsInput {
@@ -21,30 +22,32 @@ enum TagsInput {
     Text(String),
 }
 
-/// Returns whether these names match every tag.
+/// Returns whether a list of tag names is the special list that matches every tag.
 fn is_any_tag(names: &[String]) -> bool {
     *names == [ANY_TAG]
 }
 
-/// Serializes the names of a tag selector, as the text `*` if they match every tag.
+/// Serializes a list of tag names. The special list that matches every tag is serialized as the text `*`.
 pub(super) fn serialize_names<S: Serializer>(names: &[String], serializer: S) -> Result<S::Ok, S::Error> {
-    if is_any_tag(names) { serializer.serialize_str(ANY_TAG_TEXT) } else { names.serialize(serializer) }
+    if is_any_tag(names) { serializer.serialize_str(ANY_TAG_INPUT) } else { names.serialize(serializer) }
 }
 
-/// Deserializes the names of a tag selector: a list, or the text `*`. Returns `None` for `null`.
+/// Deserializes a tag selector: a list of names, or the text `*`, which gives the special list that matches every tag.
+/// Returns `None` for `null`, and fails for any other text.
 pub(super) fn deserialize_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     match Option::<TagsInput>::deserialize(deserializer)? {
         None => Ok(None),
         Some(TagsInput::Names(names)) => Ok(Some(names)),
-        Some(TagsInput::Text(text)) if text == ANY_TAG_TEXT => Ok(Some(vec![ANY_TAG.to_owned()])),
-        Some(TagsInput::Text(_)) => Err(serde::de::Error::custom("takes a list of names, or the text *")),
+        Some(TagsInput::Text(text)) if text == ANY_TAG_INPUT => Ok(Some(vec![ANY_TAG.to_owned()])),
+        Some(TagsInput::Text(_)) => Err(serde::de::Error::custom("must be a list of names, or the text *")),
     }
 }
 
-/// Serialization of the field `tags` of a task.
+/// The functions with which serde serializes and deserializes the field `tags` of a task.
 pub(super) mod field {
     use super::{Deserializer, Serializer};
 
+    /// Serializes the tags of a task: `null`, the text `*`, or a list of names.
     #[allow(clippy::ref_option, reason = "serde calls it with a reference")]
     pub(crate) fn serialize<S: Serializer>(names: &Option<Vec<String>>, serializer: S) -> Result<S::Ok, S::Error> {
         match names {
@@ -53,16 +56,17 @@ pub(super) mod field {
         }
     }
 
+    /// Deserializes the tags of a task: `null`, the text `*`, or a list of names.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
         super::deserialize_names(deserializer)
     }
 }
 
-/// Replaces the text `*` in a task's JSON by the list, because agents of every version read the list, and stored
-/// digests were computed from it.
-pub(super) fn any_tag_to_list(task: &mut Value) {
+/// Replaces each tag selector `*` in a task's JSON by the special list that matches every tag. Agents of every version
+/// read this list, and stored digests were computed from it.
+pub(super) fn replace_any_tag_texts(task: &mut Value) {
     let replace = |value: Option<&mut Value>| {
-        if let Some(value) = value.filter(|value| **value == ANY_TAG_TEXT) {
+        if let Some(value) = value.filter(|value| **value == ANY_TAG_INPUT) {
             *value = json!([ANY_TAG]);
         }
     };

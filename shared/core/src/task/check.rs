@@ -1,8 +1,9 @@
-//! Finds errors in a task for which every host would reject it: in its type, and in the parameters of the type. These
-//! errors are known as soon as the task is written.
+//! Finds the errors in a task for which every host would reject the task: in its type, and in the parameters of the
+//! type.
 //!
-//! Such errors reject a release only when it is written ([`check_task`], in admission and `stemma validate`). A stored
-//! release is read, compiled and served whatever its tasks contain, and errors in their parameters are findings.
+//! A release with such an error is rejected only when it is written ([`check_task`], in admission and `stemma
+//! validate`). A stored release is read, compiled and served whatever its tasks contain. Errors in its tasks are then
+//! findings.
 
 use super::parameter_type::timeout_error;
 use super::path::{canonical_path, known_link};
@@ -13,13 +14,14 @@ use crate::input::Read;
 use crate::json;
 use crate::name::{ReleaseRef, closest_match, did_you_mean, truncated};
 
-/// Why a text that all users of a host can see must not read a secret, and what to do instead.
+/// The end of an error message: the reason why a text that all users of a host can see must not read a secret, and the
+/// alternatives.
 pub const SECRET_EXPOSED: &str = "everyone on a host sees the name of a file and the arguments of a process: read the secret in `script`, \
     in a guard that is a shell text, in `env`, or in the `template` of a file";
 
-/// Returns the errors in a task, each with the path of its field.
+/// Returns the errors for which every host would reject a task, each as the path of the field and a message.
 ///
-/// A task that an import left untranslated has no errors, because it never starts.
+/// A task that the import of a Fuel release could not translate has no errors, because no host ever starts such a task.
 pub fn check_task(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, String)> {
     if task.is_untranslated() {
         return Vec::new();
@@ -27,31 +29,32 @@ pub fn check_task(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, Stri
     match task_type(&task.kind) {
         Some(kind) => {
             let mut errors = kind.parameters.map(|table| table.errors(&task.parameters)).unwrap_or_default();
-            errors.extend(exposed_secrets(kind, task, parser));
-            errors.extend(doubly_evaluated_texts(kind, task, parser));
+            errors.extend(exposed_secret_errors(kind, task, parser));
+            errors.extend(reevaluated_value_errors(kind, task, parser));
             errors.extend(check_timeout(task));
-            errors.extend(inexact_numbers(task));
+            errors.extend(inexact_number_errors(task));
             errors
         }
-        None => vec![("type".to_owned(), unknown_type(&task.kind))],
+        None => vec![("type".to_owned(), unknown_type_message(&task.kind))],
     }
 }
 
-/// Returns the error if the timeout of a task is 0 or more than a year.
+/// Returns the error if the timeout of a task is 0 or more than a year, as the name of the field and a message.
 fn check_timeout(task: &Task) -> Option<(String, String)> {
     Some(("timeout_seconds".to_owned(), timeout_error(task.timeout_seconds?)?.to_owned()))
 }
 
-/// Returns the parameters that contain a number which hosts would read as another one.
-fn inexact_numbers(task: &Task) -> impl Iterator<Item = (String, String)> {
+/// Returns an error for each parameter with a number that hosts would read as another number, because they read each
+/// number as a 64-bit float. An error is the path of the number and a message.
+fn inexact_number_errors(task: &Task) -> impl Iterator<Item = (String, String)> {
     task.parameters.iter().filter_map(|(name, value)| {
-        let (path, why) = json::find_inexact(value)?;
-        Some((format!("parameters.{name}{path}"), why.to_string()))
+        let (path, reason) = json::find_inexact(value)?;
+        Some((format!("parameters.{name}{path}"), reason.to_string()))
     })
 }
 
-/// Returns the errors in the parameters of a release's own tasks, as findings of the release. Tasks of unknown types
-/// are skipped.
+/// Returns the errors in a release's own tasks (not those of its imports), as findings of the release. Tasks of an
+/// unknown type are skipped, because the compilation of the release reports them.
 pub fn check_release_tasks(release: &ReleaseRef, tasks: &[Task], parser: &dyn TemplateParser) -> Vec<Finding> {
     let task_findings = |task: &Task| {
         let errors = check_task(task, parser).into_iter().filter(|_| task_type(&task.kind).is_some());
@@ -63,19 +66,21 @@ pub fn check_release_tasks(release: &ReleaseRef, tasks: &[Task], parser: &dyn Te
     tasks.iter().flat_map(task_findings).collect()
 }
 
-/// Returns an error for each text that reads a secret and that all users of the host can see. Texts that are not valid
-/// templates are reported when the release is compiled.
-fn exposed_secrets(kind: &TaskType, task: &Task, parser: &dyn TemplateParser) -> Vec<(String, String)> {
+/// Returns an error for each template text that reads a secret and that all users of the host can see. An error is the
+/// path of the text and a message. A text that is not a valid template is skipped, because the compilation of the
+/// release reports it.
+fn exposed_secret_errors(kind: &TaskType, task: &Task, parser: &dyn TemplateParser) -> Vec<(String, String)> {
     let reads_secret = |text: &TemplateText<'_>| {
-        let reads = parser.parse_template(text.text).unwrap_or_default();
-        reads.references.iter().any(|reference| matches!(reference.read(), Read::Secret(_)))
+        let template_reads = parser.parse_template(text.text).unwrap_or_default();
+        template_reads.references.iter().any(|reference| matches!(reference.read(), Read::Secret(_)))
     };
-    let shown = kind.template_texts(&task.parameters).into_iter().filter(|text| text.is_exposed && reads_secret(text));
-    shown.map(|text| (text.path, format!("reads a secret, and {SECRET_EXPOSED}"))).collect()
+    let exposed_texts = kind.template_texts(&task.parameters).into_iter().filter(|text| text.is_exposed && reads_secret(text));
+    exposed_texts.map(|text| (text.path, format!("reads a secret, and {SECRET_EXPOSED}"))).collect()
 }
 
-/// Returns an error for each text in which a value would be evaluated once more, for example as a pattern.
-fn doubly_evaluated_texts(kind: &TaskType, task: &Task, parser: &dyn TemplateParser) -> Vec<(String, String)> {
+/// Returns an error for each template text in which the template engine would evaluate a value once more: as a pattern,
+/// a path of keys, or the name of a filter. An error is the path of the text and a message.
+fn reevaluated_value_errors(kind: &TaskType, task: &Task, parser: &dyn TemplateParser) -> Vec<(String, String)> {
     let text_errors = |text: TemplateText<'_>| {
         let errors = kind.read_template(&text, parser).unwrap_or_default().reread_values.into_iter();
         errors.map(|error| (text.path.clone(), error.to_string())).collect::<Vec<_>>()
@@ -83,28 +88,31 @@ fn doubly_evaluated_texts(kind: &TaskType, task: &Task, parser: &dyn TemplatePar
     kind.template_texts(&task.parameters).into_iter().flat_map(text_errors).collect()
 }
 
-/// Returns a finding for each known type that a release's own tasks have but that no agent runs yet.
+/// Returns a finding for each type of task that a release's own tasks have and that Stemma knows, but that no agent
+/// runs yet. The finding names the first tasks of this type.
 pub(crate) fn unsupported_types(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
     let is_supported = |kind: &TaskType| kind.parameters.is_some() || kind.is_marker;
     let type_finding = |kind: &TaskType| {
-        let has_type = |task: &&Task| !task.is_untranslated() && task_type(&task.kind).is_some_and(|one| one.name == kind.name);
-        let ids = || tasks.iter().filter(has_type).map(|task| task.id.as_str());
-        let first = ids().next()?;
+        let has_type = |task: &&Task| !task.is_untranslated() && task_type(&task.kind).is_some_and(|item| item.name == kind.name);
+        let task_ids = || tasks.iter().filter(has_type).map(|task| task.id.as_str());
+        let first_id = task_ids().next()?;
         let message = format!(
             "no agent runs type {:?} yet: hosts report {} as unsupported, and start nothing that requires it",
             kind.name,
-            join_first(ids(), MAX_NAMES)
+            join_first(task_ids(), MAX_NAMES)
         );
-        Some(Finding::new(rule::TASK_TYPE, format!("release/{release} task {first} type"), message))
+        Some(Finding::new(rule::TASK_TYPE, format!("release/{release} task {first_id} type"), message))
     };
     TASK_TYPES.iter().filter(|kind| !is_supported(kind)).filter_map(type_finding).collect()
 }
 
-/// Returns one finding for all file tasks whose content contains a template tag. Content is not rendered, which may not
-/// be what the author intended.
+/// Returns one finding about all file tasks whose `content` contains a template tag such as `{{`. Hosts do not render
+/// `content`, so the author may have meant the parameter `template`. A task from Fuel has its content under the name
+/// `data`.
 pub(crate) fn template_tags_in_content(release: &ReleaseRef, tasks: &[Task]) -> Option<Finding> {
     let tagged_content = |task: &Task| {
         let kind = task_type(&task.kind).filter(|kind| kind.kind == TaskKind::File && !task.is_untranslated())?;
+        // The table also finds the parameter by its name in Fuel.
         let is_content = |name: &&String| {
             kind.parameters.and_then(|table| table.get(name)).is_some_and(|parameter| parameter.name == "content")
         };
@@ -112,31 +120,31 @@ pub(crate) fn template_tags_in_content(release: &ReleaseRef, tasks: &[Task]) -> 
         let has_tag = task.parameters[name].as_str().is_some_and(|text| text.contains("{{") || text.contains("{%"));
         has_tag.then(|| (task.id.clone(), name.clone()))
     };
-    let tagged: Vec<_> = tasks.iter().filter_map(tagged_content).collect();
-    let (first, name) = tagged.first()?;
-    let ids = join_first(tagged.iter().map(|(id, _)| id.as_str()), MAX_NAMES);
+    let tagged_tasks: Vec<_> = tasks.iter().filter_map(tagged_content).collect();
+    let (first_id, name) = tagged_tasks.first()?;
+    let ids = join_first(tagged_tasks.iter().map(|(id, _)| id.as_str()), MAX_NAMES);
     let message = format!(
         "content is not rendered, but it contains a tag like `{{{{ … }}}}`, as in {ids}: use `template` if it must be rendered"
     );
-    Some(Finding::new(rule::TASK_CONTENT, format!("release/{release} task {first} parameters.{name}"), message))
+    Some(Finding::new(rule::TASK_CONTENT, format!("release/{release} task {first_id} parameters.{name}"), message))
 }
 
-/// Returns a finding for each task whose path is a known link or leads through one. A host with that link rejects the
-/// task, because it does not follow links.
+/// Returns a finding for each task that writes to a path that is a known link, such as `/bin`, or leads through one. A
+/// host that has the link rejects the task, because hosts do not follow links.
 pub(crate) fn paths_through_links(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
     let link_finding = |task: &Task| {
         let kind = task_type(&task.kind).filter(|_| !task.is_untranslated())?;
         let (path, _) = kind.written_path(&task.parameters)?;
-        let (link, to) = known_link(path)?;
+        let (link, target) = known_link(path)?;
         let message = if path == link {
-            format!("path {link} is a directory, or a link to {to}: hosts put no file there; name a file below {to}")
+            format!("path {link} is a directory, or a link to {target}: hosts put no file there; name a file below {target}")
         } else {
-            let real = canonical_path(path);
+            let real_path = canonical_path(path);
             format!(
-                "path {:?} leads through {link}: if that is a link to {to}, as on most hosts, the host rejects the path, since it follows no links; write \
+                "path {:?} leads through {link}: if that is a link to {target}, as on most hosts, the host rejects the path, since it follows no links; write \
                  {:?}",
                 truncated(path),
-                truncated(&real)
+                truncated(&real_path)
             )
         };
         Some(Finding::new(rule::TASK_LINK, format!("release/{release} task {} parameters.path", task.id), message))
@@ -145,14 +153,14 @@ pub(crate) fn paths_through_links(release: &ReleaseRef, tasks: &[Task]) -> Vec<F
 }
 
 /// Returns the message for an unknown type of task. It suggests the closest type, or lists all types.
-fn unknown_type(kind: &str) -> String {
-    let names = || TASK_TYPES.iter().map(|known| known.name);
+fn unknown_type_message(kind: &str) -> String {
+    let names = || TASK_TYPES.iter().map(|task_type_entry| task_type_entry.name);
     match closest_match(kind, names()) {
-        Some(near) => {
-            format!("{:?} is not a type of task{}: correct its spelling", truncated(kind), did_you_mean(Some(near)))
+        Some(closest_name) => {
+            format!("{:?} is not a type of task{}: correct its spelling", truncated(kind), did_you_mean(Some(closest_name)))
         }
         None => {
-            format!("{:?} is not a type of task: take one of {}", truncated(kind), names().collect::<Vec<_>>().join(", "))
+            format!("{:?} is not a type of task: use one of {}", truncated(kind), names().collect::<Vec<_>>().join(", "))
         }
     }
 }
@@ -174,18 +182,20 @@ mod tests {
     #[test]
     fn check_task_reports_place_of_inexact_number() {
         let mut task = Task::new("t", "puppet");
+        // This number is 2^53 + 1, which a float cannot hold exactly.
         task.parameters.insert("a".to_owned(), serde_json::json!([{"b": 9_007_199_254_740_993_u64}]));
-        assert_eq!(inexact_numbers(&task).map(|(field, _)| field).collect::<Vec<_>>(), ["parameters.a[0].b"]);
+        assert_eq!(inexact_number_errors(&task).map(|(path, _)| path).collect::<Vec<_>>(), ["parameters.a[0].b"]);
     }
 
     #[test]
     fn w11_unsupported_type_is_one_finding_naming_tasks() {
+        // No agent runs `service` and `puppet` yet. Type `flie` is unknown, and other code reports it.
         let kinds = ["service", "file", "puppet", "service", "stage", "skipped", "flie", "service", "service", "service"];
-        let tasks: Vec<Task> = (0..).zip(kinds).map(|(at, kind): (u32, _)| Task::new(format!("t{at}"), kind)).collect();
-        let found = unsupported_types(&"site@1".parse().unwrap(), &tasks);
-        let said: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let tasks: Vec<Task> = (0..).zip(kinds).map(|(index, kind): (u32, _)| Task::new(format!("t{index}"), kind)).collect();
+        let findings = unsupported_types(&"site@1".parse().unwrap(), &tasks);
+        let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            texts,
             [
                 "warning task.type release/site@1 task t0 type: no agent runs type \"service\" yet: hosts report t0, t3, t7 and 2 more as \
                  unsupported, and start nothing that requires it",
@@ -193,22 +203,23 @@ mod tests {
                  start nothing that requires it",
             ]
         );
-        let mut untranslated = Task::new("t", "puppet");
-        untranslated.foreign.insert("untranslated".into(), serde_json::json!(["parameters.cmd"]));
-        assert_eq!(unsupported_types(&"site@1".parse().unwrap(), &[untranslated]), []);
+        // A task that the import from Fuel could not translate is not reported.
+        let mut untranslated_task = Task::new("t", "puppet");
+        untranslated_task.foreign.insert("untranslated".into(), serde_json::json!(["parameters.cmd"]));
+        assert_eq!(unsupported_types(&"site@1".parse().unwrap(), &[untranslated_task]), []);
     }
 
-    /// Only the host reported this before, when the task ran.
+    /// Regression test: no finding reported such a path, so only the host did when the task ran.
     #[test]
     fn y09_path_through_known_link_warns_with_real_path() {
-        let found = |path: &str| {
+        let finding_texts = |path: &str| {
             let mut task = Task::new("t", "file");
             task.parameters.insert("path".to_owned(), path.into());
-            let found = paths_through_links(&"site@1".parse().unwrap(), &[task]);
-            found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+            let findings = paths_through_links(&"site@1".parse().unwrap(), &[task]);
+            findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
         };
-        let says = |message: &str| format!("warning task.link release/site@1 task t parameters.path: {message}");
-        for (path, link, to, real) in [
+        let expected_text = |message: &str| format!("warning task.link release/site@1 task t parameters.path: {message}");
+        for (path, link, link_target, real_path) in [
             ("/bin/tool", "/bin", "/usr/bin", "/usr/bin/tool"),
             ("/lib/systemd/system/a.service", "/lib", "/usr/lib", "/usr/lib/systemd/system/a.service"),
             ("/var/run/a/b", "/var/run", "/run", "/run/a/b"),
@@ -216,29 +227,35 @@ mod tests {
             ("/var/run/{{ labels.a }}.pid", "/var/run", "/run", "/run/{{ labels.a }}.pid"),
         ] {
             let message = format!(
-                "path {path:?} leads through {link}: if that is a link to {to}, as on most hosts, the host rejects the path, since it follows no links; \
-                 write {real:?}"
+                "path {path:?} leads through {link}: if that is a link to {link_target}, as on most hosts, the host rejects the path, since it follows no links; \
+                 write {real_path:?}"
             );
-            assert_eq!(found(path), says(&message), "{path}");
+            assert_eq!(finding_texts(path), expected_text(&message), "{path}");
         }
-        for (path, to) in [("/bin", "/usr/bin"), ("/var/run", "/run"), ("/lib64", "/usr/lib64")] {
-            let message =
-                format!("path {path} is a directory, or a link to {to}: hosts put no file there; name a file below {to}");
-            assert_eq!(found(path), says(&message), "{path}");
+        for (path, link_target) in [("/bin", "/usr/bin"), ("/var/run", "/run"), ("/lib64", "/usr/lib64")] {
+            let message = format!(
+                "path {path} is a directory, or a link to {link_target}: hosts put no file there; name a file below {link_target}"
+            );
+            assert_eq!(finding_texts(path), expected_text(&message), "{path}");
         }
         for path in
             ["/usr/bin/tool", "/run/a", "/binary", "/var/runs/a", "/opt/bin/a", "/var/spool/mail/root", "/{{ labels.a }}/bin/x"]
         {
-            assert_eq!(found(path), "", "{path}");
+            assert_eq!(finding_texts(path), "", "{path}");
         }
-        let of = |kind: &str, name: &str| {
+        let count_findings = |kind: &str, name: &str| {
             let mut task = Task::new("t", kind);
             task.parameters.insert(name.to_owned(), "/bin/x".into());
             paths_through_links(&"site@1".parse().unwrap(), &[task]).len()
         };
-        assert_eq!((of("file", "path"), of("shell", "creates"), of("shell", "cwd")), (1, 0, 0));
+        assert_eq!(
+            (count_findings("file", "path"), count_findings("shell", "creates"), count_findings("shell", "cwd")),
+            (1, 0, 0)
+        );
     }
 
+    /// The finding covers tasks `c` and `d`. In task `c`, `upload_file` and `data` are Fuel's names of the type `file`
+    /// and of its parameter `content`.
     #[test]
     fn template_tag_in_content_is_one_info_finding() {
         let task = |id: &str, kind: &str, name: &str, text: &str| {
@@ -252,9 +269,9 @@ mod tests {
             task("d", "file", "content", "{{ labels.x }}"),
             task("e", "shell", "script", "{{ labels.x }}"),
         ];
-        let found = template_tags_in_content(&"site@1".parse().unwrap(), &tasks).unwrap().to_string();
+        let finding_text = template_tags_in_content(&"site@1".parse().unwrap(), &tasks).unwrap().to_string();
         assert_eq!(
-            found,
+            finding_text,
             "info task.content release/site@1 task c parameters.data: content is not rendered, but it contains a tag like `{{ … }}`, \
              as in c, d: use `template` if it must be rendered"
         );

@@ -1,69 +1,78 @@
 //! One task per path: decides which of two tasks of a host may write a path that both would write.
 //!
-//! Two tasks that write one path would undo each other's work for ever, although each alone looks right. So a path
-//! belongs to the first task that claims it, in the order of the host's tasks, and a later one is rejected. Hosts apply
-//! this rule, and resolve uses it to find beforehand what a host would reject (docs/adr/0019).
+//! Two tasks that write one path would undo each other's work for ever. So a path belongs to the first task that claims
+//! it, in the order of the host's tasks, and a later task with the path is rejected. Hosts apply this rule. The
+//! controller applies it too, to report beforehand which task a host would reject (docs/adr/0019).
+//!
+//! A spelling of a path is a name of the same file through known links: `/bin/x` and `/usr/bin/x` are spellings of one
+//! path.
 
 use std::collections::BTreeMap;
 
 use super::path::{ancestors, canonical_path, is_at_or_below, spellings};
 
-/// The content that a task leaves at its path.
+/// The content of a path after a task has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathContent {
     /// A file.
     File,
-    /// No file. An existing one is deleted.
+    /// No file. The task deletes an existing file.
     Absent,
 }
 
-/// A path, and the first task that claimed it.
+/// A path, with the first task that claimed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathClaim<T> {
     /// The task that claimed the path.
     pub owner: T,
-    /// The path as the task names it.
+    /// The path as the author of the task wrote it.
     pub path: String,
-    /// What the task leaves there.
+    /// The content of the path after the task has run.
     pub content: PathContent,
 }
 
-/// The paths that the tasks of a host claim.
+/// The paths that the tasks of a host claim. `T` identifies a task.
 #[derive(Debug)]
 pub struct PathClaims<T> {
-    files: BTreeMap<String, PathClaim<T>>,
-    absent_paths: BTreeMap<String, PathClaim<T>>,
+    /// The claims of tasks that write a file, by each spelling of the path. The spellings of a path are all paths that
+    /// name the same file through known links, such as `/run/x` and `/var/run/x`.
+    file_claims: BTreeMap<String, PathClaim<T>>,
+    /// The claims of tasks that delete a file, by each spelling of the path. The spellings of a path are all paths that
+    /// name the same file through known links, such as `/run/x` and `/var/run/x`.
+    absent_claims: BTreeMap<String, PathClaim<T>>,
 }
 
-/// The error for a path that a task cannot have, because an earlier task has it, or a path above or below it.
+/// The error for a path that a task cannot claim, because an earlier task claimed this path, a directory above it, or a
+/// path below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathConflict<T> {
-    /// The earlier claim.
+    /// The claim of the earlier task.
     pub first_claim: PathClaim<T>,
-    /// The rejected path.
+    /// The path of the rejected task, as its author wrote it.
     pub path: String,
 }
 
 impl<T> Default for PathClaims<T> {
     fn default() -> Self {
-        Self { files: BTreeMap::new(), absent_paths: BTreeMap::new() }
+        Self { file_claims: BTreeMap::new(), absent_claims: BTreeMap::new() }
     }
 }
 
 impl<T: Clone> PathClaims<T> {
-    /// Claims a literal path for a task.
+    /// Claims a path without template tags for the task `owner`, under each spelling of the path (all paths that name
+    /// the same file through known links).
     ///
     /// # Errors
-    /// [`PathConflict`] if an earlier task has the path, or one above or below it. Tasks that leave no file do not
-    /// conflict with each other.
+    /// Fails with [`PathConflict`] if an earlier task claimed the path, or a path above or below it. Two tasks that
+    /// both delete a file do not conflict.
     pub fn claim(&mut self, owner: T, path: &str, content: PathContent) -> Result<(), PathConflict<T>> {
         let spellings = spellings(path);
-        if let Some(first) = self.conflicting_claim(&spellings, content) {
-            return Err(PathConflict { first_claim: first.clone(), path: path.to_owned() });
+        if let Some(earlier_claim) = self.conflicting_claim(&spellings, content) {
+            return Err(PathConflict { first_claim: earlier_claim.clone(), path: path.to_owned() });
         }
         let claims = match content {
-            PathContent::File => &mut self.files,
-            PathContent::Absent => &mut self.absent_paths,
+            PathContent::File => &mut self.file_claims,
+            PathContent::Absent => &mut self.absent_claims,
         };
         let claim = PathClaim { owner, path: path.to_owned(), content };
         for spelling in spellings {
@@ -72,58 +81,62 @@ impl<T: Clone> PathClaims<T> {
         Ok(())
     }
 
-    /// Returns the earlier claim that conflicts with a path. Tasks that leave no file conflict only with those that
-    /// write one.
+    /// Returns the earlier claim that conflicts with a path. `spellings` are all paths that name the same file through
+    /// known links. A task that deletes a file conflicts only with tasks that write a file.
     fn conflicting_claim(&self, spellings: &[String], content: PathContent) -> Option<&PathClaim<T>> {
-        let file = claim_at_spellings(&self.files, spellings);
+        let file_claim = claim_at_spellings(&self.file_claims, spellings);
         match content {
-            PathContent::File => file.or_else(|| claim_at_spellings(&self.absent_paths, spellings)),
-            PathContent::Absent => file,
+            PathContent::File => file_claim.or_else(|| claim_at_spellings(&self.absent_claims, spellings)),
+            PathContent::Absent => file_claim,
         }
     }
 }
 
 impl<T> PathConflict<T> {
-    /// Returns the rejected path with known links resolved, which is the same for all spellings of the path.
+    /// Returns the rejected path with known links resolved. The result is equal for all spellings of the path.
     pub fn canonical_path(&self) -> String {
         canonical_path(&self.path)
     }
 
-    /// Returns the reason for the rejection and what to do. `first_id` is the id of the first task.
+    /// Returns the message about the rejection: how the two paths meet, and what to do. `first_id` is the id of the
+    /// earlier task.
     pub fn message(&self, first_id: &str) -> String {
-        let Self { first_claim: first, path } = self;
-        let (own, other) = (spellings(path), spellings(&first.path));
-        let lies_below = || own.iter().any(|own| other.iter().any(|other| is_at_or_below(own, other)));
-        let how = if *path == first.path {
+        let Self { first_claim: earlier_claim, path } = self;
+        // The first spelling of a path has known links resolved.
+        let (paths, others) = (spellings(path), spellings(&earlier_claim.path));
+        let lies_below = || paths.iter().any(|text| others.iter().any(|other| is_at_or_below(text, other)));
+        let relation = if *path == earlier_claim.path {
             format!("{path} is the path of task {first_id} too")
-        } else if own[0] == other[0] {
-            format!("{path} is {} by a link, the path of task {first_id}", first.path)
+        } else if paths[0] == others[0] {
+            format!("{path} is {} by a link, the path of task {first_id}", earlier_claim.path)
         } else if lies_below() {
-            format!("{path} lies below {}, the path of task {first_id}", first.path)
+            format!("{path} lies below {}, the path of task {first_id}", earlier_claim.path)
         } else {
-            format!("{path} is a directory above {}, the path of task {first_id}", first.path)
+            format!("{path} is a directory above {}, the path of task {first_id}", earlier_claim.path)
         };
-        let does = match first.content {
+        let effect = match earlier_claim.content {
             PathContent::File => "writes it",
-            PathContent::Absent => "keeps it away",
+            PathContent::Absent => "keeps it absent",
         };
         format!(
-            "{how}, which comes first and {does}: only one task may write a path, so the host does not run this one; remove one of the two, \
+            "{relation}, which comes first and {effect}: only one task may write a path, so the host does not run this one; remove one of the two, \
              or give it another path"
         )
     }
 }
 
-/// Returns the first claim that is equal to one of these spellings, or above or below it.
+/// Returns a claim whose path is equal to one of these spellings of a path, or is above or below one of them. Tries the
+/// spellings in order. Returns `None` if no claim has such a path.
 fn claim_at_spellings<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, spellings: &[String]) -> Option<&'a PathClaim<T>> {
-    spellings.iter().find_map(|spelling| claim_near(claims, spelling))
+    spellings.iter().find_map(|spelling| claim_at_or_around(claims, spelling))
 }
 
-/// Returns the claim of a path, or of the nearest path above it, or else of the first path below it.
-fn claim_near<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> Option<&'a PathClaim<T>> {
+/// Returns the claim of a path. If there is none, returns the claim of the nearest path above it, or else of the first
+/// path below it in the order of names.
+fn claim_at_or_around<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> Option<&'a PathClaim<T>> {
     ancestors(path).find_map(|ancestor| claims.get(ancestor)).or_else(|| {
-        let below = format!("{path}/");
-        let (_, claim) = claims.range(below.clone()..).next().filter(|(other, _)| other.starts_with(&below))?;
+        let prefix = format!("{path}/");
+        let (_, claim) = claims.range(prefix.clone()..).next().filter(|(claimed_path, _)| claimed_path.starts_with(&prefix))?;
         Some(claim)
     })
 }
@@ -132,12 +145,12 @@ fn claim_near<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> 
 mod tests {
     use super::*;
 
-    /// Makes these claims in order. Returns the index of each rejected claim, with that of the claim that it conflicts
-    /// with.
+    /// Claims these paths in order. Returns the index of each rejected claim, with the index of the earlier claim with
+    /// which it conflicts.
     fn conflicting_pairs(claims: &[(&str, PathContent)]) -> Vec<(usize, usize)> {
-        let mut known = PathClaims::default();
-        let claimed = claims.iter().enumerate().map(|(at, (path, leaves))| (at, known.claim(at, path, *leaves)));
-        claimed.filter_map(|(at, claimed)| Some((at, claimed.err()?.first_claim.owner))).collect()
+        let mut path_claims = PathClaims::default();
+        let results = claims.iter().enumerate().map(|(index, (path, content))| (index, path_claims.claim(index, path, *content)));
+        results.filter_map(|(index, result)| Some((index, result.err()?.first_claim.owner))).collect()
     }
 
     #[test]
@@ -199,6 +212,7 @@ mod tests {
         }
     }
 
+    /// The claim of `/a` is rejected, because `/a/b` is below it. So the later claim of `/a/c` is accepted.
     #[test]
     fn y01_rejected_claim_reserves_no_path() {
         use PathContent::File;
@@ -208,22 +222,22 @@ mod tests {
 
     #[test]
     fn y01_conflict_message_names_first_task_and_both_paths() {
-        let said = |first: (&str, PathContent), second: &str| {
+        let conflict_message = |first: (&str, PathContent), second: &str| {
             let mut claims = PathClaims::default();
             claims.claim((), first.0, first.1).unwrap();
             claims.claim((), second, PathContent::File).unwrap_err().message("a")
         };
         for (first, second, expected) in [
             (("/z", PathContent::File), "/z", "/z is the path of task a too, which comes first and writes it: "),
-            (("/z", PathContent::Absent), "/z", "/z is the path of task a too, which comes first and keeps it away: "),
+            (("/z", PathContent::Absent), "/z", "/z is the path of task a too, which comes first and keeps it absent: "),
             (("/run/z", PathContent::File), "/var/run/z", "/var/run/z is /run/z by a link, the path of task a, which "),
             (("/z", PathContent::File), "/z/y", "/z/y lies below /z, the path of task a, which comes first and writes it: "),
             (("/var", PathContent::File), "/var/run/z", "/var/run/z lies below /var, the path of task a, which comes first and "),
             (("/var/run/z", PathContent::File), "/var", "/var is a directory above /var/run/z, the path of task a, which "),
             (("/z/y", PathContent::File), "/z", "/z is a directory above /z/y, the path of task a, which comes first "),
         ] {
-            let said = said(first, second);
-            assert!(said.starts_with(expected) && said.ends_with("give it another path"), "{said}");
+            let message = conflict_message(first, second);
+            assert!(message.starts_with(expected) && message.ends_with("give it another path"), "{message}");
         }
     }
 }

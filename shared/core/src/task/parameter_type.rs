@@ -1,27 +1,28 @@
-//! The types of task parameters, and the values for which every host would reject a parameter.
+//! The types of task parameters, and the checks of their values. A value that fails a check would be rejected by every
+//! host.
 
 use serde_json::Value;
 
-use super::path::{PathUse, check_authored, check_directory, check_path, is_template};
+use super::path::{PathUse, check_authored_path, check_directory, check_path, is_template};
 use crate::name::{has_control, is_blank, truncated};
 use crate::time::MAX_DURATION_SECONDS;
 
 /// Maximum size of one argument or variable of a process, in bytes (Linux's `MAX_ARG_STRLEN` without the final NUL).
 const MAX_ARGUMENT_BYTES: usize = 128 * 1024 - 1;
 
-/// The highest id of a user or group.
+/// The highest id of a user or group. The id above it, `u32::MAX`, means "do not change the owner" to Linux.
 pub const MAX_ACCOUNT_ID: u32 = u32::MAX - 1;
 
-/// The error of a timeout of 0.
+/// The error message for a timeout of 0.
 const ZERO_TIMEOUT: &str = "is not a valid timeout: write at least 1 second, or remove it";
 
-/// The error of a timeout of more than a year.
+/// The error message for a timeout of more than a year.
 const EXCESSIVE_TIMEOUT: &str = "is longer than a year: write at most 31622400 seconds, or remove it";
 
-/// The error of an empty shell text. The caller appends what to do.
+/// The start of the error message for an empty shell text. The caller appends the second alternative.
 const EMPTY_SHELL_TEXT: &str = "is an empty text, for which a shell reports success: write a command, or";
 
-/// Returns what is wrong with the timeout of a task.
+/// Returns the error message for a task's timeout of 0 or of more than a year, or `None` if the timeout is valid.
 pub(super) fn timeout_error(seconds: u64) -> Option<&'static str> {
     match seconds {
         0 => Some(ZERO_TIMEOUT),
@@ -30,7 +31,7 @@ pub(super) fn timeout_error(seconds: u64) -> Option<&'static str> {
     }
 }
 
-/// The type of a parameter.
+/// The type of a task parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterType {
     /// A text.
@@ -39,25 +40,25 @@ pub enum ParameterType {
     Script,
     /// A shell text that is not a template.
     ShellText,
-    /// The absolute path of a file that is written on the host.
+    /// The absolute path of a file that the task writes on the host.
     File,
-    /// The absolute path of a file or directory that is only read.
+    /// The absolute path of a file or directory that the task only reads.
     Path,
-    /// The absolute path of a directory.
+    /// The absolute path of a directory in which a command runs.
     Directory,
     /// The name or number of a user or group.
     Account,
-    /// A list of texts: a command's words.
+    /// A command as a list of texts: the program and its arguments.
     Words,
-    /// A list of texts, or a shell text.
+    /// A command as a list of texts, or as a shell text.
     WordsOrText,
-    /// A map from variable names to texts.
+    /// A map from names of environment variables to texts.
     Env,
-    /// A file mode: octal digits, as text.
+    /// A file mode as a text of octal digits, such as `0644`.
     Mode,
     /// `true` or `false`.
     Flag,
-    /// Only `true`, because hosts always do what the parameter says.
+    /// A flag that must be `true`. Fuel has it, and hosts always act as if it were set.
     Always,
     /// A whole number, 0 or more.
     Count,
@@ -65,7 +66,7 @@ pub enum ParameterType {
     Seconds,
 }
 
-/// The resource on the host that a text of a parameter names.
+/// The kind of resource on the host that a text of a parameter names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedResource {
     /// A file or directory that is only read.
@@ -77,22 +78,26 @@ pub enum NamedResource {
 }
 
 impl NamedResource {
-    /// Checks the rendered text of a template as a host does.
+    /// Checks the rendered text of a template as a host does before it uses the resource.
     ///
     /// # Errors
-    /// The reason why hosts reject it.
+    /// Fails with the reason why hosts reject the text.
     pub fn check_rendered(self, rendered: &str) -> Result<(), String> {
         match self {
-            Self::Path => check_path(rendered).map_err(|refused| refused.to_string()),
-            Self::Directory => check_directory(rendered).map_err(|refused| refused.to_string()),
+            Self::Path => check_path(rendered).map_err(|error| error.to_string()),
+            Self::Directory => check_directory(rendered).map_err(|error| error.to_string()),
             Self::Program => check_words(&[rendered]),
         }
     }
 }
 
 impl ParameterType {
-    /// Returns the text in a value that names a resource on the host, with its place in the parameter. The file that a
-    /// task writes is not included, because it is handled as the path of the task.
+    /// Returns the text in a parameter's value that names a path or program on the host, and the kind of resource that
+    /// it names. The first item of the result is the index of the text in the value, or empty if the value itself is
+    /// the text. The index is `[0]` for a command, because the first word of a command is its program.
+    ///
+    /// Returns `None` for the file that a task writes, because other code checks that path. Returns `None` for a shell
+    /// text too, because it names no single program.
     pub(super) fn resource_name(self, value: &Value) -> Option<(&'static str, &str, NamedResource)> {
         match (self, value) {
             (Self::Path, Value::String(text)) => Some(("", text, NamedResource::Path)),
@@ -104,8 +109,8 @@ impl ParameterType {
         }
     }
 
-    /// Returns whether all users of a host can see a value of this type, because it is the name of a file or an
-    /// argument of a process.
+    /// Returns whether all users of a host can see a value of this type. They see names of files and arguments of
+    /// processes, so a secret must not be in such a value.
     pub(super) const fn is_exposed(self, value: &Value) -> bool {
         matches!(
             (self, value),
@@ -113,21 +118,23 @@ impl ParameterType {
         )
     }
 
-    /// Returns why this type does not allow a value, and what it allows.
+    /// Returns the error message for a value that this type does not allow, or `None` if the value is allowed. In a
+    /// template, only the literal parts are checked. The last arm covers every value without the
+    /// form of its type, for example a number for a text.
     pub(super) fn value_error(self, value: &Value) -> Option<String> {
-        let path = |text: &str, usage| check_authored(text, usage).err().map(|refused| refused.to_string());
+        let path_error = |text: &str, path_use| check_authored_path(text, path_use).err().map(|error| error.to_string());
         match (self, value) {
             (Self::WordsOrText, Value::String(text)) if is_blank(text) => Some(format!("{EMPTY_SHELL_TEXT} remove it")),
             (Self::Script | Self::ShellText, Value::String(text)) if is_blank(text) => {
                 Some(format!("{EMPTY_SHELL_TEXT} remove the task"))
             }
-            (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(static_text(text)).err(),
+            (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(checkable_text(text)).err(),
             (Self::ShellText, Value::String(text)) => check_argument(text).err(),
             (Self::Text, Value::String(_)) | (Self::Flag, Value::Bool(_)) | (Self::Always, Value::Bool(true)) => None,
             (Self::Always, Value::Bool(false)) => Some("accepts only true, since it is always so: remove it".to_owned()),
-            (Self::File, Value::String(text)) => path(text, PathUse::Write),
-            (Self::Path, Value::String(text)) => path(text, PathUse::Read),
-            (Self::Directory, Value::String(text)) => path(text, PathUse::ChangeDir),
+            (Self::File, Value::String(text)) => path_error(text, PathUse::Write),
+            (Self::Path, Value::String(text)) => path_error(text, PathUse::Read),
+            (Self::Directory, Value::String(text)) => path_error(text, PathUse::ChangeDir),
             (Self::Account, Value::String(text)) if is_template(text) => Some(
                 "cannot be a template, and hosts would look for an account of that name: write its name or number".to_owned(),
             ),
@@ -137,27 +144,28 @@ impl ParameterType {
             }
             (Self::Mode, Value::String(text)) if parse_file_mode(text).is_some() => None,
             (Self::Words | Self::WordsOrText, Value::Array(items)) if !items.is_empty() => {
-                let words: Option<Vec<&str>> = items.iter().map(|item| item.as_str().map(static_text)).collect();
-                words.map_or_else(|| Some(self.expected_hint(value)), |words| check_words(&words).err())
+                let words: Option<Vec<&str>> = items.iter().map(|item| item.as_str().map(checkable_text)).collect();
+                // `words` is `None` if an item is not a text.
+                words.map_or_else(|| Some(self.wrong_type_message(value)), |words| check_words(&words).err())
             }
             (Self::Env, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
-                Value::String(text) => check_variable(name, static_text(text)).err().or_else(|| dropped_variable_reason(name)),
+                Value::String(text) => check_variable(name, checkable_text(text)).err().or_else(|| dropped_variable_error(name)),
                 other => {
                     Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other)))
                 }
             }),
             (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(timeout_error).map(str::to_owned),
             (Self::Count, value) if value.is_u64() => None,
-            _ => Some(self.expected_hint(value)),
+            _ => Some(self.wrong_type_message(value)),
         }
     }
 
-    /// Returns the message for a value of another type.
-    fn expected_hint(self, value: &Value) -> String {
+    /// Returns the error message for a value that does not have this type.
+    fn wrong_type_message(self, value: &Value) -> String {
         format!("takes {}, not {}", self.description(), display_value(value))
     }
 
-    /// Describes the type in words, such as `an absolute path`.
+    /// Returns a description of the type in words, such as `an absolute path`.
     pub fn description(self) -> &'static str {
         match self {
             Self::Text | Self::Account => "a text",
@@ -175,17 +183,17 @@ impl ParameterType {
     }
 }
 
-/// Parses a file mode from octal digits. They must be text, because YAML readers disagree on whether a bare number is
-/// octal or decimal.
+/// Parses a file mode of 3 to 5 octal digits. Returns `None` for another text or a mode above 7777. The mode is a text
+/// and not a number, because YAML readers disagree on whether `0644` is octal or decimal.
 pub fn parse_file_mode(text: &str) -> Option<u32> {
-    let octal = (3..=5).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
-    u32::from_str_radix(text, 8).ok().filter(|mode| octal && *mode <= 0o7777)
+    let is_octal = (3..=5).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    u32::from_str_radix(text, 8).ok().filter(|mode| is_octal && *mode <= 0o7777)
 }
 
-/// Checks the words of a command.
+/// Checks a command, given as the program and its arguments.
 ///
 /// # Errors
-/// The reason, if no word names a program or a word is not a valid argument.
+/// Fails with the reason if the program is missing, or if a text is not a valid argument of a process.
 pub fn check_words<T: AsRef<str>>(words: &[T]) -> Result<(), String> {
     if words.first().is_none_or(|program| program.as_ref().is_empty()) {
         return Err("the first item must be the program, but it is missing".to_owned());
@@ -193,10 +201,10 @@ pub fn check_words<T: AsRef<str>>(words: &[T]) -> Result<(), String> {
     words.iter().try_for_each(|word| check_argument(word.as_ref()))
 }
 
-/// Checks a text that is passed to a process as an argument, such as a script to a shell.
+/// Checks a text that is passed to a process as one argument, such as a script to a shell.
 ///
 /// # Errors
-/// The reason, if no process can get it.
+/// Fails with the reason if Linux cannot pass the text: it contains NUL, or is too long.
 pub fn check_argument(text: &str) -> Result<(), String> {
     if text.contains('\0') {
         return Err("contains NUL, which no process can be given: remove it".to_owned());
@@ -210,41 +218,44 @@ pub fn check_argument(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a variable of an environment.
+/// Checks an environment variable that is passed to a process.
 ///
 /// # Errors
-/// The reason, if no process can get it.
+/// Fails with the reason if Linux cannot pass the variable: the name is invalid, a text contains NUL, or the variable
+/// is too long.
 pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
     if name.is_empty() || name.contains(['=', '\0']) {
         return Err(format!("{:?} is not a variable: it is empty, or has `=` or NUL in it", truncated(name)));
     }
-    check_argument(&format!("{name}={value}")).map_err(|why| format!("{:?} {why}", truncated(name)))
+    check_argument(&format!("{name}={value}")).map_err(|reason| format!("{:?} {reason}", truncated(name)))
 }
 
-/// Returns an error if a process can get a variable of this name but a shell would drop it. Hosts accept such a name,
-/// because older releases may have it.
-fn dropped_variable_reason(name: &str) -> Option<String> {
+/// Returns an error message if a shell would drop an environment variable of this name, because the name has a blank or
+/// control character. Hosts accept such a name, because stored releases may have it, so only new tasks are checked.
+fn dropped_variable_error(name: &str) -> Option<String> {
     let is_dropped = is_blank(name) || has_control(name) || name.contains(char::is_whitespace);
     is_dropped
         .then(|| format!("{:?} is not a variable: it has a blank or control character, and shells drop it", truncated(name)))
 }
 
-/// Returns the part of a text that is known before rendering. A template is replaced by a text that is valid, or by NUL
-/// if the template contains NUL.
-fn static_text(text: &str) -> &str {
+/// Returns the text to check in place of a text that may be a template. A text without template tags is returned as it
+/// is. The value of a template is not known yet, so the result is `{{`, which passes each check. For a template that
+/// contains NUL the result is NUL, which fails.
+fn checkable_text(text: &str) -> &str {
     if is_template(text) { text.matches('\0').next().unwrap_or("{{") } else { text }
 }
 
-/// Returns whether the host's account database can have an entry of that name or id.
+/// Returns whether a host's account database can have an entry with this name or id.
 fn is_valid_account(text: &str) -> bool {
     !is_blank(text) && !has_control(text) && !text.contains(':') && !text.contains(char::is_whitespace)
 }
 
-/// Returns what is wrong with the name or id of an account. The highest number of 32 bits means "do not change" to the
-/// system, so it is not an account. Hosts accept leading zeros, because older releases may have them.
+/// Returns the error message for an invalid name or id of an account, or `None` if it is valid. An id above
+/// [`MAX_ACCOUNT_ID`] and an id with leading zeros are invalid. Hosts accept leading zeros, because stored releases may
+/// have them, so only new tasks are checked.
 fn account_error(text: &str) -> Option<String> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let why = if text.starts_with(['+', '-']) {
+    let reason = if text.starts_with(['+', '-']) {
         format!("is not an account: no name or number begins with a sign: write a number from 0 to {MAX_ACCOUNT_ID}, or a name")
     } else if is_number && !text.parse().is_ok_and(|number: u32| number <= MAX_ACCOUNT_ID) {
         format!("is not an account's number: they go from 0 to {MAX_ACCOUNT_ID}: write one of these, or a name")
@@ -253,17 +264,17 @@ fn account_error(text: &str) -> Option<String> {
     } else {
         return None;
     };
-    Some(format!("{:?} {why}", truncated(text)))
+    Some(format!("{:?} {reason}", truncated(text)))
 }
 
-/// Formats a value for an error. Texts are truncated, and a list or map is described by its type.
+/// Returns a value as text for an error message. A long text is truncated, and a list or map is described in words.
 fn display_value(value: &Value) -> String {
     match value {
         Value::Array(items) if items.is_empty() => "an empty list".to_owned(),
         Value::Array(_) => "a list with something else in it".to_owned(),
         Value::Object(_) => "a map".to_owned(),
         Value::String(text) => format!("{:?}", truncated(text)),
-        other => other.to_string(),
+        scalar => scalar.to_string(),
     }
 }
 
@@ -271,22 +282,22 @@ fn display_value(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    /// dash and bash do not show the variable of `env "A B=x" sh -c env`.
+    /// A shell drops a variable whose name has a blank: dash and bash do not show it in `env "A B=x" sh -c env`.
     #[test]
     fn y04_variable_and_account_names_must_be_visible() {
-        let of = |form: ParameterType, value: Value| form.value_error(&value).unwrap_or_default();
+        let value_error = |parameter_type: ParameterType, value: Value| parameter_type.value_error(&value).unwrap_or_default();
         for name in [" ", "A B", "A\n", "\u{200b}", "a\u{2028}b"] {
-            let said = of(ParameterType::Env, serde_json::json!({name: "x"}));
-            assert!(said.starts_with(&format!("{name:?} is not a variable")), "{name:?}: {said}");
+            let error = value_error(ParameterType::Env, serde_json::json!({name: "x"}));
+            assert!(error.starts_with(&format!("{name:?} is not a variable")), "{name:?}: {error}");
         }
         for name in ["A", "a.b", "A-B", "\u{e4}"] {
-            assert_eq!(of(ParameterType::Env, serde_json::json!({name: "x"})), "", "{name}");
+            assert_eq!(value_error(ParameterType::Env, serde_json::json!({name: "x"})), "", "{name}");
         }
         for account in ["\u{200b}", "\u{2800}", "a\u{85}b", "\u{7f}"] {
-            let said = of(ParameterType::Account, account.into());
-            assert!(said.starts_with("takes the name or number of an account"), "{account:?}: {said}");
+            let error = value_error(ParameterType::Account, account.into());
+            assert!(error.starts_with("takes the name or number of an account"), "{account:?}: {error}");
         }
-        assert_eq!(of(ParameterType::Account, "www-data".into()), "");
+        assert_eq!(value_error(ParameterType::Account, "www-data".into()), "");
     }
 
     /// `chown(2)` does not change the owner or group if it is -1. `uid_t` has 32 bits.
@@ -296,10 +307,10 @@ mod tests {
             assert_eq!(ParameterType::Account.value_error(&number.into()), None, "{number}");
         }
         for number in ["4294967295", "04294967295", "4294967296", "18446744073709551616", "99999999999999999999999"] {
-            let said = ParameterType::Account.value_error(&number.into());
+            let error = ParameterType::Account.value_error(&number.into());
             let expected =
                 format!("{number:?} is not an account's number: they go from 0 to 4294967294: write one of these, or a name");
-            assert_eq!(said, Some(expected));
+            assert_eq!(error, Some(expected));
         }
     }
 
@@ -310,7 +321,7 @@ mod tests {
         for account in ["0", "7", "_apt", "www-data", "Ada", "a+b", "machine$", "1e3", "0x10", "1st.user", "DOM\\ada"] {
             assert_eq!(ParameterType::Account.value_error(&account.into()), None, "{account}");
         }
-        for (account, why) in [
+        for (account, reason) in [
             ("-1", "is not an account: no name or number begins with a sign"),
             ("+5", "is not an account: no name or number begins with a sign"),
             ("+", "is not an account: no name or number begins with a sign"),
@@ -319,15 +330,15 @@ mod tests {
             ("00", "is not a valid account number: write it without leading zeros"),
             ("00054321", "is not a valid account number: write it without leading zeros"),
         ] {
-            let said = ParameterType::Account.value_error(&account.into()).unwrap_or_default();
-            assert!(said.starts_with(&format!("{account:?} {why}")), "{account}: {said}");
+            let error = ParameterType::Account.value_error(&account.into()).unwrap_or_default();
+            assert!(error.starts_with(&format!("{account:?} {reason}")), "{account}: {error}");
         }
     }
 
     #[test]
     fn parse_file_mode_reads_octal_text() {
-        for (text, read) in [("0644", Some(0o644)), ("755", Some(0o755)), ("04755", Some(0o4755))] {
-            assert_eq!(parse_file_mode(text), read, "{text}");
+        for (text, mode) in [("0644", Some(0o644)), ("755", Some(0o755)), ("04755", Some(0o4755))] {
+            assert_eq!(parse_file_mode(text), mode, "{text}");
         }
         for text in ["", "644x", "0o644", "0800", "17777", "u=rw", "+644"] {
             assert_eq!(parse_file_mode(text), None, "{text}");

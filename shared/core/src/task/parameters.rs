@@ -1,8 +1,9 @@
-//! The parameters of task types. One table per type defines both the checks and the struct that the agent parses.
+//! The parameters of task types. One table for each type defines both the checks of the controller and the struct that
+//! the agent parses.
 //!
-//! An agent parses parameters when it runs the task, and rejects what it cannot parse. An error in a literal value is
-//! known earlier, when the release is written, and every host would reject it. So literal values are checked against
-//! the table then ([`super::check_task`]). Values that come from templates or Fuel's import are not checked.
+//! An agent parses the parameters of a task when it runs the task, and rejects invalid parameters. The controller
+//! checks literal values already when a release is written ([`super::check_task`]), because every host would reject a
+//! wrong value. Values that depend on templates, and tasks that an import could not translate, are not checked.
 
 use std::collections::BTreeMap;
 
@@ -13,33 +14,33 @@ use serde_json::{Map, Value};
 use super::parameter_type::ParameterType;
 use crate::name::{closest_match, did_you_mean};
 
-/// A parameter of a task type.
+/// The definition of one parameter of a task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// The name of the parameter in a task.
     pub name: &'static str,
-    /// The name of the parameter in Fuel.
+    /// The name of the parameter in Fuel, or `None` if the name is the same or Fuel lacks the parameter.
     pub alias: Option<&'static str>,
     /// The type of its value.
     pub parameter_type: ParameterType,
-    /// Whether the parameter is required.
+    /// The rule whether the parameter is required.
     pub presence: ParameterPresence,
     /// The meaning of the parameter, in a sentence.
     pub meaning: &'static str,
 }
 
-/// Whether a parameter is required.
+/// The rule whether a parameter of a task type is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterPresence {
     /// The parameter may be omitted.
     Optional,
     /// The parameter is required.
     Needed,
-    /// Exactly one of the parameters with this variant is required.
+    /// The parameter is one of several alternatives of its task type. Exactly one of these alternatives is required.
     OneOf,
 }
 
-/// A list of words or a shell text.
+/// A command: a program with arguments, or a shell text.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum WordsOrText {
@@ -54,26 +55,26 @@ pub trait TypedParameters: DeserializeOwned {
     /// The table of the parameters.
     const TABLE: ParameterTable;
 
-    /// Parses a task's parameters.
+    /// Parses a task's parameters. A parameter with the value `null` is ignored, as if it were absent.
     ///
     /// # Errors
-    /// A sentence that names the field.
+    /// Fails with a message that names the parameter if it is unknown, missing or of the wrong type.
     fn parse(values: &Map<String, Value>) -> Result<Self, String> {
         let table = Self::TABLE;
         let is_unknown = |name: &&String| table.get(name).is_none();
         if let Some(name) = values.keys().find(is_unknown) {
             return Err(format!("unknown field `{name}`{}", did_you_mean(closest_match(name, table.names()))));
         }
-        if let Some(missing) = table.missing_error(values) {
-            return Err(missing);
+        if let Some(message) = table.presence_error(values) {
+            return Err(message);
         }
-        let present = values.iter().filter(|(_, value)| !value.is_null());
-        let present: Map<_, _> = present.map(|(name, value)| (name.clone(), value.clone())).collect();
-        Self::deserialize(present).map_err(|error| error.to_string())
+        let set_values = values.iter().filter(|(_, value)| !value.is_null());
+        let set_values: Map<_, _> = set_values.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Self::deserialize(set_values).map_err(|error| error.to_string())
     }
 }
 
-/// The parameters of a task type.
+/// The definitions of all parameters of a task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterTable(pub &'static [Parameter]);
 
@@ -96,7 +97,8 @@ macro_rules! value_of {
     (Seconds) => { Option<u64> };
 }
 
-/// Defines a type's table and the struct with the same fields. The name after `or` is Fuel's.
+/// Defines the parameters of a task type: the table and the struct with the same fields. In a row, the name after `or`
+/// is Fuel's name of the parameter.
 macro_rules! parameters {
     ($(#[$doc:meta])* $typed:ident: $($name:ident $(or $alias:literal)?, $form:ident $presence:ident: $what:literal;)*) => {
         $(#[$doc])*
@@ -122,18 +124,18 @@ parameters! {
     /// The parameters of `file`. Exactly one of content, template, source and absent is required.
     FileParameters:
     path, File Needed: "The file.";
-    content or "data", Text OneOf: "What it holds.";
-    template, Text OneOf: "The template of its content.";
-    source, Text OneOf: "The blob with its content: `sha256:…`, or in a manifest a file's name.";
-    absent, Flag OneOf: "There must be no file.";
+    content or "data", Text OneOf: "The text of the file.";
+    template, Text OneOf: "The template of the text of the file.";
+    source, Text OneOf: "The blob with the content of the file: `sha256:…`, or in a manifest a file's name.";
+    absent, Flag OneOf: "True if the file must not exist.";
     owner or "user_owner", Account Optional: "Its user.";
     group or "group_owner", Account Optional: "Its group.";
     mode or "permissions", Mode Optional: "Its rights.";
-    dir_mode or "dir_permissions", Mode Optional: "The file mode of directories that are created for it.";
+    dir_mode or "dir_permissions", Mode Optional: "The file mode of directories that are created for the file.";
     validate, Words Optional: "A command that must accept the new file before it replaces the old one.";
-    overwrite, Always Optional: "Fuel's; a file is always replaced.";
-    parents, Always Optional: "Fuel's; its directories are always made.";
-    timeout, Count Optional: "Fuel's; without meaning here.";
+    overwrite, Always Optional: "A parameter of Fuel: only true, because an existing file is always replaced.";
+    parents, Always Optional: "A parameter of Fuel: only true, because missing directories are always created.";
+    timeout, Count Optional: "A parameter of Fuel, without effect.";
 }
 
 parameters! {
@@ -141,29 +143,30 @@ parameters! {
     ShellParameters:
     command, Words OneOf: "A program and its arguments.";
     script, Script OneOf: "A shell text, in which values are quoted.";
-    cmd, ShellText OneOf: "Fuel's name of a shell text, which is not a template.";
-    creates, Path Optional: "If this exists, nothing runs.";
-    unless, WordsOrText Optional: "If this command succeeds, nothing runs.";
-    only_if, WordsOrText Optional: "If this command fails, nothing runs.";
-    cwd, Directory Optional: "The directory in which it is run.";
-    env, Env Optional: "Its environment, besides what the agent sets.";
-    user, Account Optional: "The user that it runs as.";
-    timeout, Seconds Optional: "How long it may take, in seconds.";
-    retries, Count Optional: "How often it is tried again.";
-    interval, Count Optional: "The seconds between two tries.";
+    cmd, ShellText OneOf: "A parameter of Fuel: a shell text that is not a template.";
+    creates, Path Optional: "A path. If the path exists, the task does not run.";
+    unless, WordsOrText Optional: "A command. If it succeeds, the task does not run.";
+    only_if, WordsOrText Optional: "A command. If it fails, the task does not run.";
+    cwd, Directory Optional: "The directory in which the command runs.";
+    env, Env Optional: "The environment variables of the command, in addition to those that the agent sets.";
+    user, Account Optional: "The user as whom the command runs.";
+    timeout, Seconds Optional: "The maximum duration of the command, in seconds.";
+    retries, Count Optional: "The number of further attempts after a failure.";
+    interval, Count Optional: "The time between two attempts, in seconds.";
 }
 
-/// A parameter of manifests only. The CLI reads the file and sends its text as `template`.
+/// The parameter `template_file`, which only manifests have. The CLI reads the named file and sends its text as the
+/// parameter `template`.
 pub const TEMPLATE_FILE: Parameter = Parameter {
     name: "template_file",
     alias: None,
     parameter_type: ParameterType::Text,
     presence: ParameterPresence::OneOf,
-    meaning: "The file that the template is in, at or below the manifest's directory.",
+    meaning: "The file with the template, at or below the manifest's directory.",
 };
 
 impl ParameterPresence {
-    /// Describes the variant in words. Empty for an optional parameter.
+    /// Returns the rule in words for the documentation. Empty for an optional parameter.
     pub fn description(self) -> &'static str {
         match self {
             Self::Optional => "",
@@ -174,11 +177,13 @@ impl ParameterPresence {
 }
 
 impl Parameter {
+    /// Returns whether the name is that of the parameter, or its name in Fuel.
     fn has_name(&self, name: &str) -> bool {
         self.name == name || self.alias == Some(name)
     }
 
-    /// Returns whether the parameter is set under its name or its name in Fuel. `null` and `false` do not count as set.
+    /// Returns whether a task sets the parameter, under its name or its name in Fuel. A parameter with the value `null`
+    /// or `false` is not set.
     fn is_present(&self, values: &Map<String, Value>) -> bool {
         let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
         values.iter().any(|(name, value)| self.has_name(name) && is_set(value))
@@ -186,58 +191,63 @@ impl Parameter {
 }
 
 impl ParameterTable {
-    /// Returns the errors in the parameters, each with the path of its field.
+    /// Returns the errors in a task's parameters, each as the path of the field and a message. Reports unknown, invalid
+    /// and missing parameters, and parameters that are set under both of their names.
     pub(super) fn errors(&self, values: &Map<String, Value>) -> Vec<(String, String)> {
         let mut errors = Vec::new();
         for (name, value) in values {
             match self.get(name) {
                 Some(_) if value.is_null() => {}
-                Some(known) => {
-                    errors.extend(known.parameter_type.value_error(value).map(|why| (format!("parameters.{name}"), why)));
+                Some(parameter) => {
+                    errors.extend(parameter.parameter_type.value_error(value).map(|error| (format!("parameters.{name}"), error)));
                 }
-                None => errors.push((format!("parameters.{name}"), self.unknown_error(name))),
+                None => errors.push((format!("parameters.{name}"), self.unknown_parameter_message(name))),
             }
         }
         let is_set = |name: &str| values.get(name).is_some_and(|value| !value.is_null());
-        for known in self.0.iter().filter(|known| known.alias.is_some_and(is_set)) {
-            if is_set(known.name) {
-                let why = format!("is also set as {}, another name of it: remove one", known.alias.unwrap_or_default());
-                errors.push((format!("parameters.{}", known.name), why));
+        for parameter in self.0.iter().filter(|parameter| parameter.alias.is_some_and(is_set)) {
+            if is_set(parameter.name) {
+                let error = format!("is also set as {}, another name of it: remove one", parameter.alias.unwrap_or_default());
+                errors.push((format!("parameters.{}", parameter.name), error));
             }
         }
-        errors.extend(self.missing_error(values).map(|why| ("parameters".to_owned(), why)));
+        errors.extend(self.presence_error(values).map(|error| ("parameters".to_owned(), error)));
         errors
     }
 
+    /// Returns the parameter with this name, or with this name in Fuel.
     pub(super) fn get(&self, name: &str) -> Option<&'static Parameter> {
-        self.0.iter().find(|known| known.has_name(name))
+        self.0.iter().find(|parameter| parameter.has_name(name))
     }
 
+    /// Returns the names of the parameters, without their names in Fuel.
     fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.0.iter().map(|known| known.name)
+        self.0.iter().map(|parameter| parameter.name)
     }
 
-    fn unknown_error(&self, name: &str) -> String {
-        let near = closest_match(name, self.names());
-        if near.is_some() {
-            return format!("is not a parameter of this type{}: correct its spelling, or remove it", did_you_mean(near));
+    /// Returns the error message for an unknown parameter. It suggests the closest name, or lists all names.
+    fn unknown_parameter_message(&self, name: &str) -> String {
+        let closest_name = closest_match(name, self.names());
+        if closest_name.is_some() {
+            return format!("is not a parameter of this type{}: correct its spelling, or remove it", did_you_mean(closest_name));
         }
-        format!("is not a parameter of this type: remove it, or take one of {}", self.names().collect::<Vec<_>>().join(", "))
+        format!("is not a parameter of this type: remove it, or use one of {}", self.names().collect::<Vec<_>>().join(", "))
     }
 
-    /// Returns an error if a required parameter is missing, or if not exactly one of the alternatives is set.
-    fn missing_error(&self, values: &Map<String, Value>) -> Option<String> {
-        let with = |presence| self.0.iter().filter(move |known| known.presence == presence);
-        if let Some(known) = with(ParameterPresence::Needed).find(|known| !known.is_present(values)) {
-            return Some(format!("{} is missing", known.name));
+    /// Returns an error message if a required parameter is missing, or if none or several of the alternatives are set.
+    /// Each task type with a table has alternatives, such as `command`, `script` and `cmd`.
+    fn presence_error(&self, values: &Map<String, Value>) -> Option<String> {
+        let select = |presence| self.0.iter().filter(move |parameter| parameter.presence == presence);
+        if let Some(parameter) = select(ParameterPresence::Needed).find(|parameter| !parameter.is_present(values)) {
+            return Some(format!("{} is missing", parameter.name));
         }
-        let names = |known: &Parameter| known.name;
-        let have: Vec<_> = with(ParameterPresence::OneOf).filter(|known| known.is_present(values)).map(names).collect();
-        let all = with(ParameterPresence::OneOf).map(names).collect::<Vec<_>>().join(", ");
-        match have.as_slice() {
+        let name = |parameter: &Parameter| parameter.name;
+        let names: Vec<_> = select(ParameterPresence::OneOf).filter(|parameter| parameter.is_present(values)).map(name).collect();
+        let alternatives = select(ParameterPresence::OneOf).map(name).collect::<Vec<_>>().join(", ");
+        match names.as_slice() {
             [_] => None,
-            [] => Some(format!("one of {all} is missing")),
-            several => Some(format!("{} stand side by side: exactly one of {all} is given", several.join(" and "))),
+            [] => Some(format!("one of {alternatives} is missing")),
+            several => Some(format!("{} are both set: exactly one of {alternatives} is given", several.join(" and "))),
         }
     }
 }
@@ -251,50 +261,57 @@ mod tests {
     use crate::name::ReleaseRef;
     use crate::task::{Task, check_release_tasks};
 
+    /// Returns the errors that [`check_release_tasks`] finds in a task of this type with these parameters.
     fn parameter_errors(kind: &str, parameters: &Value) -> Vec<String> {
         let mut task = Task::new("t", kind);
         task.parameters = parameters.as_object().cloned().unwrap();
         let release: ReleaseRef = "site@1".parse().unwrap();
         check_release_tasks(&release, &[task], &OneSecret)
             .into_iter()
-            .map(|one| format!("{}: {}", one.object, one.message))
+            .map(|finding| format!("{}: {}", finding.object, finding.message))
             .collect()
     }
 
+    /// `data` and `permissions` are the names of `content` and `mode` in Fuel. Missing, unknown, repeated and mistyped
+    /// parameters are errors.
     #[test]
     fn parameters_are_read_by_name_or_alias() {
-        let read = |given: Value| FileParameters::parse(given.as_object().unwrap());
-        let file = read(json!({"path": "/a", "data": "x", "permissions": "0600"})).unwrap();
+        let parse_file = |parameters: Value| FileParameters::parse(parameters.as_object().unwrap());
+        let file = parse_file(json!({"path": "/a", "data": "x", "permissions": "0600"})).unwrap();
         let (content, mode) = (Some("x".to_owned()), Some("0600".to_owned()));
         assert_eq!(file, FileParameters { path: Some("/a".to_owned()), content, mode, ..FileParameters::default() });
-        for (given, error) in [
+        for (parameters, error) in [
             (json!({"content": "x"}), "path is missing"),
             (json!({"path": "/a", "content": "x", "contents": "x"}), "unknown field `contents`"),
             (json!({"path": "/a", "content": "x", "data": "y"}), "duplicate field `content`"),
             (json!({"path": "/a", "content": 1}), "invalid type: integer `1`, expected a string"),
         ] {
-            let message = read(given).unwrap_err();
+            let message = parse_file(parameters).unwrap_err();
             assert!(message.contains(error), "{message}");
         }
     }
 
     #[test]
     fn null_parameter_equals_absent_parameter() {
-        let given = json!({"command": null, "script": "true", "unless": null, "env": null, "timeout": null});
-        assert_eq!(parameter_errors("shell", &given), Vec::<String>::new());
-        let read = ShellParameters::parse(given.as_object().unwrap()).unwrap();
-        assert_eq!(read, ShellParameters { script: Some("true".to_owned()), ..ShellParameters::default() });
-        let flag = json!({"path": "/a", "content": null, "data": "x", "absent": null});
-        assert_eq!(parameter_errors("file", &flag), Vec::<String>::new());
+        let shell_parameters = json!({"command": null, "script": "true", "unless": null, "env": null, "timeout": null});
+        assert_eq!(parameter_errors("shell", &shell_parameters), Vec::<String>::new());
+        let parsed_parameters = ShellParameters::parse(shell_parameters.as_object().unwrap()).unwrap();
+        assert_eq!(parsed_parameters, ShellParameters { script: Some("true".to_owned()), ..ShellParameters::default() });
+        // `data` is the name of `content` in Fuel. A null `content` does not conflict with it.
+        let file_parameters = json!({"path": "/a", "content": null, "data": "x", "absent": null});
+        assert_eq!(parameter_errors("file", &file_parameters), Vec::<String>::new());
     }
 
     #[test]
     fn unknown_parameter_is_reported_before_missing_one() {
-        let given = json!({"path": "/a", "contnet": "x"});
-        let error = FileParameters::parse(given.as_object().unwrap()).unwrap_err();
+        let parameters = json!({"path": "/a", "contnet": "x"});
+        let error = FileParameters::parse(parameters.as_object().unwrap()).unwrap_err();
         assert_eq!(error, "unknown field `contnet` (did you mean \"content\"?)");
-        let first = parameter_errors("file", &given).remove(0);
-        assert!(first.contains("parameters.contnet: is not a parameter of this type (did you mean \"content\"?)"), "{first}");
+        let first_error = parameter_errors("file", &parameters).remove(0);
+        assert!(
+            first_error.contains("parameters.contnet: is not a parameter of this type (did you mean \"content\"?)"),
+            "{first_error}"
+        );
     }
 
     #[test]
@@ -307,8 +324,11 @@ mod tests {
             ("shell", json!({"cmd": "true", "retries": 3, "interval": 1, "timeout": 180, "cwd": "/"})),
             ("shell", json!({"script": "a", "creates": "/run/stemma/labels.json", "user": "33"})),
             ("shell", json!({"script": "a", "creates": "/dev/vg0/data", "cwd": "/proc/sys/net"})),
+            // Linux allows 131,071 bytes for an argument, and for a variable with its name and `=`.
             ("shell", json!({"cmd": "a".repeat(131_071), "env": {"AB": "c".repeat(131_068)}})),
+            // The comment of a template is not part of the rendered script.
             ("shell", json!({"script": format!("{{# {} #}}true", "a".repeat(131_072))})),
+            // No agent runs `puppet`, and type `teapot` is unknown. So their parameters are not checked.
             ("puppet", json!({"anything": 1})),
             ("teapot", json!({"anything": 1})),
         ] {
@@ -316,6 +336,7 @@ mod tests {
         }
     }
 
+    /// The error for a shell text of 131072 bytes, one more than Linux allows for an argument.
     const CMD_TOO_LONG: &str =
         "parameters.cmd: has 131072 bytes, and a process is given at most 131071 in one text: put it into a file task";
 
@@ -328,7 +349,7 @@ mod tests {
             (
                 "file",
                 json!({"path": "/a", "content": "x", "source": "y"}),
-                "parameters: content and source stand side by side: exactly one of content, template, source, absent is given",
+                "parameters: content and source are both set: exactly one of content, template, source, absent is given",
             ),
             ("file", json!({"path": "a", "content": "x"}), "parameters.path: path \"a\" is relative; write it from `/` on"),
             (
@@ -466,14 +487,16 @@ mod tests {
             ),
             ("shell", json!({"script": "a", "timeout": -1}), "parameters.timeout: takes a whole number from 1, not -1"),
         ] {
-            let found = parameter_errors(kind, &parameters);
-            assert!(found.contains(&format!("release/site@1 task t {expected}")), "{kind} {parameters}: {found:?}");
+            let errors = parameter_errors(kind, &parameters);
+            assert!(errors.contains(&format!("release/site@1 task t {expected}")), "{kind} {parameters}: {errors:?}");
         }
-        let mut untranslated = Task::new("t", "shell");
-        untranslated.foreign.insert("untranslated".into(), json!(["parameters.cmd"]));
-        assert_eq!(check_release_tasks(&"site@1".parse().unwrap(), &[untranslated], &OneSecret), []);
+        let mut untranslated_task = Task::new("t", "shell");
+        untranslated_task.foreign.insert("untranslated".into(), json!(["parameters.cmd"]));
+        assert_eq!(check_release_tasks(&"site@1".parse().unwrap(), &[untranslated_task], &OneSecret), []);
     }
 
+    /// Each row has the parameters of a task, and the fields whose text all users of the host can see. Those are paths,
+    /// and arguments of processes.
     #[test]
     fn w10_03_secret_is_rejected_in_exposed_texts() {
         let secret = "{{ secret('db') }}";
@@ -487,15 +510,16 @@ mod tests {
                 json!({"script": secret, "unless": [secret], "cwd": secret, "creates": secret}),
                 &["creates", "cwd", "unless[0]"],
             ),
+            // No agent runs `puppet`, so nobody sees its parameters on a host.
             ("puppet", json!({"puppet_manifest": secret}), &[]),
         ] {
-            let found = parameter_errors(kind, &parameters);
-            let said = |field: &&str| {
-                let field = format!("release/site@1 task t parameters.{field}: reads a secret, and everyone on a host sees");
-                found.iter().any(|one| one.starts_with(&field))
+            let errors = parameter_errors(kind, &parameters);
+            let is_reported = |field: &&str| {
+                let prefix = format!("release/site@1 task t parameters.{field}: reads a secret, and everyone on a host sees");
+                errors.iter().any(|error| error.starts_with(&prefix))
             };
-            let secrets = found.iter().filter(|one| one.contains("reads a secret")).count();
-            assert!(fields.iter().all(said) && secrets == fields.len(), "{kind} {parameters}: {found:?}");
+            let secret_error_count = errors.iter().filter(|error| error.contains("reads a secret")).count();
+            assert!(fields.iter().all(is_reported) && secret_error_count == fields.len(), "{kind} {parameters}: {errors:?}");
         }
     }
 }

@@ -1,21 +1,22 @@
-//! Checks of host paths as text. The controller checks a path when it is written, and the agent when it uses the path,
-//! by the same rules.
+//! Checks of host paths as text. The controller checks a path when a task with it is written. The agent checks the path
+//! by the same rules before it uses the path.
 //!
-//! These checks never depend on the state of a disk. A problem that only the disk shows, such as a symbolic link in the
-//! path, is found when the agent opens the path.
+//! These checks never depend on the state of a disk. The agent finds a problem that only the disk shows, such as a
+//! symbolic link in the path, when it opens the path.
 
 use crate::name::truncated;
 
-/// Directory of the agent's own state.
+/// The directory in which the agent stores its own state.
 pub const AGENT_STATE_DIR: &str = "/var/lib/stemma-agent";
 
-/// Directory that the agent writes for services: labels, traits, tags.
+/// The directory in which the agent writes labels, traits and tags for services on the host.
 pub const AGENT_RUN_DIR: &str = "/run/stemma";
 
-/// File in which the host's owner configures the agent.
+/// The file in which the host's owner configures the agent.
 pub const AGENT_CONFIG_FILE: &str = "/etc/stemma/agent.toml";
 
-/// Default path of the host label map, which the agent writes. The host's owner may configure another one.
+/// The default path of the file into which the agent writes labels of the host. The host's owner may configure another
+/// path.
 pub const DEFAULT_HOST_LABEL_MAP: &str = "/etc/stemma/node-labels";
 
 /// Maximum length of a path, in bytes: the kernel's `PATH_MAX` without the NUL.
@@ -24,14 +25,15 @@ const MAX_PATH_BYTES: usize = 4095;
 /// Maximum length of a name in a directory, in bytes: `NAME_MAX`.
 const MAX_NAME_BYTES: usize = 255;
 
-/// Trees of the kernel. No file there can be replaced by writing a temporary file and renaming it.
+/// The file systems of the kernel. A task cannot replace a file there, because that needs a temporary file and a
+/// rename.
 const KERNEL_TREES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Pairs of directories that are the same directory on known hosts, because one is a link to the other. The second
-/// name is the canonical one.
+/// Pairs of paths that name one directory on most hosts, because one path is a link to the other. The second path is
+/// the canonical one.
 ///
-/// Which of the two is the link, and whether a host has it, does not matter: tasks that write to both are wrong on most
-/// hosts.
+/// A host may lack the link, or have it in the other direction. The checks do not depend on this, because two tasks
+/// that write to both paths are wrong on most hosts.
 const KNOWN_LINKS: [(&str, &str); 10] = [
     ("/bin", "/usr/bin"),
     ("/sbin", "/usr/sbin"),
@@ -45,10 +47,10 @@ const KNOWN_LINKS: [(&str, &str); 10] = [
     MAIL_DIRS,
 ];
 
-/// The mail directories. On some hosts the first is the link, on others the second.
+/// The two paths of the mail directory. On some hosts the first path is the link, on other hosts the second.
 const MAIL_DIRS: (&str, &str) = ("/var/spool/mail", "/var/mail");
 
-/// Reasons why the agent would not use a path.
+/// The error for a path that the agent would reject.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefused {
     /// The path does not begin with a slash.
@@ -57,184 +59,192 @@ pub enum PathRefused {
     /// The path names the root, or ends with a slash.
     #[error("path {0:?} names no file: it ends with a slash")]
     TrailingSlash(String),
-    /// The path contains `.`, `..` or nothing between two slashes.
+    /// The path has a part that is `.`, `..` or empty, as in `/a//b`.
     #[error("path {path:?} has {part:?} in it; write the plain path")]
     Detour {
         /// The whole path.
         path: String,
-        /// The text between the slashes.
+        /// The part between two slashes that is not allowed.
         part: String,
     },
     /// The path contains NUL or another control character.
     #[error("path {0:?} holds a control character")]
-    Control(String),
+    ControlCharacter(String),
     /// The path, or a name in it, is longer than Linux allows.
     #[error("path of {length} bytes: at most {MAX_PATH_BYTES} in all and {MAX_NAME_BYTES} a name are allowed")]
     Long {
-        /// Bytes of the whole path.
+        /// The length of the whole path, in bytes.
         length: usize,
     },
-    /// The path is in a tree of the kernel.
+    /// A task would write to a path in a file system of the kernel, such as `/proc`.
     #[error("path {0:?} lies in a tree of the kernel, where no file can be replaced; use a shell task")]
-    Kernel(String),
-    /// The path is that of the agent's own files. A task that writes them could undo what the agent has verified, or
-    /// raise the limit that the host's owner set.
+    KernelTree(String),
+    /// A task would write to a file of the agent. Such a task could change verified state, or loosen a limit that the
+    /// host's owner configured for the agent.
     #[error("{} belongs to the agent; no task may write there", .0.escape_debug())]
-    Own(String),
+    AgentPath(String),
 }
 
-/// How a path is used.
+/// The use of a path by a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathUse {
-    /// A file is written to the path.
+    /// The task writes a file at the path.
     Write,
-    /// The path is only read.
+    /// The task only reads the path.
     Read,
-    /// A command runs in the directory.
+    /// A command of the task runs in the directory.
     ChangeDir,
 }
 
-/// Checks the rules that hold for every use of a path.
+/// Checks that a text is a plain absolute path: without `.`, `..`, empty parts, control characters and a trailing
+/// slash, and not too long. This check applies to every use of a path.
 ///
 /// # Errors
-/// [`PathRefused`] for anything but a plain absolute path (S63).
+/// Fails with [`PathRefused`] for any other text.
 pub fn check_path(text: &str) -> Result<(), PathRefused> {
     check_rules(text, text)?;
     check_length(&[text])
 }
 
-/// Checks the path of a directory in which a command runs. The root is allowed.
+/// Checks the path of a directory in which a command runs. The rules are those of [`check_path`], and `/` is allowed.
 ///
 /// # Errors
-/// As [`check_path`].
+/// Fails with [`PathRefused`] for any other text.
 pub fn check_directory(text: &str) -> Result<(), PathRefused> {
     if text == "/" { Ok(()) } else { check_path(text) }
 }
 
-/// Checks that the file at a plain path can be replaced by renaming a temporary file next to it.
+/// Checks that a task can replace the file at a plain path by a rename of a temporary file in the same directory.
 ///
 /// # Errors
-/// [`PathRefused::Kernel`] for trees of the kernel (S63). Paths that are only read may be there: `creates:
-/// /dev/vg0/data`.
+/// Fails with [`PathRefused::KernelTree`] for `/proc`, `/sys`, `/dev` and everything below them. A path that a task
+/// only reads may be there, for example `creates: /dev/vg0/data`.
 pub fn check_replaceable(text: &str) -> Result<(), PathRefused> {
-    let is_of_kernel = KERNEL_TREES.iter().any(|tree| is_at_or_below(text, tree));
-    if is_of_kernel { Err(PathRefused::Kernel(truncated(text))) } else { Ok(()) }
+    let is_in_kernel_tree = KERNEL_TREES.iter().any(|tree| is_at_or_below(text, tree));
+    if is_in_kernel_tree { Err(PathRefused::KernelTree(truncated(text))) } else { Ok(()) }
 }
 
 /// Checks a plain path to which a task writes a file.
 ///
 /// # Errors
-/// As [`check_replaceable`], and [`PathRefused::Own`] for the agent's own files and everything below them.
+/// Fails as [`check_replaceable`] does. Fails with [`PathRefused::AgentPath`] for the agent's own files and
+/// directories, and for everything below them.
 pub fn check_writable(text: &str) -> Result<(), PathRefused> {
     check_replaceable(text)?;
     [AGENT_STATE_DIR, AGENT_RUN_DIR, AGENT_CONFIG_FILE, DEFAULT_HOST_LABEL_MAP]
         .into_iter()
-        .try_for_each(|own| check_not_own(text, own))
+        .try_for_each(|agent_path| check_not_agent_path(text, agent_path))
 }
 
-/// Checks a plain path to which a task writes a file against `own`, a file or directory of the host's agent.
+/// Checks that a plain path to which a task writes a file is not `base`, a file or directory of the host's agent.
 ///
 /// # Errors
-/// [`PathRefused::Own`] for that path and everything below it, also through a known link.
-pub fn check_not_own(text: &str, own: &str) -> Result<(), PathRefused> {
-    if is_at_or_below(&canonical_path(text), &canonical_path(own)) { Err(PathRefused::Own(truncated(text))) } else { Ok(()) }
+/// Fails with [`PathRefused::AgentPath`] if the path is `base` or below it. Known links such as `/var/run` are resolved
+/// first.
+pub fn check_not_agent_path(raw: &str, base: &str) -> Result<(), PathRefused> {
+    if is_at_or_below(&canonical_path(raw), &canonical_path(base)) { Err(PathRefused::AgentPath(truncated(raw))) } else { Ok(()) }
 }
 
-/// Returns whether a path equals another or is below it.
-pub fn is_at_or_below(path: &str, other: &str) -> bool {
-    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Returns whether a path equals a directory or is below it.
+pub fn is_at_or_below(path: &str, directory: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|remainder| remainder.is_empty() || remainder.starts_with('/'))
 }
 
-/// Returns a path with known links resolved.
+/// Returns a path with its known link resolved: `/usr/bin/x` for `/bin/x`. Other paths are returned unchanged.
 pub(crate) fn canonical_path(path: &str) -> String {
-    KNOWN_LINKS.iter().find_map(|(from, to)| replace_prefix(path, from, to)).unwrap_or_else(|| path.to_owned())
+    KNOWN_LINKS.iter().find_map(|(link_path, target)| replace_prefix(path, link_path, target)).unwrap_or_else(|| path.to_owned())
 }
 
-/// Returns every spelling of a path by known links, the canonical path first. The path requires the directories of each
-/// spelling.
+/// Returns all paths that name the same file through known links, the canonical path first: `/run/x` and `/var/run/x`.
 ///
-/// The canonical path alone is not enough: `/var/run/x` also requires `/var`, which contains the link.
+/// Two tasks are compared by all of these paths. The canonical path is not enough: a task that replaces `/var` by a
+/// file also breaks `/var/run/x`, because `/var` contains the link.
 pub(crate) fn spellings(path: &str) -> Vec<String> {
-    let place = canonical_path(path);
-    let mail_spelling = replace_prefix(&place, MAIL_DIRS.1, MAIL_DIRS.0);
-    let mut spellings = vec![place];
-    for other in [path.to_owned()].into_iter().chain(mail_spelling) {
-        if !spellings.contains(&other) {
-            spellings.push(other);
+    let canonical_path_text = canonical_path(path);
+    // Either of the two mail directories can be the link, so a path there always has both spellings.
+    let mail_spelling = replace_prefix(&canonical_path_text, MAIL_DIRS.1, MAIL_DIRS.0);
+    let mut spellings = vec![canonical_path_text];
+    for spelling in [path.to_owned()].into_iter().chain(mail_spelling) {
+        if !spellings.contains(&spelling) {
+            spellings.push(spelling);
         }
     }
     spellings
 }
 
-/// Moves a path from one directory to another. Returns `None` if the path is not at or below the first directory.
-fn replace_prefix(path: &str, from: &str, to: &str) -> Option<String> {
-    is_at_or_below(path, from).then(|| format!("{to}{}", &path[from.len()..]))
+/// Returns a path with `old_directory` at its start replaced by `new_directory`. Returns `None` if the path is not at
+/// or below `old_directory`.
+fn replace_prefix(path: &str, old_directory: &str, new_directory: &str) -> Option<String> {
+    is_at_or_below(path, old_directory).then(|| format!("{new_directory}{}", &path[old_directory.len()..]))
 }
 
-/// Returns the known link at or above a path, and its target. The mail directories are skipped, because it differs
-/// between hosts which of them is the link.
+/// Returns the known link that a path is or leads through, and the target of the link. The mail directories are
+/// skipped, because either of them can be the link.
 pub(super) fn known_link(path: &str) -> Option<(&'static str, &'static str)> {
     KNOWN_LINKS.iter().copied().find(|link| *link != MAIL_DIRS && is_at_or_below(path, link.0))
 }
 
-/// Returns whether a known link is below a directory, so that a path below the directory may be elsewhere.
+/// Returns whether a known link is below a directory. Then a path below the directory may lead to another directory.
 fn has_known_links(directory: &str) -> bool {
-    KNOWN_LINKS.iter().any(|(from, _)| *from != directory && is_at_or_below(from, directory))
+    KNOWN_LINKS.iter().any(|(link_path, _)| *link_path != directory && is_at_or_below(link_path, directory))
 }
 
-/// Returns a path and the directories above it, the nearest first. The root comes last, as the empty text.
-pub(crate) fn ancestors(place: &str) -> impl Iterator<Item = &str> {
-    std::iter::once(place).chain(place.rmatch_indices('/').map(|(at, _)| &place[..at]))
+/// Returns a path and the directories above it, from the nearest to the root. The root is the empty text.
+pub(crate) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::once(path).chain(path.rmatch_indices('/').map(|(slash_index, _)| &path[..slash_index]))
 }
 
-/// Returns whether a text is a template, so that its value is known only after rendering. A text without these tags
-/// renders to itself.
+/// Returns whether a text has a template tag, so that its value is known only after rendering. Rendering does not
+/// change a text without tags.
 pub fn is_template(text: &str) -> bool {
     ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
 }
 
-/// Returns the spellings of the directory that contains the path of a template, whatever values are filled in. Returns
-/// the empty text if only the root is known to contain it.
+/// Returns the directory that contains the path of a template for all values, in all spellings by known links. The
+/// directory is known from the text before the first tag. Returns only the root (the empty text) if no other directory
+/// is certain.
 pub(crate) fn known_directories(template: &str) -> Vec<String> {
-    let head = TemplateEnds::from_template(template).map_or("", |ends| ends.head);
-    let directory = head.rsplit_once('/').map_or("", |(directory, _)| directory);
-    // The rest of the path may lead through a known link.
+    let text_before_tags = TemplateEnds::from_template(template).map_or("", |ends| ends.text_before_tags);
+    let directory = text_before_tags.rsplit_once('/').map_or("", |(directory, _)| directory);
+    // A value may lead through a known link below the directory, to a path outside of the directory.
     if has_known_links(directory) { vec![String::new()] } else { spellings(directory) }
 }
 
-/// Checks a path as an author wrote it. In a template, only the text before the first tag and after the last one is
-/// checked, because the rest depends on values.
-pub(super) fn check_authored(text: &str, usage: PathUse) -> Result<(), PathRefused> {
+/// Checks a path as an author wrote it, by the rules for its use. In a template, only the text before the first tag and
+/// after the last tag is checked, because the text between them depends on values. For this check, a sample of the
+/// rendered path replaces the template.
+pub(super) fn check_authored_path(text: &str, path_use: PathUse) -> Result<(), PathRefused> {
     let Some(ends) = TemplateEnds::from_template(text) else {
-        return match usage {
+        return match path_use {
             PathUse::Write => check_path(text).and_then(|()| check_writable(text)),
             PathUse::Read => check_path(text),
             PathUse::ChangeDir => check_directory(text),
         };
     };
-    let rendered = ends.sample_path();
-    check_rules(&rendered, text)?;
-    check_length(&[ends.head, ends.tail])?;
-    if usage == PathUse::Write { check_writable(&rendered).map_err(|refused| refused.with_shown_path(text)) } else { Ok(()) }
+    let sample = ends.sample_path();
+    check_rules(&sample, text)?;
+    check_length(&[ends.text_before_tags, ends.text_after_tags])?;
+    if path_use == PathUse::Write { check_writable(&sample).map_err(|error| error.with_shown_path(text)) } else { Ok(()) }
 }
 
-/// Checks all rules but the length. Errors show `written`, the author's text for `text`.
-fn check_rules(text: &str, written: &str) -> Result<(), PathRefused> {
-    let shown = || truncated(written);
+/// Checks that `text` is a plain absolute path, except its length. Errors show `authored_text`, the text that the
+/// author wrote for this path.
+fn check_rules(text: &str, authored_text: &str) -> Result<(), PathRefused> {
+    let shown_text = || truncated(authored_text);
     if text.chars().any(char::is_control) {
-        return Err(PathRefused::Control(shown()));
+        return Err(PathRefused::ControlCharacter(shown_text()));
     }
-    let Some(rest) = text.strip_prefix('/') else { return Err(PathRefused::Relative(shown())) };
-    if rest.is_empty() || rest.ends_with('/') {
-        return Err(PathRefused::TrailingSlash(shown()));
+    let Some(relative_path) = text.strip_prefix('/') else { return Err(PathRefused::Relative(shown_text())) };
+    if relative_path.is_empty() || relative_path.ends_with('/') {
+        return Err(PathRefused::TrailingSlash(shown_text()));
     }
-    if let Some(part) = rest.split('/').find(|part| matches!(*part, "" | "." | "..")) {
-        return Err(PathRefused::Detour { path: shown(), part: part.into() });
+    if let Some(part) = relative_path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
+        return Err(PathRefused::Detour { path: shown_text(), part: part.into() });
     }
     Ok(())
 }
 
-/// Checks the length of the parts of a path that are known before rendering.
+/// Checks the total length of these parts of a path, and the length of each name in them.
 fn check_length(texts: &[&str]) -> Result<(), PathRefused> {
     let length = texts.iter().map(|text| text.len()).sum();
     let has_long_name = texts.iter().flat_map(|text| text.split('/')).any(|part| part.len() > MAX_NAME_BYTES);
@@ -242,38 +252,43 @@ fn check_length(texts: &[&str]) -> Result<(), PathRefused> {
 }
 
 impl PathRefused {
-    /// Returns the same error with the author's text in place of the checked path.
-    fn with_shown_path(self, written: &str) -> Self {
+    /// Returns the error with the author's text in place of the checked path, which is a sample for a template. Only
+    /// the errors of [`check_writable`] are replaced, because all other errors already show the author's text or no
+    /// path.
+    fn with_shown_path(self, authored_text: &str) -> Self {
         match self {
-            Self::Kernel(_) => Self::Kernel(truncated(written)),
-            Self::Own(_) => Self::Own(truncated(written)),
-            other => other,
+            Self::KernelTree(_) => Self::KernelTree(truncated(authored_text)),
+            Self::AgentPath(_) => Self::AgentPath(truncated(authored_text)),
+            error => error,
         }
     }
 }
 
-/// The text before the first tag of a template and after the last one.
+/// The text before the first tag of a template, and the text after the last tag.
 struct TemplateEnds<'a> {
-    head: &'a str,
-    tail: &'a str,
+    text_before_tags: &'a str,
+    text_after_tags: &'a str,
 }
 
 impl<'a> TemplateEnds<'a> {
-    /// Finds the ends of a template. Returns `None` if the text is not a template, or if its tags are not closed.
+    /// Returns the text before the first tag and after the last tag of a template. Returns `None` if the text has no
+    /// tags, or if its tags are not closed.
     fn from_template(text: &'a str) -> Option<Self> {
-        let open = ["{{", "{%", "{#"].iter().filter_map(|tag| text.find(tag)).min()?;
-        let close = ["}}", "%}", "#}"].iter().filter_map(|tag| text.rfind(tag)).max().filter(|close| open < *close)?;
-        let (head, tail) = (&text[..open], &text[close + 2..]);
-        // A dash next to a tag removes the blanks before or after the tag.
-        let head = if text[open + 2..].starts_with('-') { head.trim_end() } else { head };
-        let tail = if text[..close].ends_with('-') { tail.trim_start() } else { tail };
-        Some(Self { head, tail })
+        let tag_start = ["{{", "{%", "{#"].iter().filter_map(|tag| text.find(tag)).min()?;
+        let tag_end = ["}}", "%}", "#}"].iter().filter_map(|tag| text.rfind(tag)).max().filter(|tag_end| tag_start < *tag_end)?;
+        // A tag such as `}}` has two bytes.
+        let (text_before, text_after) = (&text[..tag_start], &text[tag_end + 2..]);
+        // In the template language, a dash inside a tag removes the white space next to the tag.
+        let text_before = if text[tag_start + 2..].starts_with('-') { text_before.trim_end() } else { text_before };
+        let text_after = if text[..tag_end].ends_with('-') { text_after.trim_start() } else { text_after };
+        Some(Self { text_before_tags: text_before, text_after_tags: text_after })
     }
 
-    /// Returns the path with `x` in place of the part between the ends. The name that contains `x` is never complete,
-    /// so no path is rejected that a real value could make valid. If the path begins with a tag, `/` is put before it.
+    /// Returns a sample of the rendered path, with `x` in place of the text from the first tag to the last. A check of
+    /// this sample rejects no path that a value could make valid. If the template begins with a tag, the sample begins
+    /// with `/`, because the value may be an absolute path.
     fn sample_path(&self) -> String {
-        format!("{}x{}", if self.head.is_empty() { "/" } else { self.head }, self.tail)
+        format!("{}x{}", if self.text_before_tags.is_empty() { "/" } else { self.text_before_tags }, self.text_after_tags)
     }
 }
 
@@ -281,10 +296,11 @@ impl<'a> TemplateEnds<'a> {
 mod tests {
     use super::*;
 
+    /// The second list has paths that are plain, but lie in a file system of the kernel. A task cannot write there.
     #[test]
     fn s63_check_path_rejects_path_tricks() {
-        let long = format!("/{}", "a".repeat(256));
-        for (text, refused) in [
+        let long_name_path = format!("/{}", "a".repeat(256));
+        for (text, expected) in [
             ("etc/passwd", PathRefused::Relative("etc/passwd".into())),
             ("", PathRefused::Relative(String::new())),
             ("/", PathRefused::TrailingSlash("/".into())),
@@ -293,19 +309,19 @@ mod tests {
             ("/etc/..", PathRefused::Detour { path: "/etc/..".into(), part: "..".into() }),
             ("/./etc", PathRefused::Detour { path: "/./etc".into(), part: ".".into() }),
             ("//etc", PathRefused::Detour { path: "//etc".into(), part: String::new() }),
-            ("/etc/a\0b", PathRefused::Control("/etc/a\0b".into())),
-            ("/etc/a\nb", PathRefused::Control("/etc/a\nb".into())),
-            (long.as_str(), PathRefused::Long { length: 257 }),
+            ("/etc/a\0b", PathRefused::ControlCharacter("/etc/a\0b".into())),
+            ("/etc/a\nb", PathRefused::ControlCharacter("/etc/a\nb".into())),
+            (long_name_path.as_str(), PathRefused::Long { length: 257 }),
         ] {
-            assert_eq!(check_path(text), Err(refused), "{text:?}");
+            assert_eq!(check_path(text), Err(expected), "{text:?}");
         }
-        for (text, refused) in [
-            ("/proc/self/root/etc/x", PathRefused::Kernel("/proc/self/root/etc/x".into())),
-            ("/proc", PathRefused::Kernel("/proc".into())),
-            ("/dev/sda", PathRefused::Kernel("/dev/sda".into())),
+        for (text, expected) in [
+            ("/proc/self/root/etc/x", PathRefused::KernelTree("/proc/self/root/etc/x".into())),
+            ("/proc", PathRefused::KernelTree("/proc".into())),
+            ("/dev/sda", PathRefused::KernelTree("/dev/sda".into())),
         ] {
-            assert_eq!(check_writable(text), Err(refused.clone()), "{text:?}");
-            assert_eq!(check_replaceable(text), Err(refused), "{text:?}");
+            assert_eq!(check_writable(text), Err(expected.clone()), "{text:?}");
+            assert_eq!(check_replaceable(text), Err(expected), "{text:?}");
         }
     }
 
@@ -313,16 +329,18 @@ mod tests {
     fn check_authored_allows_reading_kernel_trees() {
         for text in ["/dev/vg0/data", "/sys/class/net/bond0", "/proc/1", "/sys/class/net/{{ params.bond }}"] {
             assert_eq!(
-                (check_authored(text, PathUse::Read), check_authored(text, PathUse::ChangeDir)),
+                (check_authored_path(text, PathUse::Read), check_authored_path(text, PathUse::ChangeDir)),
                 (Ok(()), Ok(())),
                 "{text}"
             );
-            let refused = check_authored(text, PathUse::Write).unwrap_err();
-            assert_eq!(refused, PathRefused::Kernel(text.to_owned()), "{text}");
+            let error = check_authored_path(text, PathUse::Write).unwrap_err();
+            assert_eq!(error, PathRefused::KernelTree(text.to_owned()), "{text}");
         }
-        assert!(check_authored("/proc/../x", PathUse::Read).is_err(), "and only by a plain path");
+        assert!(check_authored_path("/proc/../x", PathUse::Read).is_err(), "a path that is only read must be plain too");
     }
 
+    /// The first returned directory is the canonical one. It is the root (the empty text) if a value can lead out of
+    /// the directory through a known link, or if the template begins with a tag.
     #[test]
     fn y01_known_directories_of_template_are_independent_of_values() {
         for (template, directory) in [
@@ -365,27 +383,29 @@ mod tests {
         }
     }
 
+    /// A name has at most 255 bytes, and a path at most 4095. The text within tags does not count.
     #[test]
     fn template_ends_are_limited_in_length() {
-        let (name, long) = ("a".repeat(255), "a".repeat(256));
-        let path = format!("/{name}").repeat(16);
-        for (template, is_long) in [
-            (format!("/etc/{name}/{{{{ node.name }}}}"), false),
-            (format!("/etc/{name}{{{{ node.name }}}}"), false),
-            (format!("/etc/{long}/{{{{ node.name }}}}"), true),
-            (format!("/etc/{long}{{{{ node.name }}}}"), true),
-            (format!("/etc/{{{{ node.name }}}}/{long}"), true),
-            (format!("/etc/{{# {long} #}}a"), false),
-            (format!("{path}/{{{{ node.name }}}}"), true),
+        let (longest_name, long_name) = ("a".repeat(255), "a".repeat(256));
+        // This path has 4096 bytes, one more than Linux allows.
+        let longest_path = format!("/{longest_name}").repeat(16);
+        for (template, is_too_long) in [
+            (format!("/etc/{longest_name}/{{{{ node.name }}}}"), false),
+            (format!("/etc/{longest_name}{{{{ node.name }}}}"), false),
+            (format!("/etc/{long_name}/{{{{ node.name }}}}"), true),
+            (format!("/etc/{long_name}{{{{ node.name }}}}"), true),
+            (format!("/etc/{{{{ node.name }}}}/{long_name}"), true),
+            (format!("/etc/{{# {long_name} #}}a"), false),
+            (format!("{longest_path}/{{{{ node.name }}}}"), true),
         ] {
-            let found = check_authored(&template, PathUse::Write);
-            assert_eq!(matches!(found, Err(PathRefused::Long { .. })), is_long, "{template}: {found:?}");
+            let result = check_authored_path(&template, PathUse::Write);
+            assert_eq!(matches!(result, Err(PathRefused::Long { .. })), is_too_long, "{template}: {result:?}");
         }
     }
 
     #[test]
     fn s63_check_writable_rejects_agent_files() {
-        for (text, is) in [
+        for (text, is_rejected) in [
             ("/var/lib/stemma-agent", true),
             ("/var/lib/stemma-agent/apply/accepted", true),
             ("/run/stemma/labels.json", true),
@@ -400,13 +420,14 @@ mod tests {
             ("/var/lib/stemma-agents", false),
             ("/etc/stemma/agent.toml.d", false),
         ] {
-            assert_eq!(check_writable(text).is_err(), is, "{text}");
+            assert_eq!(check_writable(text).is_err(), is_rejected, "{text}");
         }
     }
 
+    /// Only the text before the first tag and after the last tag is certain, whatever the values are.
     #[test]
     fn w11_template_path_is_rejected_when_invalid_for_every_value() {
-        for (template, said) in [
+        for (template, message) in [
             ("etc/{{ params.x }}", "is relative"),
             (" /etc/{{ params.x }}", "is relative"),
             ("/etc/../{{ params.x }}", "has \"..\" in it"),
@@ -417,10 +438,11 @@ mod tests {
             ("/proc/{{ params.x }}", "tree of the kernel"),
             ("/run/stemma/{% if true %}a{% endif %}", "/run/stemma/{% if true %}a{% endif %} belongs to the agent"),
         ] {
-            let error = check_authored(template, PathUse::Write).unwrap_err().to_string();
-            assert!(error.contains(said), "{template}: {error}");
+            let error = check_authored_path(template, PathUse::Write).unwrap_err().to_string();
+            assert!(error.contains(message), "{template}: {error}");
         }
         for template in [
+            // Some value makes each of these paths valid. A template without a closing tag is checked as a plain text.
             "{{ params.x }}",
             "{{ params.root }}/a",
             "{# a #}/etc/motd",
@@ -433,7 +455,7 @@ mod tests {
             "/{{ params.x }}/../{{ params.y }}",
             "/a{{ params.x",
         ] {
-            assert_eq!(check_authored(template, PathUse::Write), Ok(()), "{template}");
+            assert_eq!(check_authored_path(template, PathUse::Write), Ok(()), "{template}");
         }
     }
 }

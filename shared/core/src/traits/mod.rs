@@ -1,8 +1,8 @@
 //! Traits: the capabilities of a host, from a shared vocabulary.
 //!
 //! Trait names follow Ironic: standard names or `CUSTOM_…`, compared exactly, without normalisation. A node's traits
-//! have three sources (operators, inspection rules, the host's own detection). Each source is stored separately,
-//! because it may have up to fifty traits and must not block another source. Every reader sees the union of the
+//! have three sources: operators, inspection rules, and the agent's detection. Each source is stored separately, with
+//! its own limit of fifty traits, so that no source can use up the limit of another. Every reader sees the union of the
 //! sources, without the traits that an operator suppressed.
 //!
 //! The standard names are in `traits/standard.txt`, sorted, one per line. They are those of os-traits 3.9.0. To
@@ -16,33 +16,35 @@ use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
-pub use instance::{InstanceTraits, check_instance_traits};
+pub use instance::{InstanceTraitsError, check_instance_traits};
 
 use crate::name::{checked_text, truncated};
 use crate::ownership::OwnedSet;
 
-/// Maximum length of a trait's name, in characters (all are ASCII).
+/// Maximum length of a trait's name, in ASCII characters.
 pub(crate) const MAX_TRAIT_CHARS: usize = 255;
 /// Maximum number of traits that one source may give a node.
 pub const MAX_TRAITS: usize = 50;
-/// The prefix of names that anyone may define.
+/// The prefix of trait names that are valid without being in the vocabulary.
 pub const CUSTOM_PREFIX: &str = "CUSTOM_";
 
 checked_text! {
-    /// A trait's name: capitals, digits and `_`, at most [`MAX_TRAIT_CHARS`], starting with a capital.
+    /// A trait's name: capital letters, digits and `_`, at most [`MAX_TRAIT_CHARS`] characters. The first character is
+    /// a capital letter.
     ///
-    /// The type guarantees only the form, so that stored objects can be read with any vocabulary. [`TraitNames::parse`]
-    /// checks that the name is in the vocabulary when it is received.
+    /// The type guarantees only this form, so that stored objects can be read even if a name is no longer in the
+    /// vocabulary. [`TraitNames::parse`] checks each received name against the vocabulary.
     Trait: InvalidTrait;
 }
 
-/// The vocabulary: the standard names, and those that a site adds in its configuration.
+/// The vocabulary of trait names: the standard names, the names that begin with `CUSTOM_`, and the names that a site
+/// adds in its configuration.
 #[derive(Clone, Debug, Default)]
 pub struct TraitNames {
-    extra: BTreeSet<Trait>,
+    site_names: BTreeSet<Trait>,
 }
 
-/// The error for an invalid trait.
+/// The error for a text that is not a valid trait.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name:?} is not a trait: use a standard name (os-traits 3.9.0), or CUSTOM_ followed by capitals, digits and '_', \
@@ -68,44 +70,45 @@ pub enum TraitSource {
     Detected,
 }
 
-/// Traits that inspection rules give a node, each with the names or uuids of these rules.
+/// The traits that inspection rules give a node, each with the names or uuids of the rules that give it.
 pub type RuleTraits = BTreeMap<Trait, BTreeSet<Arc<str>>>;
 
 /// The traits of one node from the three sources, and those that an operator suppressed.
 #[derive(Clone, Copy, Debug)]
 pub struct TraitInputs<'a> {
-    /// The traits that operators set, owned entry by entry.
+    /// The traits that operators set, each with the managers that own it.
     pub from_operators: &'a OwnedSet<Trait>,
-    /// The traits from rules, with the rules that give each.
+    /// The traits that inspection rules give, each with the rules that give it.
     pub from_rules: &'a RuleTraits,
     /// The traits that the agent detected.
     pub detected: &'a BTreeSet<Trait>,
-    /// The traits that an operator suppressed. They count only if an operator also set them.
+    /// The traits that an operator suppressed. The node lacks such a trait, unless an operator also set it.
     pub suppressed: &'a BTreeSet<Trait>,
 }
 
-/// A node's traits, each with at least one source, in the order of [`TraitSource`].
+/// A node's traits, each with its sources. A trait has at least one source, and its sources are in the order of
+/// [`TraitSource`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTraits {
     sources: BTreeMap<Trait, Vec<TraitSource>>,
 }
 
-/// The effect of a DELETE of one trait.
+/// The effect of an API request that deletes one trait of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraitRemoval<'a> {
-    /// Operators set the trait, so it can be removed.
+    /// Operators set the trait, so the request can remove it.
     Possible,
-    /// Only these other sources give the trait, so it can be suppressed instead.
-    FromOthers(&'a [TraitSource]),
+    /// Operators did not set the trait. Only these sources give it, so an operator can suppress it instead.
+    OnlyFromOtherSources(&'a [TraitSource]),
     /// The node does not have the trait.
     Absent,
 }
 
 impl Trait {
-    /// Reads the name of a trait and checks only its form.
+    /// Creates a trait from its name. Checks only the form of the name, not that it is in the vocabulary.
     ///
     /// # Errors
-    /// [`InvalidTrait`].
+    /// Fails with [`InvalidTrait`] if the name does not have the form of a trait.
     pub fn new(text: &str) -> Result<Self, InvalidTrait> {
         let is_allowed = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
         let starts_with_capital = text.bytes().next().is_some_and(|byte| byte.is_ascii_uppercase());
@@ -118,28 +121,28 @@ impl Trait {
 
     /// Returns whether the trait is one of the standard names.
     pub(crate) fn is_standard(&self) -> bool {
-        standard().binary_search(&&*self.0).is_ok()
+        standard_names().binary_search(&&*self.0).is_ok()
     }
 
-    /// Returns whether the name is `CUSTOM_` followed by more characters.
+    /// Returns whether the name is `CUSTOM_` followed by at least one character.
     pub fn is_custom(&self) -> bool {
         self.0.strip_prefix(CUSTOM_PREFIX).is_some_and(|rest| !rest.is_empty())
     }
 }
 
 impl TraitNames {
-    /// Creates the vocabulary of the standard names and these names.
+    /// Creates a vocabulary with these names of a site in addition to the standard and custom names.
     ///
     /// # Errors
-    /// [`InvalidTrait`] for a name that does not have the form of a trait.
-    pub fn with_extra(extra: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, InvalidTrait> {
-        Ok(Self { extra: extra.into_iter().map(|name| Trait::new(name.as_ref())).collect::<Result<_, _>>()? })
+    /// Fails with [`InvalidTrait`] for a name that does not have the form of a trait.
+    pub fn with_extra(site_names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, InvalidTrait> {
+        Ok(Self { site_names: site_names.into_iter().map(|name| Trait::new(name.as_ref())).collect::<Result<_, _>>()? })
     }
 
-    /// Reads the name of a received trait, and checks that it is in the vocabulary.
+    /// Creates a trait from a received name, and checks that the name is in the vocabulary.
     ///
     /// # Errors
-    /// [`InvalidTrait`], with the name and the rule.
+    /// Fails with [`InvalidTrait`] if the name does not have the form of a trait, or is not in the vocabulary.
     pub fn parse(&self, text: &str) -> Result<Trait, InvalidTrait> {
         let name = Trait::new(text)?;
         self.check(&name).map(|()| name)
@@ -148,9 +151,9 @@ impl TraitNames {
     /// Checks that a trait is in the vocabulary.
     ///
     /// # Errors
-    /// [`InvalidTrait`].
+    /// Fails with [`InvalidTrait`] if the trait is not in the vocabulary.
     pub fn check(&self, name: &Trait) -> Result<(), InvalidTrait> {
-        if name.is_custom() || name.is_standard() || self.extra.contains(name) {
+        if name.is_custom() || name.is_standard() || self.site_names.contains(name) {
             Ok(())
         } else {
             Err(InvalidTrait { name: truncated(name) })
@@ -158,36 +161,39 @@ impl TraitNames {
     }
 }
 
-/// Returns the standard names, sorted.
-pub fn standard() -> &'static [&'static str] {
-    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| include_str!("standard.txt").lines().collect());
-    &NAMES
+/// Returns the standard trait names, sorted. They are those of the Python package `os-traits`.
+pub fn standard_names() -> &'static [&'static str] {
+    static STANDARD_NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| include_str!("standard.txt").lines().collect());
+    &STANDARD_NAMES
 }
 
 impl TraitInputs<'_> {
-    /// Returns whether the node has a trait. The result is that of [`Self::resolve`], for one name.
+    /// Returns whether the node has a trait: an operator set it, or another source gives it and no operator suppressed
+    /// it. The result is equal to that of [`Self::resolve`].
     pub fn has_trait(&self, name: &str) -> bool {
-        let is_given = self.from_rules.contains_key(name) || self.detected.contains(name);
-        self.from_operators.get(name).is_some() || (is_given && !self.suppressed.contains(name))
+        let is_from_rule_or_detected = self.from_rules.contains_key(name) || self.detected.contains(name);
+        self.from_operators.get(name).is_some() || (is_from_rule_or_detected && !self.suppressed.contains(name))
     }
 
     /// Returns the sources of a trait. If the node lacks the trait because an operator suppressed it, returns the
-    /// sources that the suppression hides.
+    /// sources that give the suppressed trait.
     pub(crate) fn trait_sources(&self, name: &str) -> Vec<TraitSource> {
-        let none = BTreeSet::new();
-        let suppressed = if self.has_trait(name) { self.suppressed } else { &none };
+        let no_suppression = BTreeSet::new();
+        let suppressed = if self.has_trait(name) { self.suppressed } else { &no_suppression };
         TraitInputs { suppressed, ..*self }.resolve().sources.remove(name).unwrap_or_default()
     }
 
-    /// Returns the names of the node's traits, those of [`Self::resolve`], each once, unordered.
+    /// Returns the names of the node's traits, each once, in no particular order. The names are those that
+    /// [`Self::resolve`] returns.
     pub fn names(&self) -> impl Iterator<Item = &Trait> {
-        let counts = |name: &&Trait| self.from_operators.get(*name).is_none() && !self.suppressed.contains(*name);
-        let ruled = self.from_rules.keys().filter(counts);
-        let detected = self.detected.iter().filter(counts).filter(|name| !self.from_rules.contains_key(*name));
-        self.from_operators.members().chain(ruled).chain(detected)
+        // Traits of operators are listed first, so they are left out of the other two lists.
+        let is_not_hidden = |name: &&Trait| self.from_operators.get(*name).is_none() && !self.suppressed.contains(*name);
+        let rule_names = self.from_rules.keys().filter(is_not_hidden);
+        let detected_names = self.detected.iter().filter(is_not_hidden).filter(|name| !self.from_rules.contains_key(*name));
+        self.from_operators.members().chain(rule_names).chain(detected_names)
     }
 
-    /// Returns the union of the sources without the suppressed traits.
+    /// Returns the node's traits with their sources. Suppression removes the sources other than operators.
     pub fn resolve(&self) -> NodeTraits {
         let mut sources: BTreeMap<Trait, Vec<TraitSource>> = BTreeMap::new();
         for name in self.from_operators.members() {
@@ -216,22 +222,22 @@ impl NodeTraits {
         self.sources.contains_key(name)
     }
 
-    /// Returns the names, sorted.
+    /// Returns the names of the node's traits, sorted.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &Trait> {
         self.sources.keys()
     }
 
-    /// Returns the names with their sources.
+    /// Returns the node's traits, each with its sources.
     pub fn sources(&self) -> &BTreeMap<Trait, Vec<TraitSource>> {
         &self.sources
     }
 
-    /// Returns the effect of a DELETE of one trait.
-    pub fn removal(&self, name: &str) -> TraitRemoval<'_> {
+    /// Returns the effect of an API request that deletes the trait with this name.
+    pub fn removal_effect(&self, name: &str) -> TraitRemoval<'_> {
         match self.sources.get(name) {
             None => TraitRemoval::Absent,
             Some(sources) if sources.contains(&TraitSource::Operator) => TraitRemoval::Possible,
-            Some(sources) => TraitRemoval::FromOthers(sources),
+            Some(sources) => TraitRemoval::OnlyFromOtherSources(sources),
         }
     }
 }
@@ -241,15 +247,17 @@ mod tests {
     use super::*;
     use crate::ownership::{Manager, OwnedMap, ProvidedValue};
 
+    /// Returns the trait with this name.
     fn name(text: &str) -> Trait {
         Trait::new(text).unwrap()
     }
 
     #[test]
     fn standard_trait_names_are_sorted_and_complete() {
-        assert_eq!(standard().len(), 377);
-        assert!(standard().is_sorted());
-        assert!(standard().iter().all(|text| Trait::new(text).is_ok_and(|name| !name.is_custom())));
+        // This is the number of names in os-traits 3.9.0.
+        assert_eq!(standard_names().len(), 377);
+        assert!(standard_names().is_sorted());
+        assert!(standard_names().iter().all(|text| Trait::new(text).is_ok_and(|name| !name.is_custom())));
     }
 
     #[test]
@@ -266,43 +274,49 @@ mod tests {
 
     #[test]
     fn resolve_lists_sources_and_suppression_spares_operators() {
-        let operators = OwnedMap::default().update(
+        let operator_traits = OwnedMap::default().update(
             &Manager::new("site").unwrap(),
             &BTreeMap::from([(name("CUSTOM_A"), ProvidedValue::Value(())), (name("CUSTOM_B"), ProvidedValue::Value(()))]),
         );
-        let rules = |names: &[&str]| names.iter().copied().map(Arc::from).collect::<BTreeSet<Arc<str>>>();
-        let ruled = BTreeMap::from([(name("CUSTOM_B"), rules(&["gpu"])), (name("CUSTOM_C"), rules(&["gpu", "numa"]))]);
-        let detected = BTreeSet::from([name("HW_CPU_X86_AVX2"), name("HW_CPU_X86_AVX"), name("CUSTOM_A")]);
-        let suppressed = BTreeSet::from([name("HW_CPU_X86_AVX"), name("CUSTOM_A")]);
-        let inputs = TraitInputs { from_operators: &operators, from_rules: &ruled, detected: &detected, suppressed: &suppressed };
+        let rule_names = |names: &[&str]| names.iter().copied().map(Arc::from).collect::<BTreeSet<Arc<str>>>();
+        let rule_traits =
+            BTreeMap::from([(name("CUSTOM_B"), rule_names(&["gpu"])), (name("CUSTOM_C"), rule_names(&["gpu", "numa"]))]);
+        let detected_traits = BTreeSet::from([name("HW_CPU_X86_AVX2"), name("HW_CPU_X86_AVX"), name("CUSTOM_A")]);
+        let suppressed_traits = BTreeSet::from([name("HW_CPU_X86_AVX"), name("CUSTOM_A")]);
+        let inputs = TraitInputs {
+            from_operators: &operator_traits,
+            from_rules: &rule_traits,
+            detected: &detected_traits,
+            suppressed: &suppressed_traits,
+        };
         let traits = inputs.resolve();
-        let shown: Vec<_> = traits
+        let trait_texts: Vec<_> = traits
             .sources()
             .iter()
-            .map(|(name, from)| format!("{name} {}", from.iter().map(ToString::to_string).collect::<Vec<_>>().join("+")))
+            .map(|(name, sources)| format!("{name} {}", sources.iter().map(ToString::to_string).collect::<Vec<_>>().join("+")))
             .collect();
         assert_eq!(
-            shown,
+            trait_texts,
             ["CUSTOM_A operator", "CUSTOM_B operator+rule gpu", "CUSTOM_C rule gpu+rule numa", "HW_CPU_X86_AVX2 detected"]
         );
-        let asked = operators.members().chain(ruled.keys()).chain(&detected).chain(&suppressed);
-        asked.for_each(|name| assert_eq!(inputs.has_trait(name), traits.has_trait(name), "{name}"));
+        let all_names = operator_traits.members().chain(rule_traits.keys()).chain(&detected_traits).chain(&suppressed_traits);
+        all_names.for_each(|name| assert_eq!(inputs.has_trait(name), traits.has_trait(name), "{name}"));
         let mut names: Vec<&Trait> = inputs.names().collect();
         names.sort();
         assert!(names.into_iter().eq(traits.names()));
-        let suppressed = BTreeSet::from([name("CUSTOM_C"), name("HW_CPU_X86_AVX"), name("CUSTOM_B")]);
-        let inputs = TraitInputs { suppressed: &suppressed, ..inputs };
-        for (name, given) in [
+        let suppressed_traits = BTreeSet::from([name("CUSTOM_C"), name("HW_CPU_X86_AVX"), name("CUSTOM_B")]);
+        let inputs = TraitInputs { suppressed: &suppressed_traits, ..inputs };
+        for (name, expected_sources) in [
             ("CUSTOM_B", &["operator"][..]),
             ("CUSTOM_C", &["rule gpu", "rule numa"]),
             ("HW_CPU_X86_AVX", &["detected"]),
             ("CUSTOM_NONE", &[]),
         ] {
             let sources: Vec<String> = inputs.trait_sources(name).iter().map(ToString::to_string).collect();
-            assert_eq!(sources, given, "{name}");
+            assert_eq!(sources, expected_sources, "{name}");
         }
-        assert_eq!(traits.removal("CUSTOM_B"), TraitRemoval::Possible);
-        assert_eq!(traits.removal("HW_CPU_X86_AVX2"), TraitRemoval::FromOthers(&[TraitSource::Detected]));
-        assert_eq!(traits.removal("HW_CPU_X86_AVX"), TraitRemoval::Absent);
+        assert_eq!(traits.removal_effect("CUSTOM_B"), TraitRemoval::Possible);
+        assert_eq!(traits.removal_effect("HW_CPU_X86_AVX2"), TraitRemoval::OnlyFromOtherSources(&[TraitSource::Detected]));
+        assert_eq!(traits.removal_effect("HW_CPU_X86_AVX"), TraitRemoval::Absent);
     }
 }

@@ -1,4 +1,4 @@
-//! Findings about a cluster's roles, tags, limits and tasks. Each names the affected nodes.
+//! Tests of the findings about a cluster's roles, tags, limits and tasks. Each finding names the affected nodes.
 
 use std::sync::Arc;
 
@@ -9,9 +9,11 @@ use stemma_core::resolve::{ResolveCache, resolve_cluster};
 
 use crate::support::FuelScenario;
 
+/// The scenario describes release `fuel@1` and cluster `c` in the form of Fuel. Role `unheld` and role `typo` have
+/// mistakes: no node has the first, and the release does not declare the second.
 #[test]
 fn cluster_findings_name_affected_nodes() {
-    let read = json!({
+    let scenario = json!({
         "tasks": [
             {"id": "run", "type": "puppet", "role": ["app"]},
             {"id": "never", "type": "puppet", "role": ["unheld"]},
@@ -30,11 +32,12 @@ fn cluster_findings_name_affected_nodes() {
             {"id": "n5", "roles": ["typo"], "tags": []},
         ],
     });
-    let site = FuelScenario::parse(&read, Matching::default()).expect("the release compiles");
-    let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
-    let found: Vec<_> = found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect();
+    let site = FuelScenario::parse(&scenario, Matching::default()).expect("the release compiles");
+    let findings = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+    let findings: Vec<_> =
+        findings.iter().map(|finding| format!("{} {}: {}", finding.code, finding.object, finding.message)).collect();
     assert_eq!(
-        found,
+        findings,
         [
             "tag.unheld cluster/c tag/unheld: no node holds tag unheld, which release fuel@1 declares",
             "task.unplaced cluster/c task/never: task never of release fuel@1 runs on no node: it is placed by roles unheld",
@@ -50,37 +53,44 @@ fn cluster_findings_name_affected_nodes() {
     );
 }
 
+/// The requirement `>> 3` begins like the operator `>`, but is compared as a text.
 #[test]
 fn requirement_resembling_operator_is_finding() {
-    let read = json!({
+    let scenario = json!({
         "roles_metadata": {"db": {"has_primary": true, "tags": ["db"]}},
         "tags_metadata": {"db": {"has_primary": true}},
         "nodes": [{"id": "n1", "roles": ["db"], "tags": ["db"]}, {"id": "n2", "roles": ["db"], "tags": ["db"]}],
     });
-    let mut site = FuelScenario::parse(&read, Matching::default()).expect("the release compiles");
-    let found = |site: &FuelScenario| -> Vec<String> {
-        let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
-        found.iter().map(|one| format!("{} {} {}: {}", one.severity, one.code, one.object, one.message)).collect()
+    let mut site = FuelScenario::parse(&scenario, Matching::default()).expect("the release compiles");
+    let findings = |site: &FuelScenario| -> Vec<String> {
+        let findings = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+        findings
+            .iter()
+            .map(|finding| format!("{} {} {}: {}", finding.severity, finding.code, finding.object, finding.message))
+            .collect()
     };
-    assert_eq!(found(&site), [""; 0]);
-    let mut cluster = site.fleet.cluster(site.cluster).expect("it is there").as_ref().clone();
+    assert_eq!(findings(&site), [""; 0]);
+    // A valid entry of `primaries` is not a finding.
+    let mut cluster = site.fleet.cluster(site.cluster).expect("the cluster exists").as_ref().clone();
     cluster.spec.primaries = [("db".parse().expect("a tag"), "n2".to_owned())].into();
     site.fleet.apply(FleetChange::Cluster(Arc::new(cluster)));
     let group = site.fleet.groups_in_cluster(site.cluster).next().expect("a group");
-    let mut group = site.fleet.group(group).expect("it is there").as_ref().clone();
+    let mut group = site.fleet.group(group).expect("the group exists").as_ref().clone();
     group.spec.requirements = serde_json::from_value(json!({"property:memory_mb": ">> 3"})).expect("requirements");
     site.fleet.apply(FleetChange::NodeGroup(Arc::new(group)));
+    // Other findings follow, because the nodes do not meet the requirement.
     assert_eq!(
-        found(&site)[..1],
+        findings(&site)[..1],
         [
             "warning requirement.text nodegroup/c/g: requirement property:memory_mb >> 3 compares with this exact text: an operator must be the first word, as in `>= 3`",
         ]
     );
 }
 
+/// Nodes n2 and n3 have no role, and their tags were assigned. The release declares the tag of n3 only.
 #[test]
 fn undeclared_tag_is_finding_when_node_has_no_roles() {
-    let read = json!({
+    let scenario = json!({
         "roles_metadata": {"app": {"tags": ["app"]}},
         "tags_metadata": {"app": {}, "declared": {}},
         "nodes": [
@@ -89,24 +99,26 @@ fn undeclared_tag_is_finding_when_node_has_no_roles() {
             {"id": "n3", "roles": [], "tags": ["declared"]},
         ],
     });
-    let site = FuelScenario::parse(&read, Matching::default()).expect("the release compiles");
-    let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
-    let found: Vec<_> = found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect();
+    let site = FuelScenario::parse(&scenario, Matching::default()).expect("the release compiles");
+    let findings = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+    let findings: Vec<_> =
+        findings.iter().map(|finding| format!("{} {}: {}", finding.code, finding.object, finding.message)).collect();
     assert_eq!(
-        found,
+        findings,
         ["tag.unknown node/n2: is assigned tag unseen, which is declared neither in the release nor in the cluster"]
     );
 }
 
+/// Role `app` gives tag `ghost`, which the release does not declare.
 #[test]
 fn release_findings_appear_in_clusters_running_release() {
-    let read = json!({
+    let scenario = json!({
         "tasks": [{"id": "run", "type": "puppet", "tags": ["app"]}],
         "roles_metadata": {"app": {"tags": ["app", "ghost"]}},
         "tags_metadata": {"app": {}},
         "nodes": [{"id": "n1", "roles": ["app"], "tags": ["app"]}],
     });
-    let site = FuelScenario::parse(&read, Matching::default()).expect("the release compiles");
-    let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
-    assert!(found.iter().any(|one| one.code == "tag.undeclared"), "{found:?}");
+    let site = FuelScenario::parse(&scenario, Matching::default()).expect("the release compiles");
+    let findings = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+    assert!(findings.iter().any(|finding| finding.code == "tag.undeclared"), "{findings:?}");
 }

@@ -1,4 +1,5 @@
-//! Findings of an edit: those that are true after it and were not before. The expected sentences are handwritten.
+//! Tests of the findings of an edit: the findings that exist after the edit and did not exist before. The expected
+//! sentences are handwritten.
 
 use std::sync::Arc;
 
@@ -14,14 +15,16 @@ use stemma_core::resolve::{
 };
 use uuid::Uuid;
 
-use crate::fleet_fixture::{FleetFixture, file_manifest, release_manifest, site_manifests};
+use crate::fleet_fixture::{FleetFixture, etc_file_task, release_manifest, site_manifests};
 
 /// Returns a node in a group.
 fn node_manifest(name: &str, group: &str) -> Value {
     json!({"kind": "Node", "name": name, "nodegroup": format!("prod/{group}")})
 }
 
-/// Returns two databases and `webs` web servers, which run `conf` and `always`.
+/// Returns the manifests of two database servers and `webs` web servers. A web server runs the tasks `conf` and
+/// `always`. Tests edit the documents by index: 0 is the cluster template, 1 the release, 2 the cluster, 3 and 4 the
+/// groups `dbs` and `webs`, 5 and 6 the databases, and 7 is web-1.
 fn fleet_manifests(webs: usize) -> Vec<Value> {
     let tasks = json!([
         {"id": "always", "type": "puppet", "roles": ["*"]},
@@ -34,113 +37,136 @@ fn fleet_manifests(webs: usize) -> Vec<Value> {
     documents
 }
 
-fn messages(found: &[stemma_core::finding::Finding]) -> Vec<String> {
-    found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect()
+/// Returns each finding as `CODE OBJECT: MESSAGE`.
+fn messages(findings: &[stemma_core::finding::Finding]) -> Vec<String> {
+    findings.iter().map(|finding| format!("{} {}: {}", finding.code, finding.object, finding.message)).collect()
 }
 
-fn all_nodes(made: &FleetFixture) -> Vec<NodeId> {
-    made.fleet.nodes().map(|node| node.id()).collect()
+fn all_nodes(fixture: &FleetFixture) -> Vec<NodeId> {
+    fixture.fleet.nodes().map(|node| node.id()).collect()
 }
 
+/// Document 4 is the group of the web servers, and document 1 is the release. The first edits take the role from the
+/// group. The last edit takes the tag from the role.
 #[test]
 fn edit_finds_lost_tasks_once_for_nodes_losing_the_same() {
     for (webs, others) in [(1, ""), (2, " and on 1 other node"), (4, " and on 3 other nodes")] {
-        let mut made = FleetFixture::from_manifests(&fleet_manifests(webs));
-        let (before, nodes) = (made.fleet.clone(), all_nodes(&made));
-        let mut edited = fleet_manifests(webs);
-        edited[4]["roles"] = json!([]);
-        made.apply(&edited);
+        let mut fixture = FleetFixture::from_manifests(&fleet_manifests(webs));
+        let (fleet_before, nodes) = (fixture.fleet.clone(), all_nodes(&fixture));
+        let mut edited_manifests = fleet_manifests(webs);
+        edited_manifests[4]["roles"] = json!([]);
+        fixture.apply(&edited_manifests);
         assert_eq!(
-            messages(&newly_orphaned(&before, &made.fleet, nodes.iter().copied())),
-            [format!("task.orphaned node/web-1: tasks always, conf no longer run on it{others}: what was done there stays")]
+            messages(&newly_orphaned(&fleet_before, &fixture.fleet, nodes.iter().copied())),
+            [format!("task.orphaned node/web-1: tasks always, conf no longer run on it{others}: the changes there remain")]
         );
     }
-    let mut made = FleetFixture::from_manifests(&fleet_manifests(1));
-    let (before, nodes) = (made.fleet.clone(), all_nodes(&made));
-    let mut edited = fleet_manifests(1);
-    edited[1]["roles"]["web"] = json!({"tags": []});
-    made.apply(&edited);
+    let mut fixture = FleetFixture::from_manifests(&fleet_manifests(1));
+    let (fleet_before, nodes) = (fixture.fleet.clone(), all_nodes(&fixture));
+    let mut edited_manifests = fleet_manifests(1);
+    edited_manifests[1]["roles"]["web"] = json!({"tags": []});
+    fixture.apply(&edited_manifests);
     assert_eq!(
-        messages(&newly_orphaned(&before, &made.fleet, nodes.into_iter())),
-        ["task.orphaned node/web-1: task conf no longer runs on it: what was done there stays"]
+        messages(&newly_orphaned(&fleet_before, &fixture.fleet, nodes.into_iter())),
+        ["task.orphaned node/web-1: task conf no longer runs on it: the changes there remain"]
     );
 }
 
 /// Regression: the finding claimed that the task runs on no node, while nodes of a group with another release ran it.
+/// After the insertion of release `site@2`, document 5 is the group of web-1, which then runs that release.
 #[test]
 fn y09_unplaced_task_finding_names_release_and_nodes() {
     let mut documents = fleet_manifests(1);
-    let mut next = documents[1].clone();
-    next["version"] = json!("2");
-    next["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "puppet", "roles": ["*"]}));
-    documents.insert(2, next);
+    let mut second_release = documents[1].clone();
+    second_release["version"] = json!("2");
+    second_release["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "puppet", "roles": ["*"]}));
+    documents.insert(2, second_release);
     documents[5]["release"] = json!("site@2");
-    let made = FleetFixture::from_manifests(&documents);
-    let found = messages(&cluster_findings(&made.fleet, made.cluster_id()));
-    let unplaced: Vec<_> = found.iter().filter(|one| one.starts_with("task.unplaced")).collect();
-    let says = "task.unplaced cluster/prod task/conf: task conf of release site@1 runs on no node: it is placed by tags nginx; that \
-                of release site@2 does";
-    assert!(unplaced.iter().any(|one| *one == says), "{unplaced:?}");
+    let fixture = FleetFixture::from_manifests(&documents);
+    let findings = messages(&cluster_findings(&fixture.fleet, fixture.cluster_id()));
+    let unplaced: Vec<_> = findings.iter().filter(|message| message.starts_with("task.unplaced")).collect();
+    let expected = "task.unplaced cluster/prod task/conf: task conf of release site@1 runs on no node: it is placed by tags nginx; the \
+                task of this id in release site@2 does";
+    assert!(unplaced.iter().any(|message| *message == expected), "{unplaced:?}");
 }
 
+/// Documents 4 and 7 are the group of web-1 and web-1. `new_placement_findings` reports only findings about the
+/// placement of tags and tasks. `newly_undeclared` reports roles of one object that the release does not declare.
 #[test]
 fn edit_reports_newly_caused_cluster_finding() {
-    let mut made = FleetFixture::from_manifests(&fleet_manifests(1));
-    let before = made.fleet.clone();
-    let mut edited = fleet_manifests(1);
-    edited[7]["tags"] = json!({"assigned": ["unseen"]});
-    edited[4]["roles"] = json!(["web", "wbe"]);
-    edited[4]["requirements"] = json!({"property:memory_mb": ">=3"});
-    made.apply(&edited);
-    let all = cluster_findings(&made.fleet, made.cluster_id());
-    assert!(all.iter().any(|one| one.code == "requirement.text"), "the edit also brings a finding about one field");
-    let odd = messages(&new_placement_findings(&before, &made.fleet, made.cluster_id()));
+    let mut fixture = FleetFixture::from_manifests(&fleet_manifests(1));
+    let fleet_before = fixture.fleet.clone();
+    let mut edited_manifests = fleet_manifests(1);
+    edited_manifests[7]["tags"] = json!({"assigned": ["unseen"]});
+    edited_manifests[4]["roles"] = json!(["web", "wbe"]);
+    edited_manifests[4]["requirements"] = json!({"property:memory_mb": ">=3"});
+    fixture.apply(&edited_manifests);
+    let findings = cluster_findings(&fixture.fleet, fixture.cluster_id());
+    assert!(findings.iter().any(|finding| finding.code == "requirement.text"), "the edit also causes a finding about one field");
+    let new_findings = messages(&new_placement_findings(&fleet_before, &fixture.fleet, fixture.cluster_id()));
     let unseen = "tag.unknown node/web-1: is assigned tag unseen, which is declared neither in the release nor in the cluster";
-    assert_eq!(odd.iter().filter(|one| *one == unseen).count(), 1, "{odd:?}");
+    assert_eq!(new_findings.iter().filter(|finding| *finding == unseen).count(), 1, "{new_findings:?}");
     for code in ["task.type", "requirement.text"] {
-        assert!(!odd.iter().any(|one| one.starts_with(code)), "{code} is about one field by itself: {odd:?}");
+        assert!(
+            !new_findings.iter().any(|finding| finding.starts_with(code)),
+            "{code} is about one field by itself: {new_findings:?}"
+        );
     }
-    assert_eq!(messages(&new_placement_findings(&made.fleet, &made.fleet, made.cluster_id())), [""; 0], "it is so already");
-
-    let undeclared = |fleet: &Fleet, after: &Fleet, id| messages(&newly_undeclared(fleet, after, id));
-    let group = LevelId::Group(
-        made.fleet.groups().find(|group| &*group.meta.name == "webs").map(|group| GroupId(group.meta.uuid)).expect("the group"),
+    assert_eq!(
+        messages(&new_placement_findings(&fixture.fleet, &fixture.fleet, fixture.cluster_id())),
+        [""; 0],
+        "the finding existed before"
     );
-    let wbe = "role.unknown nodegroup/prod/webs: has role wbe, which release site@1 does not declare: it produces no tag";
-    assert_eq!(undeclared(&before, &made.fleet, group), [wbe]);
-    assert_eq!(undeclared(&made.fleet, &made.fleet, group), [""; 0]);
-    let mut again = edited.clone();
-    again[7]["roles"] = json!(["dbb"]);
-    let with_group = made.fleet.clone();
-    made.apply(&again);
-    let web = LevelId::Node(made.node("web-1").id());
-    let dbb = "role.unknown node/web-1: has role dbb, which release site@1 does not declare: it produces no tag";
-    assert_eq!(undeclared(&with_group, &made.fleet, web), [dbb]);
+
+    let undeclared = |before: &Fleet, after: &Fleet, id| messages(&newly_undeclared(before, after, id));
+    let group = LevelId::Group(
+        fixture
+            .fleet
+            .groups()
+            .find(|group| &*group.meta.name == "webs")
+            .map(|group| GroupId(group.meta.uuid))
+            .expect("the group"),
+    );
+    let group_finding =
+        "role.unknown nodegroup/prod/webs: has role wbe, which release site@1 does not declare: it produces no tag";
+    assert_eq!(undeclared(&fleet_before, &fixture.fleet, group), [group_finding]);
+    assert_eq!(undeclared(&fixture.fleet, &fixture.fleet, group), [""; 0]);
+    let mut edited_again = edited_manifests.clone();
+    edited_again[7]["roles"] = json!(["dbb"]);
+    let with_group = fixture.fleet.clone();
+    fixture.apply(&edited_again);
+    let web = LevelId::Node(fixture.node("web-1").id());
+    let node_finding = "role.unknown node/web-1: has role dbb, which release site@1 does not declare: it produces no tag";
+    assert_eq!(undeclared(&with_group, &fixture.fleet, web), [node_finding]);
 }
 
+/// If a write adds the first nodes of a cluster, the tags and tasks that still have no node are not reported, because
+/// the write did not cause this. The first five manifests (`empty`) have no nodes, and document 1 is the release.
 #[test]
 fn edit_reports_no_cluster_finding_when_first_nodes_are_added() {
-    let told = |before: &[Value], after: &[Value]| {
-        let mut made = FleetFixture::from_manifests(before);
-        let was = made.fleet.clone();
-        made.apply(after);
-        messages(&new_placement_findings(&was, &made.fleet, made.cluster_id()))
+    let new_findings = |manifests_before: &[Value], manifests_after: &[Value]| {
+        let mut fixture = FleetFixture::from_manifests(manifests_before);
+        let fleet_before = fixture.fleet.clone();
+        fixture.apply(manifests_after);
+        messages(&new_placement_findings(&fleet_before, &fixture.fleet, fixture.cluster_id()))
     };
-    let (whole, empty) = (fleet_manifests(1), &fleet_manifests(0)[..5]);
-    let first = [empty, &[node_manifest("web-1", "webs")]].concat();
-    assert_eq!(told(empty, &first), [""; 0]);
-    let mut odd = node_manifest("web-1", "webs");
-    odd["tags"] = json!({"assigned": ["unseen"]});
+    let (full, empty) = (fleet_manifests(1), &fleet_manifests(0)[..5]);
+    let with_first_node = [empty, &[node_manifest("web-1", "webs")]].concat();
+    assert_eq!(new_findings(empty, &with_first_node), [""; 0]);
+    let mut node_with_unknown_tag = node_manifest("web-1", "webs");
+    node_with_unknown_tag["tags"] = json!({"assigned": ["unseen"]});
     assert_eq!(
-        told(empty, &[empty, &[odd]].concat()),
+        new_findings(empty, &[empty, &[node_with_unknown_tag]].concat()),
         ["tag.unknown node/web-1: is assigned tag unseen, which is declared neither in the release nor in the cluster"]
     );
-    let mut typed = whole.clone();
-    typed[1]["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "puppet", "roles": ["*"]}));
-    assert_eq!(told(&whole, &typed), [""; 0], "what is so of a task by itself is said where it is written");
-    let moved = [empty, &[node_manifest("db-2", "dbs"), node_manifest("db-10", "dbs"), node_manifest("web-1", "dbs")]].concat();
+    let mut with_another_task = full.clone();
+    with_another_task[1]["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "puppet", "roles": ["*"]}));
+    assert_eq!(new_findings(&full, &with_another_task), [""; 0], "a finding about a task alone belongs to the write of the task");
+    // Here web-1 moves to the group of the databases, so no node has tag `nginx`.
+    let without_web_nodes =
+        [empty, &[node_manifest("db-2", "dbs"), node_manifest("db-10", "dbs"), node_manifest("web-1", "dbs")]].concat();
     assert_eq!(
-        told(&whole, &moved),
+        new_findings(&full, &without_web_nodes),
         [
             "tag.unheld cluster/prod tag/nginx: no node holds tag nginx, which release site@1 declares",
             "task.unplaced cluster/prod task/conf: task conf of release site@1 runs on no node: it is placed by tags nginx",
@@ -148,47 +174,56 @@ fn edit_reports_no_cluster_finding_when_first_nodes_are_added() {
     );
 }
 
+/// Document 4 is the group of web-1, which gets a requirement that web-1 does not meet. The message about one node has
+/// the value of the node. The message about several nodes has no value.
 #[test]
 fn edit_reports_newly_unmet_requirement() {
-    let mut made = FleetFixture::from_manifests(&fleet_manifests(1));
-    let (before, node) = (made.fleet.clone(), made.node("web-1").id());
-    let mut edited = fleet_manifests(1);
-    edited[4]["requirements"] = json!({"property:memory_mb": ">= 1024"});
-    made.apply(&edited);
-    let after = &made.fleet;
-    let has_error = |fleet: &Fleet| resolve_node(fleet, &made.cache, node).has_error();
-    assert!(has_error(after) && !has_error(&before));
-    assert!(resolve_node(after, &made.cache, NodeId(Uuid::nil())).has_error(), "an unknown node cannot be resolved");
-    let says: Vec<String> = newly_unmet(&before, after, node).iter().map(ToString::to_string).collect();
-    assert_eq!(says, ["requirement property:memory_mb >= 1024 is not met"]);
-    let unmet = &newly_unmet(&before, after, node)[0];
-    let held = "the next task set is withheld until it is met";
-    let by_web_1 = format!("requirement property:memory_mb >= 1024 is not met by web-1 (the node has none): {held}");
-    assert_eq!(unmet.message(&["web-1".to_owned()]), by_web_1);
-    let by_both = format!("requirement property:memory_mb >= 1024 is not met by web-1, web-2: {held}");
-    assert_eq!(unmet.message(&["web-1".to_owned(), "web-2".to_owned()]), by_both);
-    let found = unmet.finding(made.node("web-1")).message;
-    assert_eq!(found, "requirement property:memory_mb >= 1024 is not met: the node has none");
-    assert_eq!(newly_unmet(after, after, node), []);
-    assert_eq!(newly_unmet(after, &before, node), []);
+    let mut fixture = FleetFixture::from_manifests(&fleet_manifests(1));
+    let (fleet_before, node) = (fixture.fleet.clone(), fixture.node("web-1").id());
+    let mut edited_manifests = fleet_manifests(1);
+    edited_manifests[4]["requirements"] = json!({"property:memory_mb": ">= 1024"});
+    fixture.apply(&edited_manifests);
+    let fleet_after = &fixture.fleet;
+    let has_error = |fleet: &Fleet| resolve_node(fleet, &fixture.cache, node).has_error();
+    assert!(has_error(fleet_after) && !has_error(&fleet_before));
+    assert!(resolve_node(fleet_after, &fixture.cache, NodeId(Uuid::nil())).has_error(), "an unknown node cannot be resolved");
+    let unmet_texts: Vec<String> = newly_unmet(&fleet_before, fleet_after, node).iter().map(ToString::to_string).collect();
+    assert_eq!(unmet_texts, ["requirement property:memory_mb >= 1024 is not met"]);
+    let unmet = &newly_unmet(&fleet_before, fleet_after, node)[0];
+    let consequence = "the next task set is withheld until it is met";
+    let message_of_one = format!("requirement property:memory_mb >= 1024 is not met by web-1 (the node has none): {consequence}");
+    assert_eq!(unmet.message(&["web-1".to_owned()]), message_of_one);
+    let message_of_two = format!("requirement property:memory_mb >= 1024 is not met by web-1, web-2: {consequence}");
+    assert_eq!(unmet.message(&["web-1".to_owned(), "web-2".to_owned()]), message_of_two);
+    let finding_message = unmet.finding(fixture.node("web-1")).message;
+    assert_eq!(finding_message, "requirement property:memory_mb >= 1024 is not met: the node has none");
+    assert_eq!(newly_unmet(fleet_after, fleet_after, node), [], "the requirement was unmet before");
+    assert_eq!(newly_unmet(fleet_after, &fleet_before, node), [], "the edit removes the requirement");
 }
 
+/// Document 7 is web-1, the only host with a report. The new inspection rule lets the inspection of every report fail.
 #[test]
 fn edit_reports_new_notes_of_rule() {
     let mut documents = fleet_manifests(1);
     documents[7]["reports"] = json!({"facts": {"cpu": {"count": 4}}});
-    let mut made = FleetFixture::from_manifests(&documents);
-    let (before, nodes) = (made.fleet.clone(), all_nodes(&made));
+    let mut fixture = FleetFixture::from_manifests(&documents);
+    let (fleet_before, nodes) = (fixture.fleet.clone(), all_nodes(&fixture));
     let spec = serde_json::from_value(json!({"actions": [{"op": "fail", "args": {"msg": "too old"}}]})).expect("a rule");
     let meta = Meta::new(Uuid::from_u128(1), ObjectName::new("age").ok(), Timestamp(0));
-    made.fleet.apply(FleetChange::Rule(Arc::new(Object { meta, spec })));
-    let found =
-        |before: &Fleet, after: &Fleet| messages(&new_rule_findings(before, after, &ResolveCache::new(), nodes.iter().copied()));
-    let told = found(&before, &made.fleet);
-    assert!(told.len() == 1 && told[0].starts_with("inspection.refused node/web-1: ") && told[0].contains("too old"), "{told:?}");
-    assert_eq!(found(&made.fleet, &made.fleet), [""; 0]);
+    fixture.fleet.apply(FleetChange::Rule(Arc::new(Object { meta, spec })));
+    let new_findings = |fleet_before: &Fleet, fleet_after: &Fleet| {
+        messages(&new_rule_findings(fleet_before, fleet_after, &ResolveCache::new(), nodes.iter().copied()))
+    };
+    let findings = new_findings(&fleet_before, &fixture.fleet);
+    assert!(
+        findings.len() == 1 && findings[0].starts_with("inspection.refused node/web-1: ") && findings[0].contains("too old"),
+        "{findings:?}"
+    );
+    assert_eq!(new_findings(&fixture.fleet, &fixture.fleet), [""; 0]);
 }
 
+/// The condition reads a fact that no host has reported, so its evaluation fails on each web server. Document 1 is the
+/// release.
 #[test]
 fn failing_condition_is_one_finding_when_many_hosts_fail() {
     let tasks = json!([{"id": "conf", "type": "puppet", "tags": ["nginx"], "condition": "facts.cpu.count > 4"}]);
@@ -196,102 +231,113 @@ fn failing_condition_is_one_finding_when_many_hosts_fail() {
     {
         let mut documents = fleet_manifests(webs);
         documents[1] = release_manifest(&json!({}), &tasks);
-        let made = FleetFixture::from_manifests(&documents);
-        let found = resolve_fleet(&made.fleet, &made.cache).expect("it is whole").findings;
-        let failed: Vec<_> = found.iter().filter(|one| one.code == "condition.failed").collect();
+        let fixture = FleetFixture::from_manifests(&documents);
+        let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("the fleet is complete").findings;
+        let failed: Vec<_> = findings.iter().filter(|finding| finding.code == "condition.failed").collect();
         assert_eq!(failed.len(), 1, "{failed:?}");
         assert_eq!(failed[0].object, "release/site@1 task conf");
         assert!(failed[0].message.starts_with(&format!("on {hosts}: ")), "{}", failed[0].message);
     }
 }
 
+/// Documents 0, 2, 4 and 7 are the levels of web-1, from the template to the node. The new namespace permits only the
+/// value `gold` for label `tier`, and each level provides another value.
 #[test]
 fn edit_reports_disallowed_value_at_each_level() {
     let mut documents = fleet_manifests(1);
-    for (at, value) in [(0, "t"), (2, "c"), (4, "g"), (7, "n")] {
-        documents[at]["labels"] = json!({"tier": value});
+    for (index, value) in [(0, "t"), (2, "c"), (4, "g"), (7, "n")] {
+        documents[index]["labels"] = json!({"tier": value});
     }
-    let mut made = FleetFixture::from_manifests(&documents);
+    let mut fixture = FleetFixture::from_manifests(&documents);
     let spec = serde_json::from_value(json!({
         "resource_type_associations": [{"name": "Stemma::Label"}],
         "properties": {"tier": {"title": "Tier", "type": "string", "enum": ["gold"]}},
     }));
     let meta = Meta::new(Uuid::from_u128(7), NamespaceName::new("Site").expect("a name"), Timestamp(0));
-    let before = made.fleet.clone();
-    made.fleet.apply(FleetChange::Namespace(Arc::new(Object { meta, spec: spec.expect("a namespace") })));
-    let found = resolve_fleet(&made.fleet, &made.cache).expect("it is whole").findings;
-    let wrong = |found: &[stemma_core::finding::Finding]| -> Vec<String> {
-        let of_values = found.iter().filter(|one| one.code == "catalog.value");
-        of_values.map(|one| one.object.split(' ').next().unwrap_or_default().to_owned()).collect()
+    let fleet_before = fixture.fleet.clone();
+    fixture.fleet.apply(FleetChange::Namespace(Arc::new(Object { meta, spec: spec.expect("a namespace") })));
+    let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("the fleet is complete").findings;
+    let objects_of = |findings: &[stemma_core::finding::Finding]| -> Vec<String> {
+        let value_findings = findings.iter().filter(|finding| finding.code == "catalog.value");
+        value_findings.map(|finding| finding.object.split(' ').next().unwrap_or_default().to_owned()).collect()
     };
-    let all = ["cluster/prod", "clustertemplate/base", "node/web-1", "nodegroup/prod/webs"];
-    assert_eq!(wrong(&found), all);
-    let mut of_cluster = wrong(&resolve_cluster(&made.fleet, &made.cache, made.cluster_id()).findings);
-    of_cluster.sort();
-    assert_eq!(of_cluster, all);
-    let meant = SuggestionCache::default();
-    let of = |id| wrong(&object_catalog_findings(&made.fleet, &meant, id));
-    assert_eq!(of(LevelId::Cluster(made.cluster_id())), ["cluster/prod"]);
-    assert_eq!(of(LevelId::Node(made.node("web-1").id())), ["node/web-1"]);
-    assert_eq!(of(LevelId::Node(made.node("db-2").id())), [""; 0]);
-    let group = made.node("web-1").spec.nodegroup.expect("a group");
-    assert_eq!(of(LevelId::Group(group)), ["nodegroup/prod/webs"]);
-    let newly = |before: &Fleet| wrong(&newly_uncatalogued(before, &made.fleet, LevelId::Group(group)));
-    assert_eq!(newly(&before), ["nodegroup/prod/webs"]);
-    assert_eq!(newly(&made.fleet), [""; 0], "it was found before");
+    let all_levels = ["cluster/prod", "clustertemplate/base", "node/web-1", "nodegroup/prod/webs"];
+    assert_eq!(objects_of(&findings), all_levels);
+    let mut cluster_objects = objects_of(&resolve_cluster(&fixture.fleet, &fixture.cache, fixture.cluster_id()).findings);
+    cluster_objects.sort();
+    assert_eq!(cluster_objects, all_levels);
+    let suggestions = SuggestionCache::default();
+    let objects_at = |id| objects_of(&object_catalog_findings(&fixture.fleet, &suggestions, id));
+    assert_eq!(objects_at(LevelId::Cluster(fixture.cluster_id())), ["cluster/prod"]);
+    assert_eq!(objects_at(LevelId::Node(fixture.node("web-1").id())), ["node/web-1"]);
+    assert_eq!(objects_at(LevelId::Node(fixture.node("db-2").id())), [""; 0]);
+    let group = fixture.node("web-1").spec.nodegroup.expect("a group");
+    assert_eq!(objects_at(LevelId::Group(group)), ["nodegroup/prod/webs"]);
+    let new_objects = |fleet_before: &Fleet| objects_of(&newly_uncatalogued(fleet_before, &fixture.fleet, LevelId::Group(group)));
+    assert_eq!(new_objects(&fleet_before), ["nodegroup/prod/webs"]);
+    assert_eq!(new_objects(&fixture.fleet), [""; 0], "the finding existed before");
 }
 
+/// An extension is a program outside of Stemma that decides which tags a role gives a node. Here it gives web-1 the
+/// tags `nginx` and `gone`, and the release (document 1) declares only `nginx`.
 #[test]
 fn edit_reports_newly_undeclared_extension_tag() {
     let mut documents = fleet_manifests(1);
     documents[1]["extensions"] = json!([{"roles": ["web"], "use": "rack"}]);
-    let mut made = FleetFixture::from_manifests(&documents);
-    let mut web = (**made.node("web-1")).clone();
-    let (rack, cluster) = ("rack".to_owned(), made.cluster_id());
+    let mut fixture = FleetFixture::from_manifests(&documents);
+    let mut web = (**fixture.node("web-1")).clone();
+    let (rack, cluster) = ("rack".to_owned(), fixture.cluster_id());
     let tags = ["nginx", "gone"].map(|tag| TagName::new(tag).expect("a tag")).to_vec();
     web.spec
         .tags
         .decided
         .insert(Name::new("web").expect("a role"), DecidedTags { extension: rack, cluster, tags, question: String::new() });
-    made.fleet.apply(FleetChange::Node(Arc::new(web)));
-    let found = resolve_fleet(&made.fleet, &made.cache).expect("it is whole").findings;
-    let unknown: Vec<_> = found.iter().filter(|one| one.code == "tag.unknown").collect();
+    fixture.fleet.apply(FleetChange::Node(Arc::new(web)));
+    let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("the fleet is complete").findings;
+    let unknown: Vec<_> = findings.iter().filter(|finding| finding.code == "tag.unknown").collect();
     assert_eq!(unknown.len(), 1, "{unknown:?}");
     assert_eq!(unknown[0].object, "node/web-1");
     assert!(unknown[0].message.starts_with("extension rack gives it tag gone for role web, which is declared neither"));
 }
 
+/// Node `spare` is in no group. It has one finding, because its tombstone removes no inherited label.
 #[test]
 fn edit_resolves_unplaced_nodes_once() {
     let mut documents = fleet_manifests(1);
     documents.push(json!({"kind": "Node", "name": "spare", "labels": {"kept": null}, "merge_labels": false}));
-    let made = FleetFixture::from_manifests(&documents);
-    let whole = resolve_fleet(&made.fleet, &made.cache).expect("it is whole");
-    assert_eq!(whole.nodes.keys().collect::<Vec<_>>(), ["db-10", "db-2", "spare", "web-1"]);
-    assert_eq!(whole.resolved_nodes.len(), 4);
-    let idle = "label.idle_null node/spare: label kept is null where nothing is merged: it has no effect";
-    assert_eq!(messages(&whole.findings).iter().filter(|one| *one == idle).count(), 1);
-    assert_eq!(made.resolved_node("web-1").group_path().as_deref(), Some("prod/webs"));
-    assert_eq!(made.resolved_node("spare").group_path(), None);
+    let fixture = FleetFixture::from_manifests(&documents);
+    let resolution = resolve_fleet(&fixture.fleet, &fixture.cache).expect("the fleet is complete");
+    assert_eq!(resolution.nodes.keys().collect::<Vec<_>>(), ["db-10", "db-2", "spare", "web-1"]);
+    assert_eq!(resolution.resolved_nodes.len(), 4);
+    let expected = "label.idle_null node/spare: label kept is null where nothing is merged: it has no effect";
+    assert_eq!(messages(&resolution.findings).iter().filter(|message| *message == expected).count(), 1);
+    assert_eq!(fixture.resolved_node("web-1").group_path().as_deref(), Some("prod/webs"));
+    assert_eq!(fixture.resolved_node("spare").group_path(), None);
 }
 
+/// The group of the web servers has no node. Only task `conf` reads its label in every case. The other tasks read a
+/// label only inside an `if`. Document 1 is the release.
 #[test]
 fn empty_group_finding_lists_references_missing_for_future_nodes() {
     let tasks = json!([
-        file_manifest("conf", "nginx", "{{ labels.rack }}"),
-        file_manifest("perhaps", "nginx", "{% if labels.tier == 'gold' %}{{ labels.slot }}{% endif %}"),
-        file_manifest("zone", "nginx", "{% if labels.zone is defined %}{{ labels.zone }}{% endif %}")
+        etc_file_task("conf", "nginx", "{{ labels.rack }}"),
+        etc_file_task("perhaps", "nginx", "{% if labels.tier == 'gold' %}{{ labels.slot }}{% endif %}"),
+        etc_file_task("zone", "nginx", "{% if labels.zone is defined %}{{ labels.zone }}{% endif %}")
     ]);
     let mut documents = fleet_manifests(0);
     documents[1] = release_manifest(&json!({}), &tasks);
-    let made = FleetFixture::from_manifests(&documents);
-    let groups = || made.fleet.groups().map(|group| GroupId(group.meta.uuid));
-    let found = messages(&unset_in_empty_groups(&made.fleet, groups()));
-    assert!(found.len() == 1 && found[0].contains("labels.rack") && found[0].contains("prod/webs"), "{found:?}");
+    let fixture = FleetFixture::from_manifests(&documents);
+    let groups = || fixture.fleet.groups().map(|group| GroupId(group.meta.uuid));
+    let findings = messages(&unset_in_empty_groups(&fixture.fleet, groups()));
+    assert!(findings.len() == 1 && findings[0].contains("labels.rack") && findings[0].contains("prod/webs"), "{findings:?}");
     documents.push(node_manifest("web-1", "webs"));
-    let made = FleetFixture::from_manifests(&documents);
-    let groups = made.fleet.groups().map(|group| GroupId(group.meta.uuid));
-    assert_eq!(messages(&unset_in_empty_groups(&made.fleet, groups)), [""; 0], "a group with nodes says what they lack");
+    let fixture = FleetFixture::from_manifests(&documents);
+    let groups = fixture.fleet.groups().map(|group| GroupId(group.meta.uuid));
+    assert_eq!(
+        messages(&unset_in_empty_groups(&fixture.fleet, groups)),
+        [""; 0],
+        "in a group with nodes, the findings of the nodes name the references"
+    );
 }
 
 /// Returns the levels as manifests, each with these labels.
@@ -303,6 +349,8 @@ fn level_manifests(template: &Value, cluster: &Value, group: &Value) -> Vec<Valu
     ]
 }
 
+/// The labels `a` and `A` of one host would be the same environment variable. Each row has the labels of the three
+/// levels, and the level that combines the two labels. At first, no node is below the levels.
 #[test]
 fn y08_label_variable_clash_is_found_at_level_without_nodes() {
     let none = || json!({});
@@ -317,27 +365,28 @@ fn y08_label_variable_clash_is_found_at_level_without_nodes() {
         (none(), json!({"a": "1"}), json!({"b": "2"}), None),
     ] {
         let mut documents = level_manifests(&template, &cluster, &group);
-        let says = "labels A, a would all be STEMMA_LABEL_A: none of them is in labels.env; rename all but one";
+        let problem = "labels A, a would all be STEMMA_LABEL_A: none of them is in labels.env; rename all but one";
         let expected = |object: Option<&str>| -> Vec<String> {
-            object.iter().map(|object| format!("label.variable {object}: {says}")).collect()
+            object.iter().map(|object| format!("label.variable {object}: {problem}")).collect()
         };
-        let found = |made: &FleetFixture| -> Vec<String> {
-            let whole = resolve_fleet(&made.fleet, &ResolveCache::new()).expect("it resolves");
-            messages(&whole.findings).into_iter().filter(|one| one.starts_with("label.variable")).collect()
+        let collisions = |fixture: &FleetFixture| -> Vec<String> {
+            let resolution = resolve_fleet(&fixture.fleet, &ResolveCache::new()).expect("the fleet is complete");
+            messages(&resolution.findings).into_iter().filter(|message| message.starts_with("label.variable")).collect()
         };
-        let mut made = FleetFixture::from_manifests(&level_manifests(&none(), &none(), &none()));
-        let before = made.fleet.clone();
-        let _dirty = made.apply(&documents);
-        assert_eq!(found(&made), expected(object), "{documents:?}");
-        let template = made.fleet.templates().next().expect("a template").meta.uuid;
-        let newly = messages(&newly_colliding_below(&before, &made.fleet, LevelId::Template(TemplateId(template))));
-        assert_eq!(newly, expected(object), "of a write of what is above all: {documents:?}");
+        let mut fixture = FleetFixture::from_manifests(&level_manifests(&none(), &none(), &none()));
+        let fleet_before = fixture.fleet.clone();
+        let _dirty = fixture.apply(&documents);
+        assert_eq!(collisions(&fixture), expected(object), "{documents:?}");
+        let template = fixture.fleet.templates().next().expect("a template").meta.uuid;
+        let new_collisions =
+            messages(&newly_colliding_below(&fleet_before, &fixture.fleet, LevelId::Template(TemplateId(template))));
+        assert_eq!(new_collisions, expected(object), "after a write of the template, the highest level: {documents:?}");
         documents.push(json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}));
         let node = object.map(|_| "node/n");
         assert_eq!(
-            found(&FleetFixture::from_manifests(&documents)),
+            collisions(&FleetFixture::from_manifests(&documents)),
             expected(node),
-            "a node below says so itself: {documents:?}"
+            "if a node is below the level, the finding is about the node: {documents:?}"
         );
     }
 }

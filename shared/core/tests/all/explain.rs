@@ -1,4 +1,4 @@
-//! Explains why a node has or lacks a tag that an extension decides. The expected sentences are handwritten.
+//! Explanations: why a node has a tag, and why a task runs on a node. The expected sentences are handwritten.
 
 use std::sync::Arc;
 
@@ -11,33 +11,39 @@ use stemma_core::resolve::resolve_node;
 
 use crate::fleet_fixture::{FleetFixture, site_manifests};
 
+/// An extension is a program outside of Stemma. It decides which tags a role gives a node. Document 1 is the release.
 #[test]
 fn explain_tag_names_deciding_extension() {
     let mut documents = site_manifests(&json!({}), &json!([{"id": "conf", "type": "puppet", "tags": ["nginx", "mysql"]}]));
     documents[1]["extensions"] = json!([{"roles": ["web"], "use": "rack"}]);
-    let mut made = FleetFixture::from_manifests(&documents);
-    let why = |made: &FleetFixture, tag: &str| -> (Value, String) {
-        let resolve = |id| resolve_node(&made.fleet, &made.cache, id);
-        let told =
-            explain::explain_tag(FleetContext { fleet: &made.fleet, resolve: &resolve }, &made.resolved_node("web-1"), tag);
-        (told["has"].clone(), told["why"].as_str().expect("a text").to_owned())
+    let mut fixture = FleetFixture::from_manifests(&documents);
+    let has_and_reason = |fixture: &FleetFixture, tag: &str| -> (Value, String) {
+        let resolve = |id| resolve_node(&fixture.fleet, &fixture.cache, id);
+        let explanation =
+            explain::explain_tag(FleetContext { fleet: &fixture.fleet, resolve: &resolve }, &fixture.resolved_node("web-1"), tag);
+        (explanation["has"].clone(), explanation["why"].as_str().expect("a text").to_owned())
     };
-    let has = |why: &str| (json!(true), why.to_owned());
-    let has_not = |why: &str| (json!(false), why.to_owned());
-    let none = "no role of the node produces it, and it was not assigned";
-    assert_eq!(why(&made, "nginx"), has("the node has role web, which produces it"));
-    assert_eq!(why(&made, "mysql"), has_not(none));
-    let mut web = (**made.node("web-1")).clone();
+    let present_because = |reason: &str| (json!(true), reason.to_owned());
+    let absent_because = |reason: &str| (json!(false), reason.to_owned());
+    let not_produced = "no role of the node produces it, and it was not assigned";
+    assert_eq!(has_and_reason(&fixture, "nginx"), present_because("the node has role web, which produces it"));
+    assert_eq!(has_and_reason(&fixture, "mysql"), absent_because(not_produced));
+    let mut web_node = (**fixture.node("web-1")).clone();
     let tags = vec![TagName::new("mysql").expect("a tag")];
-    let decided = DecidedTags { extension: "rack".to_owned(), cluster: made.cluster_id(), tags, question: String::new() };
-    web.spec.tags.decided.insert(Name::new("web").expect("a role"), decided);
-    made.fleet.apply(FleetChange::Node(Arc::new(web)));
-    assert_eq!(why(&made, "mysql"), has("the node has role web, which produces it, as extension rack decided"));
-    let withheld = format!("{none}: role web declares it, and extension rack decided otherwise for this node");
-    assert_eq!(why(&made, "nginx"), has_not(&withheld));
-    assert_eq!(why(&made, "other"), has_not(none));
+    let decided = DecidedTags { extension: "rack".to_owned(), cluster: fixture.cluster_id(), tags, question: String::new() };
+    web_node.spec.tags.decided.insert(Name::new("web").expect("a role"), decided);
+    fixture.fleet.apply(FleetChange::Node(Arc::new(web_node)));
+    assert_eq!(
+        has_and_reason(&fixture, "mysql"),
+        present_because("the node has role web, which produces it, as extension rack decided")
+    );
+    let decided_otherwise = format!("{not_produced}: role web declares it, and extension rack decided otherwise for this node");
+    assert_eq!(has_and_reason(&fixture, "nginx"), absent_because(&decided_otherwise));
+    assert_eq!(has_and_reason(&fixture, "other"), absent_because(not_produced));
 }
 
+/// The reason names each way in which a task is placed: by its own tags, and by each group that lists the task. Node
+/// web-1 has tag `nginx`.
 #[test]
 fn explain_task_names_placing_group() {
     let documents = site_manifests(
@@ -51,8 +57,8 @@ fn explain_task_names_placing_group() {
             {"id": "alone", "type": "puppet"},
         ]),
     );
-    let made = FleetFixture::from_manifests(&documents);
-    let ran = TaskRunState {
+    let fixture = FleetFixture::from_manifests(&documents);
+    let run_state = TaskRunState {
         should_run: None,
         has_task_set: false,
         too_large: None,
@@ -61,16 +67,16 @@ fn explain_task_names_placing_group() {
         outcome: None,
         closed_barriers: &Vec::new,
     };
-    let why = |task: &str| {
-        let told = explain::explain_task(&made.resolved_node("web-1"), task, Timestamp(1), &ran).expect("a task");
-        told["why"].as_str().expect("a text").to_owned()
+    let reason = |task: &str| {
+        let explanation = explain::explain_task(&fixture.resolved_node("web-1"), task, Timestamp(1), &run_state).expect("a task");
+        explanation["why"].as_str().expect("a text").to_owned()
     };
-    assert_eq!(why("member"), "it runs on this node by group all (placed by tags nginx)");
-    assert_eq!(why("both"), "it runs on this node by tags mysql, or group all (placed by tags nginx)");
+    assert_eq!(reason("member"), "it runs on this node by group all (placed by tags nginx)");
+    assert_eq!(reason("both"), "it runs on this node by tags mysql, or group all (placed by tags nginx)");
     assert_eq!(
-        why("away"),
+        reason("away"),
         "it is placed on this node by tags mysql, or group all (placed by tags nginx), or group bare (placed by nothing), and is left out: \
          condition is false: false"
     );
-    assert_eq!(why("alone"), "it does not run on this node: it is placed by nothing: give it tags or roles");
+    assert_eq!(reason("alone"), "it does not run on this node: it is placed by nothing: give it tags or roles");
 }

@@ -14,50 +14,54 @@ use stemma_core::unimplemented::UnimplementedFields;
 
 use crate::fleet_fixture::{FleetFixture, default_matching_site, site_manifests, task_manifests};
 
+/// Documents 4 and 7 are the group `webs` and its node web-1.
 #[test]
 fn y09_unmet_requirement_finding_shows_actual_value() {
     let mut documents = default_matching_site(&json!([]));
     documents[4]["requirements"] = json!({"property:memory_mb": ">= 1024", "trait:HW_CPU_X86_AVX2": "forbidden"});
-    let made = FleetFixture::from_manifests(&documents);
-    let unmet: Vec<_> = made.resolved_node("web-1").unmet_requirements().iter().map(ToString::to_string).collect();
+    let fixture = FleetFixture::from_manifests(&documents);
+    let unmet: Vec<_> = fixture.resolved_node("web-1").unmet_requirements().iter().map(ToString::to_string).collect();
     assert_eq!(unmet, ["requirement property:memory_mb >= 1024 is not met"]);
     // The reason why a node cannot be used is the message of the finding, with the node's value.
-    let resolution = resolve_node(&made.fleet, &made.cache, made.node("web-1").id());
-    let found = resolution.findings(made.node("web-1"));
-    let found = found.iter().find(|one| one.code == "requirement.unmet").expect("it is not met");
-    assert_eq!(found.message, "requirement property:memory_mb >= 1024 is not met: the node has none");
-    assert_eq!(resolution.unusable_reason().as_deref(), Some(&*found.message));
+    let resolution = resolve_node(&fixture.fleet, &fixture.cache, fixture.node("web-1").id());
+    let findings = resolution.findings(fixture.node("web-1"));
+    let unmet_finding = findings.iter().find(|finding| finding.code == "requirement.unmet").expect("it is not met");
+    assert_eq!(unmet_finding.message, "requirement property:memory_mb >= 1024 is not met: the node has none");
+    assert_eq!(resolution.unusable_reason().as_deref(), Some(&*unmet_finding.message));
     documents[7]["properties"] = json!({"memory_mb": 2048});
     assert!(FleetFixture::from_manifests(&documents).resolved_node("web-1").unmet_requirements().is_empty());
 }
 
+/// The controller refused four reported traits of web-1: three unknown ones, of which it recorded one name, and one
+/// above the maximum number.
 #[test]
 fn s38_rejected_traits_are_finding_of_node() {
-    let mut made = FleetFixture::from_manifests(&site_manifests(&json!({}), &task_manifests()));
-    let id = made.node("web-1").id();
+    let mut fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &task_manifests()));
+    let id = fixture.node("web-1").id();
     let refused = RefusedTraits { unknown: [Box::from("'NO_SUCH'")].into(), unknown_count: 3, surplus: 1 };
-    let left_out = DroppedInput { traits: refused, ..DroppedInput::default() };
-    let seen = Observation { not_taken: left_out.into_option_box(), ..Observation::default() };
-    made.fleet.apply(FleetChange::Observation(id, Arc::new(seen)));
+    let dropped = DroppedInput { traits: refused, ..DroppedInput::default() };
+    let observation = Observation { not_taken: dropped.into_option_box(), ..Observation::default() };
+    fixture.fleet.apply(FleetChange::Observation(id, Arc::new(observation)));
     assert_eq!(
-        made.resolved_node("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        fixture.resolved_node("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
             "warning trait.refused node/web-1: its host reports traits that are refused: 'NO_SUCH' and 2 more (a standard name, or \
           CUSTOM_ and then capitals, digits and '_', at most 255 characters); 1 beyond the 50 that one source may give"
         ]
     );
-    assert_eq!(made.resolved_node("web-1").traits().names().len(), 0);
+    assert_eq!(fixture.resolved_node("web-1").traits().names().len(), 0);
 }
 
+/// The controller dropped two facts and one label from the report of web-1.
 #[test]
 fn s39_oversized_report_is_finding_of_node() {
-    let mut made = FleetFixture::from_manifests(&site_manifests(&json!({}), &task_manifests()));
-    let id = made.node("web-1").id();
-    let left_out = DroppedInput { facts: 2, labels: 1, ..DroppedInput::default() };
-    let seen = Observation { not_taken: left_out.into_option_box(), ..Observation::default() };
-    made.fleet.apply(FleetChange::Observation(id, Arc::new(seen)));
+    let mut fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &task_manifests()));
+    let id = fixture.node("web-1").id();
+    let dropped = DroppedInput { facts: 2, labels: 1, ..DroppedInput::default() };
+    let observation = Observation { not_taken: dropped.into_option_box(), ..Observation::default() };
+    fixture.fleet.apply(FleetChange::Observation(id, Arc::new(observation)));
     assert_eq!(
-        made.resolved_node("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        fixture.resolved_node("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
             "warning report.left_out node/web-1: its host reports more than is accepted; dropped: 2 facts (a path has at most 16 names \
           and 255 bytes, a value 16384 bytes, all together 262144); 1 labels (at most 256 are accepted; a value has at most 4096 \
@@ -66,7 +70,7 @@ fn s39_oversized_report_is_finding_of_node() {
     );
 }
 
-/// Every field that nothing uses yet is reported where it is set. It is not an error.
+/// A field that nothing uses yet has a finding of severity info wherever the field is set.
 #[test]
 fn w02_every_unimplemented_field_is_finding() {
     let shell = |more: Value| {
@@ -101,18 +105,18 @@ fn w02_every_unimplemented_field_is_finding() {
     documents[1]["roles"]["web"]["fault_tolerance"] = json!(1);
     documents[1]["roles"]["web"]["limits"] = json!({"min": 1, "recommended": 2, "max": "settings:a.b"});
     documents[1]["tags"]["nginx"]["ready"] = json!([{"tcp": 80}]);
-    let made = FleetFixture::from_manifests(&documents);
-    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    let fixture = FleetFixture::from_manifests(&documents);
+    let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("it resolves").findings;
     let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
     assert!(idle.iter().all(|finding| finding.severity == Severity::Info));
     let objects: Vec<_> = idle.iter().map(|finding| finding.object.as_str()).collect();
-    check_every_rule_is_found::<ClusterSpec>(&objects);
-    check_every_rule_is_found::<NodeGroupSpec>(&objects);
-    check_every_rule_is_found::<Lifecycle>(&objects);
-    check_every_rule_is_found::<HostLabels>(&objects);
-    check_every_rule_is_found::<RoleSpec>(&objects);
-    check_every_rule_is_found::<TagSpec>(&objects);
-    check_every_rule_is_found::<Task>(&objects);
+    check_unused_fields_are_found::<ClusterSpec>(&objects);
+    check_unused_fields_are_found::<NodeGroupSpec>(&objects);
+    check_unused_fields_are_found::<Lifecycle>(&objects);
+    check_unused_fields_are_found::<HostLabels>(&objects);
+    check_unused_fields_are_found::<RoleSpec>(&objects);
+    check_unused_fields_are_found::<TagSpec>(&objects);
+    check_unused_fields_are_found::<Task>(&objects);
     assert_eq!(
         objects,
         [
@@ -151,26 +155,26 @@ fn w02_every_unimplemented_field_is_finding() {
             "release/site@1 task void subscribes",
         ]
     );
-    let made = FleetFixture::from_manifests(&site_manifests(
+    let fixture = FleetFixture::from_manifests(&site_manifests(
         &json!({}),
         &json!([shell(json!({"timeout_seconds": 9, "on_interrupt": "again"}))]),
     ));
-    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("it resolves").findings;
     assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
 }
 
-/// Regression: a task that depends on a group waited for nothing, without a finding.
+/// No task waits for a task of type `group`. Regression: a dependency on a group had no effect and no finding.
 #[test]
 fn y05_dependency_on_group_is_finding_naming_tasks() {
     let group = json!({"id": "grp", "type": "group", "tags": ["nginx"], "tasks": ["conf", "then"]});
-    let tasks = |more: Value| {
+    let tasks = |fields: Value| {
         let mut task = json!({"id": "last", "type": "shell", "tags": ["nginx"], "parameters": {"script": "true"}});
-        task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
+        task.as_object_mut().expect("a task").extend(fields.as_object().expect("fields").clone());
         let plain = |id: &str| json!({"id": id, "type": "shell", "parameters": {"script": "true"}});
         json!([plain("conf"), plain("then"), group, task])
     };
-    let instead = "nothing acts on it yet: grp is a group, and nothing waits for a group; name its tasks instead: conf, then";
-    for (given, field) in [
+    let message = "nothing acts on it yet: grp is a group, and nothing waits for a group; name its tasks instead: conf, then";
+    for (dependency, field) in [
         (json!({"requires": ["grp"]}), Some("requires[0]")),
         (json!({"requires": ["conf", "grp"]}), Some("requires[1]")),
         (json!({"required_for": ["grp"]}), Some("required_for[0]")),
@@ -180,32 +184,33 @@ fn y05_dependency_on_group_is_finding_naming_tasks() {
         (json!({"requires": ["conf", "then"]}), None),
         (json!({"requires": ["/[cg].+/"]}), None),
     ] {
-        let made = FleetFixture::from_manifests(&site_manifests(&json!({}), &tasks(given)));
-        let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+        let fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &tasks(dependency)));
+        let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("it resolves").findings;
         let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
-        let found: Vec<_> = idle.iter().map(|one| (one.object.as_str(), one.message.as_str())).collect();
-        let place = field.map(|field| format!("release/site@1 task last {field}"));
-        assert_eq!(found, place.iter().map(|place| (place.as_str(), instead)).collect::<Vec<_>>());
+        let objects_and_messages: Vec<_> =
+            idle.iter().map(|finding| (finding.object.as_str(), finding.message.as_str())).collect();
+        let object = field.map(|field| format!("release/site@1 task last {field}"));
+        assert_eq!(objects_and_messages, object.iter().map(|object| (object.as_str(), message)).collect::<Vec<_>>());
     }
 }
 
-/// Checks that each unused field of a kind is among the findings.
-fn check_every_rule_is_found<S: UnimplementedFields>(objects: &[&str]) {
-    for (field, _) in S::FIELDS.iter().filter(|(_, what)| what.is_some()) {
+/// Checks that each field of `S` that has no effect yet is the last word of an object among the findings.
+fn check_unused_fields_are_found<S: UnimplementedFields>(objects: &[&str]) {
+    for (field, _) in S::FIELDS.iter().filter(|(_, missing_effect)| missing_effect.is_some()) {
         let is_found = objects.iter().any(|object| object.rsplit([' ', '.']).next() == Some(*field));
-        assert!(is_found, "{field} is idle, and this test does not give it");
+        assert!(is_found, "{field} has no effect, and this test does not set it");
     }
 }
 
-/// A role that declares a conflict with an undeclared role conflicts with none.
+/// A conflict with a role that the release does not declare has no effect. Document 1 is the release.
 #[test]
 fn w02_conflict_with_undeclared_role_is_finding() {
     let mut documents = site_manifests(&json!({}), &json!([]));
     documents[1]["roles"]["web"]["conflicts"] = json!(["db", "nosuch"]);
-    let made = FleetFixture::from_manifests(&documents);
-    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
-    let found: Vec<_> = findings.iter().filter(|finding| finding.code == "role.unknown").collect();
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].object, "release/site@1 roles.web.conflicts");
-    assert_eq!(found[0].message, "names role nosuch, which the release does not declare");
+    let fixture = FleetFixture::from_manifests(&documents);
+    let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("it resolves").findings;
+    let role_findings: Vec<_> = findings.iter().filter(|finding| finding.code == "role.unknown").collect();
+    assert_eq!(role_findings.len(), 1, "{role_findings:?}");
+    assert_eq!(role_findings[0].object, "release/site@1 roles.web.conflicts");
+    assert_eq!(role_findings[0].message, "names role nosuch, which the release does not declare");
 }

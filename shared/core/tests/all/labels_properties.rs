@@ -14,10 +14,11 @@ use stemma_core::labels::{FillSource, LabelLayer, Labels, Level, LevelEffect, ma
 use stemma_core::origin::Origin;
 use stemma_core::ownership::{Intent, Manager, OwnedMap, ProvidedValue};
 
+/// The labels of one apply. A value may be a tombstone.
 type WrittenLabels = Intent<LabelKey, LabelValue>;
 type LabelValues = BTreeMap<LabelKey, LabelValue>;
 
-/// What an author provides at one level: nothing, or a map and whether it merges.
+/// The input of one level: nothing, or the labels that an author writes and the value of `merge_labels`.
 type LevelInput = Option<(WrittenLabels, bool)>;
 
 fn key() -> impl Strategy<Value = LabelKey> {
@@ -29,11 +30,13 @@ fn value() -> impl Strategy<Value = LabelValue> {
     prop::sample::select(vec!["", "1", "2", "gold"]).prop_map(|text| LabelValue::new(text).unwrap())
 }
 
+/// Generates the input of one level. Some levels provide nothing, and some values are tombstones.
 fn level_input() -> impl Strategy<Value = LevelInput> {
     let map = btree_map(key(), option::weighted(0.8, value()).prop_map(ProvidedValue::from), 0..5);
     option::weighted(0.8, (map, prop::bool::weighted(0.8)))
 }
 
+/// Generates the input of each level, from the cluster template to the node.
 fn levels() -> impl Strategy<Value = Vec<(Level, LevelInput)>> {
     let levels = [Level::ClusterTemplate, Level::Cluster, Level::NodeGroup, Level::Node];
     prop::array::uniform4(level_input()).prop_map(move |inputs| levels.into_iter().zip(inputs).collect())
@@ -43,21 +46,24 @@ fn manager(text: &str) -> Manager {
     Manager::new(text).unwrap()
 }
 
+/// Returns the labels of one level as the store would have them, after an apply of the input.
 fn build_layer(input: &LevelInput) -> LabelLayer {
     let Some((written, merges)) = input else { return LabelLayer::default() };
     let provided = OwnedMap::default().apply(&manager("site"), written, false).unwrap();
     LabelLayer { provided: Some(provided), merge: Some(*merges) }
 }
 
-fn fold_levels(levels: &[(Level, LevelInput)]) -> Labels {
-    let layers: Vec<_> = levels.iter().map(|(level, author)| (*level, build_layer(author))).collect();
+/// Returns the effective labels that result from the inputs of all levels.
+fn merge_levels(levels: &[(Level, LevelInput)]) -> Labels {
+    let layers: Vec<_> = levels.iter().map(|(level, input)| (*level, build_layer(input))).collect();
     Labels::from_levels(layers.iter().map(|(level, layer)| (*level, layer)))
 }
 
-/// Computes the result by the rules of docs/concepts.md, section Labels.
+/// Computes the expected effective labels from the inputs of all levels, by the rules of docs/concepts.md, section
+/// Labels.
 fn expected_values(levels: &[(Level, LevelInput)]) -> LabelValues {
     let mut effective = LabelValues::new();
-    for (written, merges) in levels.iter().filter_map(|(_, author)| author.as_ref()) {
+    for (written, merges) in levels.iter().filter_map(|(_, input)| input.as_ref()) {
         if !merges {
             effective.clear();
         }
@@ -71,10 +77,11 @@ fn expected_values(levels: &[(Level, LevelInput)]) -> LabelValues {
     effective
 }
 
-/// Returns the value that the origin's level provides for the key.
+/// Returns the value that the origin's level provides for the key. Returns `None` for an origin that is not a level,
+/// and for a level that does not provide the key.
 fn value_at_origin(levels: &[(Level, LevelInput)], key: &LabelKey, origin: &Origin) -> Option<LabelValue> {
     let Origin::Level(level) = origin else { return None };
-    let (written, _) = levels.iter().find(|one| one.0 == *level)?.1.as_ref()?;
+    let (written, _) = levels.iter().find(|entry| entry.0 == *level)?.1.as_ref()?;
     written.get(key)?.value().cloned()
 }
 
@@ -83,111 +90,121 @@ proptest! {
 
     #[test]
     fn merge_matches_documented_rules(levels in levels()) {
-        prop_assert_eq!(fold_levels(&levels).values(), expected_values(&levels));
+        prop_assert_eq!(merge_levels(&levels).values(), expected_values(&levels));
     }
 
+    /// The level in the origin of an effective label provides the value of the label.
     #[test]
     fn merge_origins_reproduce_values(levels in levels()) {
-        for (key, said) in fold_levels(&levels).iter() {
-            prop_assert_eq!(value_at_origin(&levels, key, &said.origin), Some(said.value.clone()), "{}", key);
-            prop_assert!(!said.owners.is_empty());
+        for (key, label) in merge_levels(&levels).iter() {
+            prop_assert_eq!(value_at_origin(&levels, key, &label.origin), Some(label.value.clone()), "{}", key);
+            prop_assert!(!label.owners.is_empty());
         }
     }
 
+    /// `level_effects` lists the levels that provide a key, the nearest one last. If a level wins, it is the origin of
+    /// the effective value. If no level wins, the key has no effective value.
     #[test]
     fn merge_origin_is_nearest_level_with_key(levels in levels()) {
-        let labels = fold_levels(&levels);
-        for (key, line) in labels.provenances() {
-            let nearest = levels.iter().filter(|(_, author)| author.as_ref().is_some_and(|one| one.0.contains_key(key)));
+        let labels = merge_levels(&levels);
+        for (key, provenance) in labels.provenances() {
+            let nearest = levels.iter().filter(|(_, input)| input.as_ref().is_some_and(|(written, _)| written.contains_key(key)));
             let nearest = nearest.map(|(level, _)| *level).max();
-            prop_assert_eq!(line.level_effects().last().map(|(said, _)| said.level), nearest);
+            prop_assert_eq!(provenance.level_effects().last().map(|(entry, _)| entry.level), nearest);
             let winners: Vec<_> =
-                line.level_effects().filter(|(_, outcome)| *outcome == LevelEffect::Wins).map(|(said, _)| said.level).collect();
-            let named: Vec<_> = line
+                provenance.level_effects().filter(|(_, effect)| *effect == LevelEffect::Wins).map(|(entry, _)| entry.level).collect();
+            let origin_levels: Vec<_> = provenance
                 .effective()
                 .into_iter()
-                .filter_map(|said| if let Origin::Level(level) = said.origin { Some(level) } else { None })
+                .filter_map(|entry| if let Origin::Level(level) = entry.origin { Some(level) } else { None })
                 .collect();
-            prop_assert_eq!(winners, named);
+            prop_assert_eq!(winners, origin_levels);
         }
     }
 
+    /// The labels of each level are written in one apply, or key by key in reverse order. Both ways give the same
+    /// result.
     #[test]
     fn merge_ignores_order_of_keys(levels in levels()) {
-        let one_by_one = |author: &LevelInput| {
-            let mut layer = build_layer(author);
-            let Some((written, _)) = author else { return layer };
+        let layer_by_single_writes = |input: &LevelInput| {
+            let mut layer = build_layer(input);
+            let Some((written, _)) = input else { return layer };
             let mut map = OwnedMap::default();
-            for (key, said) in written.iter().rev() {
-                map = map.patch(&manager("site"), &BTreeMap::from([(key.clone(), Some(said.clone()))]));
+            for (key, provided_value) in written.iter().rev() {
+                map = map.patch(&manager("site"), &BTreeMap::from([(key.clone(), Some(provided_value.clone()))]));
             }
             layer.provided = Some(map);
             layer
         };
-        let layers: Vec<_> = levels.iter().map(|(level, author)| (*level, one_by_one(author))).collect();
-        let other = Labels::from_levels(layers.iter().map(|(level, layer)| (*level, layer)));
-        prop_assert_eq!(other.values(), fold_levels(&levels).values());
+        let layers: Vec<_> = levels.iter().map(|(level, input)| (*level, layer_by_single_writes(input))).collect();
+        let merged = Labels::from_levels(layers.iter().map(|(level, layer)| (*level, layer)));
+        prop_assert_eq!(merged.values(), merge_levels(&levels).values());
     }
 
+    /// A node that provides exactly its inherited labels changes no label, whether it merges or not.
     #[test]
     fn merge_of_effective_map_is_unchanged(levels in levels()) {
-        let values = fold_levels(&levels).values();
+        let values = merge_levels(&levels).values();
         let written = values.iter().map(|(key, value)| (key.clone(), ProvidedValue::Value(value.clone()))).collect();
         for merges in [true, false] {
-            let again = build_layer(&Some((WrittenLabels::clone(&written), merges)));
-            prop_assert_eq!(fold_levels(&levels).with_level(Level::Node, &again).values(), values.clone());
+            let layer = build_layer(&Some((WrittenLabels::clone(&written), merges)));
+            prop_assert_eq!(merge_levels(&levels).with_level(Level::Node, &layer).values(), values.clone());
         }
     }
 
     #[test]
     fn level_without_labels_shares_parent_map(levels in levels()) {
-        let labels = fold_levels(&levels);
-        prop_assert!(labels.with_level(Level::Node, &LabelLayer::default()).is_same(&labels));
+        let labels = merge_levels(&levels);
+        prop_assert!(labels.with_level(Level::Node, &LabelLayer::default()).shares_data_with(&labels));
     }
 
+    /// A rule, and then a host, fill keys that no level decides. A level decides a key by a value or a tombstone. A
+    /// tombstone of a level that does not merge decides nothing. Only a rule that grants this may set restricted keys.
     #[test]
     fn fill_sets_no_key_decided_by_level(
         levels in levels(),
-        rule in btree_map(key(), value(), 0..4),
-        host in btree_map(key(), value(), 0..4),
-        grants in any::<bool>(),
+        rule_labels in btree_map(key(), value(), 0..4),
+        host_labels in btree_map(key(), value(), 0..4),
+        can_set_restricted_keys in any::<bool>(),
     ) {
-        let before = fold_levels(&levels);
-        let ruled = before.fill(&FillSource { origin: Origin::Rule("r".into()), can_set_restricted: grants, labels: &rule });
-        let after = ruled.fill(&FillSource { origin: Origin::Host, can_set_restricted: false, labels: &host });
-        for (key, value) in before.values() {
-            prop_assert_eq!(after.get(&key), Some(&value));
+        let inherited = merge_levels(&levels);
+        let filled_by_rule = inherited.fill(&FillSource { origin: Origin::Rule("r".into()), can_set_restricted: can_set_restricted_keys, labels: &rule_labels });
+        let filled = filled_by_rule.fill(&FillSource { origin: Origin::Host, can_set_restricted: false, labels: &host_labels });
+        for (key, value) in inherited.values() {
+            prop_assert_eq!(filled.get(&key), Some(&value));
         }
-        for (key, said) in after.iter() {
-            let restricted = key.contains("stemma.io") || key.contains("kubernetes.io");
-            let spoken = levels.iter().filter_map(|(_, author)| author.as_ref()).any(|(written, merges)| {
-                written.get(key).is_some_and(|said| *merges || !said.is_tombstone())
+        for (key, label) in filled.iter() {
+            let is_restricted = key.contains("stemma.io") || key.contains("kubernetes.io");
+            let is_decided = levels.iter().filter_map(|(_, input)| input.as_ref()).any(|(written, merges)| {
+                written.get(key).is_some_and(|provided| *merges || !provided.is_tombstone())
             });
-            match said.origin {
+            match label.origin {
                 Origin::Rule(_) => {
-                    prop_assert!(!spoken && (grants || !restricted));
-                    prop_assert_eq!(rule.get(key), Some(said.value));
+                    prop_assert!(!is_decided && (can_set_restricted_keys || !is_restricted));
+                    prop_assert_eq!(rule_labels.get(key), Some(label.value));
                 }
                 Origin::Host => {
-                    prop_assert!(!spoken && !restricted);
-                    prop_assert!(!rule.contains_key(key));
-                    prop_assert_eq!(host.get(key), Some(said.value));
+                    prop_assert!(!is_decided && !is_restricted);
+                    prop_assert!(!rule_labels.contains_key(key));
+                    prop_assert_eq!(host_labels.get(key), Some(label.value));
                 }
-                Origin::Level(_) | Origin::Default => prop_assert!(spoken),
+                Origin::Level(_) | Origin::Default => prop_assert!(is_decided),
             }
         }
     }
 
+    /// The difference contains the keys that the node adds, the keys that it overrides with the values of its parent,
+    /// and the keys of the parent that it lacks. So the map of the parent can be computed from the map of the node.
     #[test]
-    fn differences_restore_parent(levels in levels(), own in level_input()) {
-        let parent = fold_levels(&levels).values();
-        let own = fold_levels(&levels).with_level(Level::Node, &build_layer(&own)).values();
-        let found = map_diff(&parent, &own);
-        let mut back = own.clone();
-        back.retain(|key, _| !found.added.contains_key(key));
-        back.extend(found.overridden.clone());
-        back.extend(found.skipped.clone());
-        prop_assert_eq!(back, parent);
-        prop_assert!(found.overridden.iter().all(|(key, value)| own.get(key).is_some_and(|ours| ours != value)));
+    fn differences_restore_parent(levels in levels(), own_labels in level_input()) {
+        let parent = merge_levels(&levels).values();
+        let own_labels = merge_levels(&levels).with_level(Level::Node, &build_layer(&own_labels)).values();
+        let diff = map_diff(&parent, &own_labels);
+        let mut restored = own_labels.clone();
+        restored.retain(|key, _| !diff.added.contains_key(key));
+        restored.extend(diff.overridden.clone());
+        restored.extend(diff.skipped.clone());
+        prop_assert_eq!(restored, parent);
+        prop_assert!(diff.overridden.iter().all(|(key, value)| own_labels.get(key).is_some_and(|own_value| own_value != value)));
     }
 }

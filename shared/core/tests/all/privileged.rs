@@ -1,5 +1,5 @@
-//! Privileged tasks: names that an operator assigned can place one. Names that an extension adds or that a host reports
-//! cannot.
+//! Privileged tasks. A role or tag that an operator gave a node can place such a task there. A tag that an extension
+//! gave and the name of a node cannot. An extension is a program that decides which tags a role gives a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::fleet_fixture::{FleetFixture, site_manifests};
 
+/// The reason for which a privileged task is skipped on a node.
 const SKIP_REASON: &str = "it is privileged, and no role or tag that an operator gave the node places it: what an extension adds does not \
                    count, nor does the name master";
 
@@ -22,7 +23,8 @@ fn tag_name(name: &str) -> TagName {
     TagName::new(name).expect("a tag")
 }
 
-/// Returns the site with a tag `spare` that no role declares. An extension decides the tags of role `web`.
+/// Builds a fleet with these tasks and with a tag `spare` that no role declares. An extension (another program) decides
+/// which tags role `web` gives a node. Document 1 is the release.
 fn extension_site(tasks: &Value) -> FleetFixture {
     let mut documents = site_manifests(&json!({}), tasks);
     documents[1]["tags"]["spare"] = json!({"has_primary": true});
@@ -30,35 +32,39 @@ fn extension_site(tasks: &Value) -> FleetFixture {
     FleetFixture::from_manifests(&documents)
 }
 
-/// Lets the extension give web-1 these tags for its role, and assigns one more tag by hand if `by_hand` is set.
-fn set_tags(made: &mut FleetFixture, tags: &[&str], by_hand: Option<&str>) {
-    let mut web = (**made.node("web-1")).clone();
+/// Stores that the extension gives web-1 these tags for its role. Also stores that an operator assigned the tag
+/// `by_hand`, unless `by_hand` is `None`.
+fn set_tags(fixture: &mut FleetFixture, tags: &[&str], by_hand: Option<&str>) {
+    let mut web_node = (**fixture.node("web-1")).clone();
     let tags = tags.iter().map(|name| tag_name(name)).collect();
-    let decided = DecidedTags { extension: "rack".to_owned(), cluster: made.cluster_id(), tags, question: String::new() };
-    web.spec.tags.decided.insert(Name::new("web").expect("a role"), decided);
-    let said = by_hand.iter().map(|name| (tag_name(name), Some(ProvidedValue::Value(())))).collect();
-    web.spec.tags.assigned = OwnedSet::default().patch(&Manager::new("test").expect("a manager"), &said);
-    made.fleet.apply(FleetChange::Node(Arc::new(web)));
+    let decision = DecidedTags { extension: "rack".to_owned(), cluster: fixture.cluster_id(), tags, question: String::new() };
+    web_node.spec.tags.decided.insert(Name::new("web").expect("a role"), decision);
+    let assigned = by_hand.iter().map(|name| (tag_name(name), Some(ProvidedValue::Value(())))).collect();
+    web_node.spec.tags.assigned = OwnedSet::default().patch(&Manager::new("test").expect("a manager"), &assigned);
+    fixture.fleet.apply(FleetChange::Node(Arc::new(web_node)));
 }
 
-/// Returns the tasks that run on a node, and the skipped ones with the reason.
-fn running_and_skipped(made: &FleetFixture, node: &str) -> (BTreeSet<String>, BTreeMap<String, String>) {
-    let plain = made.node_output(node);
-    (plain.tasks.into_iter().collect(), plain.skipped)
+/// Returns the ids of the tasks that run on a node, and the ids of the skipped tasks, each with the reason.
+fn running_and_skipped(fixture: &FleetFixture, node: &str) -> (BTreeSet<String>, BTreeMap<String, String>) {
+    let output = fixture.node_output(node);
+    (output.tasks.into_iter().collect(), output.skipped)
 }
 
 fn ids(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
+/// At first web-1 has no decision of the extension. Then the extension gives it tag `spare`, then an operator assigns
+/// the tag too, and in the end the extension withdraws all tags. The operator gave web-1 only its role, which declares
+/// tag `nginx`.
 #[test]
 fn x04_privileged_task_is_skipped_when_placed_only_by_extension() {
-    let task = |id: &str, more: Value| {
+    let task = |id: &str, fields: Value| {
         let mut task = json!({"id": id, "type": "puppet", "privileged": true});
-        task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
+        task.as_object_mut().expect("a task").extend(fields.as_object().expect("fields").clone());
         task
     };
-    let mut made = extension_site(&json!([
+    let mut fixture = extension_site(&json!([
         task("by-tag", json!({"tags": ["spare"]})),
         task("by-pattern", json!({"tags": ["/spa/"]})),
         task("by-primary", json!({"tags": ["primary-spare"]})),
@@ -69,32 +75,33 @@ fn x04_privileged_task_is_skipped_when_placed_only_by_extension() {
         task("role", json!({"roles": ["web"]})),
         {"id": "plain", "type": "puppet", "tags": ["spare"]},
     ]));
-    let asserted = ["declared", "either", "role"];
+    let by_operator = ["declared", "either", "role"];
     let by_extension = ["by-group", "by-pattern", "by-primary", "by-tag"];
-    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&asserted), BTreeMap::new()));
+    assert_eq!(running_and_skipped(&fixture, "web-1"), (ids(&by_operator), BTreeMap::new()));
 
-    set_tags(&mut made, &["nginx", "spare"], None);
-    let left_out: BTreeMap<_, _> = by_extension.map(|id| (id.to_owned(), SKIP_REASON.to_owned())).into();
-    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&[&asserted[..], &["plain"]].concat()), left_out));
-    let findings = made.resolved_node("web-1").findings();
-    let found: Vec<_> = findings.iter().filter(|one| one.code == "task.not_asserted").collect();
-    let objects: Vec<_> = found.iter().map(|one| one.object.as_str()).collect();
+    set_tags(&mut fixture, &["nginx", "spare"], None);
+    let skipped: BTreeMap<_, _> = by_extension.map(|id| (id.to_owned(), SKIP_REASON.to_owned())).into();
+    assert_eq!(running_and_skipped(&fixture, "web-1"), (ids(&[&by_operator[..], &["plain"]].concat()), skipped));
+    let findings = fixture.resolved_node("web-1").findings();
+    let skip_findings: Vec<_> = findings.iter().filter(|finding| finding.code == "task.not_asserted").collect();
+    let objects: Vec<_> = skip_findings.iter().map(|finding| finding.object.as_str()).collect();
     assert_eq!(objects, by_extension.map(|id| format!("node/web-1 task/{id}")));
-    for one in found {
-        let sentence = format!("{SKIP_REASON}; assign the tag by hand, or let the role declare it");
-        assert_eq!((one.severity, one.message.as_str()), (Severity::Warning, sentence.as_str()));
+    for finding in skip_findings {
+        let message = format!("{SKIP_REASON}; assign the tag by hand, or let the role declare it");
+        assert_eq!((finding.severity, finding.message.as_str()), (Severity::Warning, message.as_str()));
     }
 
-    set_tags(&mut made, &["nginx", "spare"], Some("spare"));
-    let all = [&asserted[..], &by_extension, &["plain"]].concat();
-    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&all), BTreeMap::new()), "an operator gave the tag too");
+    set_tags(&mut fixture, &["nginx", "spare"], Some("spare"));
+    let all_tasks = [&by_operator[..], &by_extension, &["plain"]].concat();
+    assert_eq!(running_and_skipped(&fixture, "web-1"), (ids(&all_tasks), BTreeMap::new()), "an operator assigned the tag too");
 
-    set_tags(&mut made, &[], None);
-    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&["role"]), BTreeMap::new()), "an extension may take away");
+    set_tags(&mut fixture, &[], None);
+    assert_eq!(running_and_skipped(&fixture, "web-1"), (ids(&["role"]), BTreeMap::new()), "an extension can withdraw a tag");
 }
 
+/// A node that is named `master` has the role `master` without an assignment, as in Fuel.
 #[test]
-fn x04_privileged_task_is_not_placed_by_reported_labels() {
+fn x04_privileged_task_is_not_placed_by_name_master() {
     let mut documents = site_manifests(
         &json!({}),
         &json!([
@@ -104,75 +111,84 @@ fn x04_privileged_task_is_not_placed_by_reported_labels() {
         ]),
     );
     documents.push(json!({"kind": "Node", "name": "master", "nodegroup": "prod/webs"}));
-    let made = FleetFixture::from_manifests(&documents);
-    let left_out = BTreeMap::from([("keys".to_owned(), SKIP_REASON.to_owned())]);
-    assert_eq!(running_and_skipped(&made, "master"), (ids(&["plain", "web"]), left_out));
+    let fixture = FleetFixture::from_manifests(&documents);
+    let skipped = BTreeMap::from([("keys".to_owned(), SKIP_REASON.to_owned())]);
+    assert_eq!(running_and_skipped(&fixture, "master"), (ids(&["plain", "web"]), skipped));
 }
 
-/// Profiles contain who gave the tags only if a task depends on it. Otherwise a fleet would have more profiles than it
-/// needs.
+/// The nodes with the same release, roles and tags share one profile. A profile records which tags operators gave only
+/// if the release has a privileged task. Otherwise the fleet would have more profiles than it needs.
 #[test]
 fn x04_tag_source_matters_only_for_privileged_task() {
     for privileged in [false, true] {
         let task = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": privileged});
-        let mut made = extension_site(&json!([task]));
-        set_tags(&mut made, &["nginx", "spare"], None);
-        let profile = made.fleet.profile(made.node("web-1").id()).expect("it is placed");
+        let mut fixture = extension_site(&json!([task]));
+        set_tags(&mut fixture, &["nginx", "spare"], None);
+        let profile = fixture.fleet.profile(fixture.node("web-1").id()).expect("it is placed");
+        // This field has the names that operators assigned.
         assert_eq!(profile.key.asserted.is_some(), privileged);
-        assert_eq!(running_and_skipped(&made, "web-1").0, ids(&["keys"]));
+        assert_eq!(running_and_skipped(&fixture, "web-1").0, ids(&["keys"]));
     }
 }
 
-/// An undecided condition counts as one that may be met. A report could decide it later, and no operator would be asked
-/// then.
+/// An undecided condition is treated like a condition that is met, because a later report of the host can decide the
+/// condition. No permission is checked when a report arrives.
 #[test]
 fn x04_privileged_task_starts_when_condition_changes_to_met_or_undecided() {
     let task = |id: &str, privileged: bool| json!({"id": id, "type": "puppet", "tags": ["nginx"], "privileged": privileged, "condition": "has(labels.go)"});
     let always = json!({"id": "always", "type": "puppet", "tags": ["nginx"], "privileged": true});
-    let made =
+    let fixture =
         FleetFixture::from_manifests(&site_manifests(&json!({}), &json!([task("keys", true), task("plain", false), always])));
-    let answer = made.resolved_node("web-1");
-    let set = answer.task_set().expect("it is placed");
-    let keys = set.profile.release.task_index("keys").expect("the task");
-    let with = |left_out: Option<SkipReason>| {
-        TaskSet::new(&set.group_inputs, left_out.map(|why| (keys, why)).into_iter().collect(), &set.inputs())
+    let resolved_node = fixture.resolved_node("web-1");
+    let task_set = resolved_node.task_set().expect("it is placed");
+    let keys_index = task_set.profile.release.task_index("keys").expect("the task");
+    let task_set_with = |skip_reason: Option<SkipReason>| {
+        TaskSet::new(
+            &task_set.group_inputs,
+            skip_reason.map(|reason| (keys_index, reason)).into_iter().collect(),
+            &task_set.inputs(),
+        )
     };
-    let no = || Some(SkipReason::False { condition: "has(labels.go)".into() });
+    let not_met = || Some(SkipReason::False { condition: "has(labels.go)".into() });
     let failed = || Some(SkipReason::Failed { reason: "".into() });
     let undecided = || Some(SkipReason::Undecided { reason: "".into() });
-    let yes = || None;
-    for (before, after, begun) in [
-        (no(), yes(), Some(ConditionOutcome::Yes)),
-        (failed(), yes(), Some(ConditionOutcome::Yes)),
-        (undecided(), yes(), Some(ConditionOutcome::Yes)),
-        (no(), undecided(), Some(ConditionOutcome::Undecided)),
-        (no(), failed(), None),
+    let met = || None;
+    for (old_set, new_set, expected_outcome) in [
+        (not_met(), met(), Some(ConditionOutcome::Yes)),
+        (failed(), met(), Some(ConditionOutcome::Yes)),
+        (undecided(), met(), Some(ConditionOutcome::Yes)),
+        (not_met(), undecided(), Some(ConditionOutcome::Undecided)),
+        (not_met(), failed(), None),
         (undecided(), undecided(), None),
-        (yes(), undecided(), None),
-        (yes(), yes(), None),
-        (yes(), no(), None),
+        (met(), undecided(), None),
+        (met(), met(), None),
+        (met(), not_met(), None),
     ] {
-        let text = format!("{before:?} -> {after:?}");
-        let (before, after) = (with(before), with(after));
-        let expected: Vec<_> = begun.map(|met| ("keys", met)).into_iter().collect();
-        assert_eq!(after.newly_run_privileged(Some(&before)), expected, "{text}");
+        let text = format!("{old_set:?} -> {new_set:?}");
+        let (old_set, new_set) = (task_set_with(old_set), task_set_with(new_set));
+        let expected: Vec<_> = expected_outcome.map(|outcome| ("keys", outcome)).into_iter().collect();
+        assert_eq!(new_set.newly_run_privileged(Some(&old_set)), expected, "{text}");
     }
-    assert_eq!(with(yes()).newly_run_privileged(None), [("keys", ConditionOutcome::Yes)], "it had no tasks before");
+    assert_eq!(
+        task_set_with(met()).newly_run_privileged(None),
+        [("keys", ConditionOutcome::Yes)],
+        "the node had no task set before"
+    );
 }
 
-/// A report is not a write, so no operator is asked when it arrives. The question is asked when a label is opened to
-/// reports.
+/// A report is not a write, so no permission is checked when a report arrives. The permission is checked when an edit
+/// lets hosts report a label that a privileged task reads. Documents 4 and 7 are the group of web-1 and web-1.
 #[test]
-fn x04_label_is_open_when_accepted_and_set_by_no_level() {
+fn x04_label_is_host_controlled_when_set_by_no_level() {
     let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true,
         "condition": "has(labels.go) || size(labels_with_prefix('x/')) > 0"});
     let plain = json!({"id": "plain", "type": "puppet", "tags": ["nginx"], "condition": "has(labels.rack)"});
-    let open = |accept: Value, labels: Value| {
+    let reads_with = |accept: Value, labels: Value| {
         let mut documents = site_manifests(&json!({}), &json!([keys, plain]));
         documents[4]["host_labels"] = json!({"accept": accept});
         documents[7]["labels"] = labels;
-        let made = FleetFixture::from_manifests(&documents);
-        open_reads(&made.fleet.host_controlled_reads(made.node("web-1").id()))
+        let fixture = FleetFixture::from_manifests(&documents);
+        format_reads(&fixture.fleet.host_controlled_reads(fixture.node("web-1").id()))
     };
     for (accept, labels, expected) in [
         (json!([]), json!({}), &[][..]),
@@ -183,35 +199,36 @@ fn x04_label_is_open_when_accepted_and_set_by_no_level() {
         (json!(["x/a", "y/a"]), json!({"rack": "r"}), &["keys label x/a"]),
         (json!(["go", "x/a"]), json!({"x/a": "1"}), &["keys label go"]),
     ] {
-        assert_eq!(open(accept.clone(), labels.clone()), expected, "{accept} {labels}");
+        assert_eq!(reads_with(accept.clone(), labels.clone()), expected, "{accept} {labels}");
     }
 }
 
-fn open_reads(open: &BTreeSet<HostControlledRead<'_>>) -> Vec<String> {
-    open.iter().map(|open| format!("{} {}", open.task, open.description)).collect()
+/// Returns each read of a privileged task as text: the id of the task, and the value that hosts control.
+fn format_reads(reads: &BTreeSet<HostControlledRead<'_>>) -> Vec<String> {
+    reads.iter().map(|read| format!("{} {}", read.task, read.description)).collect()
 }
 
-/// Regression: an operator met one half of a condition before the host reported the other half, and the task ran. Only
-/// the order decided.
+/// An operator must not be able to meet one half of a condition while a report can still meet the other half.
+/// Regression: the task ran if the operator was first, and was refused if the report was first.
 #[test]
 fn x04_condition_open_to_reports_is_found_when_changed() {
-    let go = json!({"labels": {"go": "1"}});
+    let go_label = json!({"labels": {"go": "1"}});
     let suppressed = json!({"suppressed_traits": ["HW_CPU_X86_SSE"]});
     let with_go = |mut node: Value| {
         node["labels"] = json!({"go": "1"});
         node
     };
-    let half = "has(labels.go) && 'HW_CPU_X86_SSE' in traits";
-    let given = json!({"traits": ["HW_CPU_X86_SSE"]});
-    let looked_up = "has(labels.go) && nodes(tag='nginx').exists(n, n.facts.cpu.count > 4)";
-    for (condition, before, after, expected) in [
-        (half, json!({}), go.clone(), &["keys trait HW_CPU_X86_SSE"][..]),
-        (half, go.clone(), json!({"labels": {"go": "2"}}), &["keys trait HW_CPU_X86_SSE"]),
-        (half, json!({}), json!({"labels": {"other": "1"}}), &[]),
-        // No report is involved here, so a comparison of the tasks before and after is enough.
-        (half, suppressed.clone(), with_go(suppressed.clone()), &[]),
-        (half, given.clone(), with_go(given), &[]),
-        ("has(labels.go)", json!({}), go.clone(), &[]),
+    let two_part_condition = "has(labels.go) && 'HW_CPU_X86_SSE' in traits";
+    let with_trait = json!({"traits": ["HW_CPU_X86_SSE"]});
+    let lookup_condition = "has(labels.go) && nodes(tag='nginx').exists(n, n.facts.cpu.count > 4)";
+    for (condition, old_fields, new_fields, expected) in [
+        (two_part_condition, json!({}), go_label.clone(), &["keys trait HW_CPU_X86_SSE"][..]),
+        (two_part_condition, go_label.clone(), json!({"labels": {"go": "2"}}), &["keys trait HW_CPU_X86_SSE"]),
+        (two_part_condition, json!({}), json!({"labels": {"other": "1"}}), &[]),
+        // No report can decide these conditions, so a comparison of the tasks before and after the edit is enough.
+        (two_part_condition, suppressed.clone(), with_go(suppressed.clone()), &[]),
+        (two_part_condition, with_trait.clone(), with_go(with_trait), &[]),
+        ("has(labels.go)", json!({}), go_label.clone(), &[]),
         ("has(params.go) && facts.cpu.count > 0", json!({}), json!({"parameters": {"go": 1}}), &["keys facts.cpu.count"]),
         (
             "has(node.properties.go) && node.address == '10.0.0.1'",
@@ -225,29 +242,30 @@ fn x04_condition_open_to_reports_is_found_when_changed() {
             json!({"tags": {"assigned": ["mysql"]}}),
             &["keys facts.cpu.count"],
         ),
-        (looked_up, json!({}), go, &["keys values that hosts report about themselves"]),
+        (lookup_condition, json!({}), go_label, &["keys values that hosts report about themselves"]),
         ("'HW_CPU_X86_SSE' in traits", suppressed.clone(), json!({}), &["keys trait HW_CPU_X86_SSE"]),
         ("'HW_CPU_X86_SSE' in traits", json!({}), suppressed, &[]),
     ] {
         let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true, "condition": condition});
         let mut documents = site_manifests(&json!({}), &json!([keys]));
         let plain = documents[7].clone();
-        let mut say = |more: &Value| {
+        let mut documents_with = |fields: &Value| {
             documents[7] = plain.clone();
-            documents[7].as_object_mut().expect("a node").extend(more.as_object().expect("fields").clone());
+            documents[7].as_object_mut().expect("a node").extend(fields.as_object().expect("fields").clone());
             documents.clone()
         };
-        let mut made = FleetFixture::from_manifests(&say(&before));
-        let then = made.fleet.clone();
-        made.apply(&say(&after));
-        let opened = made.fleet.newly_host_controlled(&then, made.node("web-1").id());
-        assert_eq!(open_reads(&opened), expected, "{condition}: {before} {after}");
+        let mut fixture = FleetFixture::from_manifests(&documents_with(&old_fields));
+        let old_fleet = fixture.fleet.clone();
+        fixture.apply(&documents_with(&new_fields));
+        let new_reads = fixture.fleet.newly_host_controlled(&old_fleet, fixture.node("web-1").id());
+        assert_eq!(format_reads(&new_reads), expected, "{condition}: {old_fields} {new_fields}");
     }
 }
 
-/// What rules set depends on reports, so no operator is asked when a report arrives.
+/// An inspection rule sets values that depend on reports. So a report can decide a value that a rule may set. Document
+/// 7 is node web-1.
 #[test]
-fn x04_labels_set_by_inspection_rules_are_open() {
+fn x04_values_set_by_inspection_rules_are_host_controlled() {
     let condition = "has(labels.rack) || has(node.properties.size) || size(labels_with_prefix('x/')) > 0";
     let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true, "condition": condition});
     for (path, labels, expected) in [
@@ -259,33 +277,33 @@ fn x04_labels_set_by_inspection_rules_are_open() {
     ] {
         let mut documents = site_manifests(&json!({}), &json!([keys]));
         documents[7]["labels"] = labels;
-        let mut made = FleetFixture::from_manifests(&documents);
-        let node = made.node("web-1").id();
-        assert_eq!(open_reads(&made.fleet.host_controlled_reads(node)), [""; 0]);
+        let mut fixture = FleetFixture::from_manifests(&documents);
+        let node = fixture.node("web-1").id();
+        assert_eq!(format_reads(&fixture.fleet.host_controlled_reads(node)), [""; 0]);
         let action = json!({"op": "set-attribute", "args": {"path": path, "value": "r1"}});
         let spec = serde_json::from_value(json!({"actions": [action]})).expect("a rule");
         let meta = Meta::new(Uuid::from_u128(1), ObjectName::new("gives").ok(), Timestamp(0));
-        made.fleet.apply(FleetChange::Rule(Arc::new(Object { meta, spec })));
-        assert_eq!(open_reads(&made.fleet.host_controlled_reads(node)), expected, "{path}");
+        fixture.fleet.apply(FleetChange::Rule(Arc::new(Object { meta, spec })));
+        assert_eq!(format_reads(&fixture.fleet.host_controlled_reads(node)), expected, "{path}");
     }
 }
 
-/// Regression: the field was accepted on a group and had no effect.
+/// Regression: the field `privileged` had no effect on a task of type `group`.
 #[test]
 fn x04_privileged_group_makes_listed_tasks_privileged() {
-    let mut made = extension_site(&json!([
+    let mut fixture = extension_site(&json!([
         {"id": "member", "type": "puppet"},
         {"id": "all", "type": "group", "tags": ["spare"], "tasks": ["member"], "privileged": true},
         {"id": "other", "type": "puppet"},
         {"id": "others", "type": "group", "tags": ["spare"], "tasks": ["other"]},
     ]));
-    let without = Arc::clone(made.fleet.profile(made.node("web-1").id()).expect("it is placed"));
-    set_tags(&mut made, &["nginx", "spare"], None);
-    let left_out = BTreeMap::from([("member".to_owned(), SKIP_REASON.to_owned())]);
-    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&["other"]), left_out));
-    set_tags(&mut made, &["nginx", "spare"], Some("spare"));
-    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&["member", "other"]), BTreeMap::new()));
-    let profile = made.fleet.profile(made.node("web-1").id()).expect("it is placed");
-    assert_eq!(profile.additional_privileged(Some(&without)), ["member"]);
-    assert!(profile.release.findings.iter().all(|one| one.code != "field.idle"), "{:?}", profile.release.findings);
+    let old_profile = Arc::clone(fixture.fleet.profile(fixture.node("web-1").id()).expect("it is placed"));
+    set_tags(&mut fixture, &["nginx", "spare"], None);
+    let skipped = BTreeMap::from([("member".to_owned(), SKIP_REASON.to_owned())]);
+    assert_eq!(running_and_skipped(&fixture, "web-1"), (ids(&["other"]), skipped));
+    set_tags(&mut fixture, &["nginx", "spare"], Some("spare"));
+    assert_eq!(running_and_skipped(&fixture, "web-1"), (ids(&["member", "other"]), BTreeMap::new()));
+    let profile = fixture.fleet.profile(fixture.node("web-1").id()).expect("it is placed");
+    assert_eq!(profile.additional_privileged(Some(&old_profile)), ["member"]);
+    assert!(profile.release.findings.iter().all(|finding| finding.code != "field.idle"), "{:?}", profile.release.findings);
 }

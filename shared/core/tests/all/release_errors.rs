@@ -1,4 +1,4 @@
-//! Why a release is rejected, with the messages, and what causes only a finding.
+//! Releases that are rejected, with the messages, and releases that are accepted with a finding.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,7 @@ use stemma_core::object::ReleaseSpec;
 use stemma_core::ownership::Manager;
 use stemma_core::release::{check_changed_tasks, compile, compile_each, compile_set};
 
+/// Returns a release with these tasks, role `web` and tag `nginx`, which the role gives a node and which has a primary.
 fn release_spec(tasks: &Value) -> ReleaseSpec {
     let document = json!({
         "kind": "Release", "name": "site", "version": "1",
@@ -19,6 +20,7 @@ fn release_spec(tasks: &Value) -> ReleaseSpec {
     read_release(&document)
 }
 
+/// Parses the document of a release.
 fn read_release(document: &Value) -> ReleaseSpec {
     let document = read_document(&document.to_string()).expect("a release of the test");
     let mut objects = assemble(&[document], &Manager::new("test").expect("a manager")).expect("one object");
@@ -29,15 +31,16 @@ fn release_ref(text: &str) -> ReleaseRef {
     text.parse().expect("a release's name")
 }
 
-fn task_manifest(id: &str, more: &Value) -> Value {
+/// Returns a task for nodes with tag `nginx`, with these fields added or replaced.
+fn task_manifest(id: &str, fields: &Value) -> Value {
     let mut task = json!({"id": id, "type": "puppet", "tags": ["nginx"]});
-    task.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    task.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
     task
 }
 
 #[test]
-fn compile_rejects_impossible_release_with_place() {
-    for (tasks, says) in [
+fn compile_rejects_invalid_release_with_place_of_error() {
+    for (tasks, expected) in [
         (
             json!([task_manifest("a", &json!({"requires": ["ghost"]}))]),
             "task a requires[0]: no task \"ghost\"; write the id of a task of this release or its imports",
@@ -77,23 +80,23 @@ fn compile_rejects_impossible_release_with_place() {
         ),
     ] {
         let errors = compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).expect_err("a refusal");
-        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [says]);
+        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
     }
 }
 
 #[test]
-fn compile_rejects_template_of_computed_key_with_position() {
-    let file = |template: &str| json!([{"id": "a", "type": "file", "tags": ["nginx"], "parameters": {"path": "/a", "template": template}}]);
-    let refused = |template| {
-        compile(&release_ref("site@1"), &release_spec(&file(template)), &|_| None, &SyntaxReader).expect_err("a refusal")
+fn compile_rejects_computed_label_key_with_position_in_template() {
+    let file_task = |template: &str| json!([{"id": "a", "type": "file", "tags": ["nginx"], "parameters": {"path": "/a", "template": template}}]);
+    let errors_of = |template| {
+        compile(&release_ref("site@1"), &release_spec(&file_task(template)), &|_| None, &SyntaxReader).expect_err("a refusal")
     };
-    let errors = refused("one\n{{ labels[node.name] }}");
+    let errors = errors_of("one\n{{ labels[node.name] }}");
     assert!(errors[0].to_string().starts_with("task a parameters.template: line 2, column "), "{}", errors[0]);
     assert_eq!(errors[0].field().as_deref(), Some("task a parameters.template"));
 }
 
-/// Regression: the value of a label was used as the pattern of `format`. A stored task that does this is still read,
-/// compiled and returned unchanged.
+/// The filter `format` uses its input as the pattern. A label or parameter as the pattern is an error in a new task.
+/// Regression: such a task was accepted. A stored task of this kind is still read, compiled and returned unchanged.
 #[test]
 fn y03_new_release_rejects_value_used_as_pattern() {
     let release = |template: &str, script: &str| {
@@ -102,20 +105,20 @@ fn y03_new_release_rejects_value_used_as_pattern() {
             {"id": "b", "type": "shell", "tags": ["nginx"], "parameters": {"script": script}},
         ]))
     };
-    let says = |spec: &ReleaseSpec, before: Option<&ReleaseSpec>| -> Vec<String> {
-        check_changed_tasks(spec, before, &SyntaxReader).iter().map(ToString::to_string).collect()
+    let error_texts = |spec: &ReleaseSpec, stored_spec: Option<&ReleaseSpec>| -> Vec<String> {
+        check_changed_tasks(spec, stored_spec, &SyntaxReader).iter().map(ToString::to_string).collect()
     };
-    let bad = release("one\n{{ labels.pct|format('X') }}", "run {{ params.p|format(1) }}");
-    let told = says(&bad, None);
-    assert_eq!(told.len(), 2, "{told:?}");
-    for (one, place) in
-        told.iter().zip(["task a parameters.template: line 2, column 4: ", "task b parameters.script: line 1, column 8: "])
+    let bad_release = release("one\n{{ labels.pct|format('X') }}", "run {{ params.p|format(1) }}");
+    let errors = error_texts(&bad_release, None);
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    for (error, place) in
+        errors.iter().zip(["task a parameters.template: line 2, column 4: ", "task b parameters.script: line 1, column 8: "])
     {
-        assert!(one.starts_with(place) && one.contains("as its pattern"), "{one}");
+        assert!(error.starts_with(place) && error.contains("as its pattern"), "{error}");
     }
-    assert_eq!(says(&bad, Some(&bad)), [""; 0]);
-    assert!(compile(&release_ref("site@1"), &bad, &|_| None, &SyntaxReader).is_ok());
-    assert_eq!(says(&release("{{ '%s'|format(labels.pct) }}", "run {{ '%03d'|format(params.p) }}"), None), [""; 0]);
+    assert_eq!(error_texts(&bad_release, Some(&bad_release)), [""; 0]);
+    assert!(compile(&release_ref("site@1"), &bad_release, &|_| None, &SyntaxReader).is_ok());
+    assert_eq!(error_texts(&release("{{ '%s'|format(labels.pct) }}", "run {{ '%03d'|format(params.p) }}"), None), [""; 0]);
 }
 
 #[test]
@@ -126,13 +129,17 @@ fn compile_reports_all_errors_together() {
     assert_eq!(fields, ["task a on_unassign", "task a subscribes[0]", "task a requires[0]"]);
 }
 
+/// Task a requires b, and b subscribes to a. So the two tasks wait for each other.
 #[test]
-fn w02_subscribes_implies_requires() {
+fn w02_subscribes_orders_tasks_like_requires() {
     let tasks = json!([task_manifest("a", &json!({"requires": ["b"]})), task_manifest("b", &json!({"subscribes": ["a"]}))]);
     let errors = compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).expect_err("a circle");
+    // The path ends with its first task, so the path of two tasks has three entries.
     assert!(matches!(&errors[0], stemma_core::release::ReleaseError::Cycle { path } if path.len() == 3), "{errors:?}");
 }
 
+/// The tasks name tags, roles and tasks that do not exist. Type `teapot` is unknown. No agent runs type `puppet` yet,
+/// which is reported once, with the first task of this type.
 #[test]
 fn compile_reports_suspicious_tasks_as_findings() {
     let tasks = json!([
@@ -140,10 +147,11 @@ fn compile_reports_suspicious_tasks_as_findings() {
         task_manifest("b", &json!({"type": "teapot", "roles": ["db"], "tags": []})),
         task_manifest("c", &json!({"cross_depends": [{"name": "a", "role": ["ghost"]}]})),
     ]);
-    let release = compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).expect("it is only odd");
-    let found: Vec<_> = release.findings.iter().map(|finding| (finding.code.as_str(), finding.object.as_str())).collect();
+    let release = compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).expect("a valid release");
+    let codes_and_objects: Vec<_> =
+        release.findings.iter().map(|finding| (finding.code.as_str(), finding.object.as_str())).collect();
     assert_eq!(
-        found,
+        codes_and_objects,
         [
             ("selector.tag", "release/site@1 task a tags"),
             ("task.pattern", "release/site@1 task a requires[0]"),
@@ -155,22 +163,23 @@ fn compile_reports_suspicious_tasks_as_findings() {
     );
 }
 
-/// A task's `roles` and `tags` reject these names. Regression: look-ups accepted them and matched no node.
+/// The fields `roles` and `tags` of a task reject reserved and malformed names and patterns. Look-ups reject the same
+/// names. Regression: look-ups accepted these names and matched no node.
 #[test]
 fn y04_lookup_follows_name_rules_of_roles_and_tags() {
     let file = |template: &str| json!([{"id": "a", "type": "file", "tags": ["nginx"], "parameters": {"path": "/a", "template": template}}]);
     let conditional = |condition: &str| json!([task_manifest("a", &json!({"condition": condition}))]);
-    let says = |tasks: &Value, before: Option<&ReleaseSpec>| -> Vec<String> {
-        check_changed_tasks(&release_spec(tasks), before, &SyntaxReader).iter().map(ToString::to_string).collect()
+    let error_texts = |tasks: &Value, stored_spec: Option<&ReleaseSpec>| -> Vec<String> {
+        check_changed_tasks(&release_spec(tasks), stored_spec, &SyntaxReader).iter().map(ToString::to_string).collect()
     };
-    let reserved = |name: &str, what: &str| format!("{name:?} is reserved; no {what} can have this name: write an existing one");
+    let reserved = |name: &str, kind: &str| format!("{name:?} is reserved; no {kind} can have this name: write an existing one");
     let primary = "\"Primary-w\" is reserved; write primary-, in small letters, for the primary holder of a tag".to_owned();
-    let everything = |pattern: &str, what: &str| {
+    let matches_all = |pattern: &str, kind: &str| {
         format!(
-            "{pattern:?} matches the empty text, and so may mean every name; correct the pattern, or write '/.+/' for every {what}"
+            "{pattern:?} matches the empty text, and so may mean every name; correct the pattern, or write '/.+/' for every {kind}"
         )
     };
-    let odd = [
+    let invalid_conditions = [
         ("size(nodes(tag='Self')) > 0", "`nodes(tag='Self'", reserved("Self", "tag")),
         ("size(nodes(role='SELF')) > 0", "`nodes(role='SELF'", reserved("SELF", "role")),
         ("size(nodes(role='null')) > 0", "`nodes(role='null'", reserved("null", "role")),
@@ -179,9 +188,9 @@ fn y04_lookup_follows_name_rules_of_roles_and_tags() {
         ("'Primary-w' in tags", "`'Primary-w'", primary),
         ("'Self' in tags", "`'Self'", reserved("Self", "tag")),
         ("has(primary('Self').name)", "`primary('Self'", reserved("Self", "tag")),
-        ("size(nodes(tag='//')) > 0", "`nodes(tag='//'", everything("//", "tag")),
-        ("size(nodes(tag='/.*/')) > 0", "`nodes(tag='/.*/'", everything("/.*/", "tag")),
-        ("size(nodes(role='/()/')) > 0", "`nodes(role='/()/'", everything("/()/", "role")),
+        ("size(nodes(tag='//')) > 0", "`nodes(tag='//'", matches_all("//", "tag")),
+        ("size(nodes(tag='/.*/')) > 0", "`nodes(tag='/.*/'", matches_all("/.*/", "tag")),
+        ("size(nodes(role='/()/')) > 0", "`nodes(role='/()/'", matches_all("/()/", "role")),
         ("size(nodes(tag='/(?:a{1000}){60}/')) > 0", "`nodes(", "is not a regular expression".to_owned()),
         ("size(nodes(tag='/a\\u2028b/')) > 0", "`nodes(", "has a control character, which no name has".to_owned()),
         ("params['x'][' '] == 1", "`params", "the key is empty; write a valid name".to_owned()),
@@ -190,20 +199,20 @@ fn y04_lookup_follows_name_rules_of_roles_and_tags() {
         ("size(labels_with_prefix(' ')) > 0", "`labels_with_prefix", "the key is empty".to_owned()),
         ("nodes(tag='a').exists(n, n.labels[' '] == 'x')", "`n.labels", "key \" \" needs a name of 1 to 63 letters".to_owned()),
     ];
-    for (condition, quoted, why) in odd {
+    for (condition, quoted, reason) in invalid_conditions {
         let tasks = conditional(condition);
-        let told = says(&tasks, None);
-        let begins = "task a condition: line 1, column ";
-        let is_told = matches!(told.as_slice(), [one] if one.starts_with(begins) && one.contains(quoted) && one.contains(&why));
-        assert!(is_told, "{condition}: {why}: {told:?}");
+        let errors = error_texts(&tasks, None);
+        let expected_start = "task a condition: line 1, column ";
+        let is_reported = matches!(errors.as_slice(), [error] if error.starts_with(expected_start) && error.contains(quoted) && error.contains(&reason));
+        assert!(is_reported, "{condition}: {reason}: {errors:?}");
         // A stored task is still read, compiled and returned unchanged.
-        assert_eq!(says(&tasks, Some(&release_spec(&tasks))), [""; 0], "{condition}");
+        assert_eq!(error_texts(&tasks, Some(&release_spec(&tasks))), [""; 0], "{condition}");
         assert!(compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).is_ok(), "{condition}");
     }
-    for (template, place, why) in [
+    for (template, place, reason) in [
         ("one\n{{ nodes(tag='Self')|length }}", "line 2, column 4: `nodes(", reserved("Self", "tag")),
         ("{{ primary('Self') is defined }}", "line 1, column 4: `primary(", reserved("Self", "tag")),
-        ("{{ nodes(role='/.*/')|length }}", "line 1, column 4: `nodes(", everything("/.*/", "role")),
+        ("{{ nodes(role='/.*/')|length }}", "line 1, column 4: `nodes(", matches_all("/.*/", "role")),
         ("{{ params[' ']|default('') }}", "line 1, column 4: `params", "key \" \" needs a name".to_owned()),
         (
             "{% for n in nodes(tag='a') %}{{ n.labels[' '] }}{% endfor %}",
@@ -212,23 +221,24 @@ fn y04_lookup_follows_name_rules_of_roles_and_tags() {
         ),
     ] {
         let tasks = file(template);
-        let told = says(&tasks, None);
-        let begins = format!("task a parameters.template: {place}");
-        let is_told = matches!(told.as_slice(), [one] if one.starts_with(&begins) && one.contains(&why));
-        assert!(is_told, "{template}: {told:?}");
-        assert_eq!(says(&tasks, Some(&release_spec(&tasks))), [""; 0], "{template}");
+        let errors = error_texts(&tasks, None);
+        let expected_start = format!("task a parameters.template: {place}");
+        let is_reported = matches!(errors.as_slice(), [error] if error.starts_with(&expected_start) && error.contains(&reason));
+        assert!(is_reported, "{template}: {errors:?}");
+        assert_eq!(error_texts(&tasks, Some(&release_spec(&tasks))), [""; 0], "{template}");
     }
-    for good in [
+    for valid_condition in [
         "size(nodes(tag=['nginx', 'primary-nginx', '/ng.+/'])) > 0",
         "size(nodes(role=['web', 'Primary-web', 'self', 'selfish'])) > 0",
         "'primary-nginx' in tags && params.x['a b'] == 1",
         "size(labels_with_prefix('example.org/')) > 0",
     ] {
-        assert_eq!(says(&conditional(good), None), [""; 0], "{good}");
+        assert_eq!(error_texts(&conditional(valid_condition), None), [""; 0], "{valid_condition}");
     }
 }
 
-/// Regression: the finding claimed that a cluster may add a role with a reserved name.
+/// A reserved word such as `self` is not the name of a role or tag. Regression: the finding claimed that a cluster may
+/// add a role of this name.
 #[test]
 fn y04_stored_lookup_with_reserved_word_has_accurate_finding() {
     let tasks = json!([task_manifest(
@@ -237,10 +247,10 @@ fn y04_stored_lookup_with_reserved_word_has_accurate_finding() {
             "condition": "size(nodes(role=['SELF', 'ghost'])) > 0 && size(nodes(tag=['Self', 'primary-ghost'])) > 0",
         })
     )]);
-    let release = compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).expect("it is only odd");
-    let found = release.findings.iter().filter(|one| one.code.starts_with("selector."));
+    let release = compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).expect("a valid release");
+    let selector_findings = release.findings.iter().filter(|finding| finding.code.starts_with("selector."));
     assert_eq!(
-        found.map(|one| one.message.as_str()).collect::<Vec<_>>(),
+        selector_findings.map(|finding| finding.message.as_str()).collect::<Vec<_>>(),
         [
             "it looks up nodes: tag \"Self\" is reserved: it has a meaning in selectors; nothing can have this name, so nothing matches it",
             "it looks up nodes: no tag \"primary-ghost\" is declared or produced here: only a user-defined one can match",
@@ -250,7 +260,7 @@ fn y04_stored_lookup_with_reserved_word_has_accurate_finding() {
     );
 }
 
-/// Regression: for a name that no tag can have, the finding claimed that a user-defined tag could match, and did not
+/// Regression: for a name that no tag can have, the finding claimed that a user-defined tag can match. It also did not
 /// quote the name.
 #[test]
 fn y04_unmatchable_selector_is_finding() {
@@ -262,14 +272,14 @@ fn y04_unmatchable_selector_is_finding() {
         json!({"id": "e", "type": "puppet", "roles": ["web ", "Web", "db"]}),
         task_manifest("f", &json!({"cross_depends": [{"name": "a", "role": ["we b"]}, {"name": "a", "tags": ["nginx "]}]})),
     ]);
-    let release = compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).expect("it is only odd");
-    let of_tag = "is not well formed: a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
-    let of_role = "is not well formed: a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
-    let nothing = "nothing can have this name, so nothing matches it";
+    let release = compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).expect("a valid release");
+    let invalid_tag = "is not well formed: a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
+    let invalid_role = "is not well formed: a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
+    let no_match = "nothing can have this name, so nothing matches it";
     let expected = [
-        ("task a tags", format!("tag \"nginx \" {of_tag}; {nothing} (did you mean \"nginx\"?)")),
-        ("task b tags", format!("tag \"n x\" {of_tag}; {nothing}")),
-        ("task c tags", format!("tag \"nginx\\u{{200b}}\" {of_tag}; {nothing} (did you mean \"nginx\"?)")),
+        ("task a tags", format!("tag \"nginx \" {invalid_tag}; {no_match} (did you mean \"nginx\"?)")),
+        ("task b tags", format!("tag \"n x\" {invalid_tag}; {no_match}")),
+        ("task c tags", format!("tag \"nginx\\u{{200b}}\" {invalid_tag}; {no_match} (did you mean \"nginx\"?)")),
         (
             "task d tags",
             "no tag \"NGINX\" is declared or produced here (did you mean \"nginx\"?): only a user-defined one can match"
@@ -277,50 +287,54 @@ fn y04_unmatchable_selector_is_finding() {
         ),
         ("task d tags", "no tag \"redis\" is declared or produced here: only a user-defined one can match".to_owned()),
         ("task d tags", "no tag \"tier:gold\" is declared or produced here: only a user-defined one can match".to_owned()),
-        ("task e roles", format!("role \"web \" {of_role}; {nothing} (did you mean \"web\"?)")),
+        ("task e roles", format!("role \"web \" {invalid_role}; {no_match} (did you mean \"web\"?)")),
         (
             "task e roles",
             "no role \"Web\" is declared here (did you mean \"web\"?): only one that a cluster adds can match".to_owned(),
         ),
         ("task e roles", "no role \"db\" is declared here: only one that a cluster adds can match".to_owned()),
-        ("task f cross_depends[0]", format!("role \"we b\" {of_role}; {nothing} (did you mean \"web\"?)")),
-        ("task f cross_depends[1]", format!("tag \"nginx \" {of_tag}; {nothing} (did you mean \"nginx\"?)")),
+        ("task f cross_depends[0]", format!("role \"we b\" {invalid_role}; {no_match} (did you mean \"web\"?)")),
+        ("task f cross_depends[1]", format!("tag \"nginx \" {invalid_tag}; {no_match} (did you mean \"nginx\"?)")),
     ];
-    let found: Vec<(&str, &str)> = release
+    let objects_and_messages: Vec<(&str, &str)> = release
         .findings
         .iter()
         .filter(|finding| finding.code.starts_with("selector."))
         .map(|finding| (finding.object.trim_start_matches("release/site@1 "), finding.message.as_str()))
         .collect();
-    assert_eq!(found, expected.each_ref().map(|(place, message)| (*place, message.as_str())));
+    assert_eq!(objects_and_messages, expected.each_ref().map(|(object, message)| (*object, message.as_str())));
 }
 
+/// On a node, a pattern can match no task. So a cycle through patterns is found only when tasks are placed on nodes.
 #[test]
-fn compile_leaves_cycle_by_pattern_to_placement() {
+fn compile_accepts_cycle_through_patterns() {
     let tasks = json!([task_manifest("a", &json!({"requires": ["/b/"]})), task_manifest("b", &json!({"requires": ["/a/"]}))]);
     assert!(compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).is_ok());
 }
 
+/// Returns version 1 of a release with these imports and tasks, and the name of that version.
 fn library_release(name: &str, imports: &Value, tasks: &Value) -> (ReleaseRef, ReleaseSpec) {
     let document = json!({"kind": "Release", "name": name, "version": "1", "imports": imports, "tasks": tasks});
     (format!("{name}@1").parse().expect("a name"), read_release(&document))
 }
 
+/// `left` and `right` both import `base`, and `top` imports `left` and `right`.
 #[test]
-fn imported_tasks_appear_once() {
+fn task_appears_once_when_imported_twice() {
     let base = library_release("base", &json!([]), &json!([task_manifest("motd", &json!({}))]));
-    let left = library_release("left", &json!(["base@1"]), &json!([]));
-    let right = library_release("right", &json!(["base@1"]), &json!([]));
-    let top =
+    let left_release = library_release("left", &json!(["base@1"]), &json!([]));
+    let right_release = library_release("right", &json!(["base@1"]), &json!([]));
+    let top_release =
         library_release("top", &json!(["left@1", "right@1"]), &json!([task_manifest("own", &json!({"requires": ["motd"]}))]));
-    let compiled = compile_set(&BTreeMap::from([base, left, right, top]), &SyntaxReader).expect("they compile");
-    let top = &compiled[&release_ref("top@1")];
-    assert_eq!(top.tasks.iter().map(|task| task.task.id.as_str()).collect::<Vec<_>>(), ["motd", "own"]);
-    assert_ne!(top.hash, compiled[&release_ref("left@1")].hash);
+    let compiled =
+        compile_set(&BTreeMap::from([base, left_release, right_release, top_release]), &SyntaxReader).expect("they compile");
+    let top_release = &compiled[&release_ref("top@1")];
+    assert_eq!(top_release.tasks.iter().map(|task| task.task.id.as_str()).collect::<Vec<_>>(), ["motd", "own"]);
+    assert_ne!(top_release.hash, compiled[&release_ref("left@1")].hash);
 }
 
 #[test]
-fn invalid_release_leaves_other_releases_compiled() {
+fn compile_each_fails_only_invalid_release_and_importers() {
     let set = [
         library_release("bad", &json!([]), &json!([task_manifest("x", &json!({"requires": ["ghost"]}))])),
         library_release("over", &json!(["bad@1"]), &json!([])),
@@ -332,30 +346,31 @@ fn invalid_release_leaves_other_releases_compiled() {
 }
 
 #[test]
-fn compile_rejects_cyclic_and_missing_imports() {
-    let round = [library_release("a", &json!(["b@1"]), &json!([])), library_release("b", &json!(["a@1"]), &json!([]))];
-    let errors = compile_set(&BTreeMap::from(round), &SyntaxReader).expect_err("a circle");
+fn compile_set_rejects_invalid_imports() {
+    let import_cycle = [library_release("a", &json!(["b@1"]), &json!([])), library_release("b", &json!(["a@1"]), &json!([]))];
+    let errors = compile_set(&BTreeMap::from(import_cycle), &SyntaxReader).expect_err("a circle");
     assert_eq!(errors[&release_ref("a@1")][0].to_string(), "imports form a cycle: a@1 -> b@1 -> a@1");
 
-    let nowhere = [library_release("a", &json!(["ghost@1"]), &json!([]))];
-    let errors = compile_set(&BTreeMap::from(nowhere), &SyntaxReader).expect_err("nothing to import");
+    let missing_import = [library_release("a", &json!(["ghost@1"]), &json!([]))];
+    let errors = compile_set(&BTreeMap::from(missing_import), &SyntaxReader).expect_err("nothing to import");
     assert_eq!(
         errors[&release_ref("a@1")][0].to_string(),
         "imports ghost@1, which is not stored; store it first, or correct the name"
     );
 
-    let twice = [
+    let duplicate_task = [
         library_release("a", &json!([]), &json!([task_manifest("x", &json!({}))])),
         library_release("b", &json!(["a@1"]), &json!([task_manifest("x", &json!({}))])),
     ];
-    let errors = compile_set(&BTreeMap::from(twice), &SyntaxReader).expect_err("one id twice");
+    let errors = compile_set(&BTreeMap::from(duplicate_task), &SyntaxReader).expect_err("one id twice");
     assert_eq!(errors[&release_ref("b@1")][0].to_string(), "task \"x\" is defined twice, in a@1 and in b@1; rename one");
 }
 
-/// A stored release with such a cycle must not make its hosts wait for themselves.
+/// A task can wait for a stage that waits for the task. The compiled release ignores that dependency of the stage,
+/// because hosts with a stored release would otherwise wait for themselves.
 #[test]
 fn y06_stage_dependency_is_dropped_with_finding_when_cyclic() {
-    for (stage, a, is_found) in [
+    for (stage_fields, task_fields, has_finding) in [
         (json!({"requires": ["a"]}), json!({"requires": ["st"]}), true),
         (json!({"requires": ["/a/"]}), json!({"requires": ["st"]}), true),
         (json!({"required_for": ["a"]}), json!({"required_for": ["st"]}), true),
@@ -364,13 +379,17 @@ fn y06_stage_dependency_is_dropped_with_finding_when_cyclic() {
         (json!({"requires": ["a"]}), json!({}), false),
         (json!({"required_for": ["a"]}), json!({"requires": ["st"]}), false),
     ] {
-        let mut point = json!({"id": "st", "type": "stage"});
-        point.as_object_mut().expect("an object").extend(stage.as_object().expect("an object").clone());
-        let tasks = json!([point, task_manifest("a", &a)]);
+        let mut stage_task = json!({"id": "st", "type": "stage"});
+        stage_task.as_object_mut().expect("an object").extend(stage_fields.as_object().expect("an object").clone());
+        let tasks = json!([stage_task, task_manifest("a", &task_fields)]);
         let compiled = compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).expect("it compiles");
-        let found: Vec<&str> =
-            compiled.findings.iter().filter(|one| one.code == "stage.circle").map(|one| one.object.as_str()).collect();
-        let expected: &[&str] = if is_found { &["release/site@1 task st"] } else { &[] };
-        assert_eq!(found, expected, "{tasks}");
+        let objects: Vec<&str> = compiled
+            .findings
+            .iter()
+            .filter(|finding| finding.code == "stage.circle")
+            .map(|finding| finding.object.as_str())
+            .collect();
+        let expected: &[&str] = if has_finding { &["release/site@1 task st"] } else { &[] };
+        assert_eq!(objects, expected, "{tasks}");
     }
 }

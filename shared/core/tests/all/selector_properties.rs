@@ -15,7 +15,8 @@ const VALUES: [&str; 5] = ["a", "b", "", "7", "12"];
 
 type Labels = BTreeMap<String, String>;
 
-/// A random term, with its text and its meaning by Kubernetes' documentation.
+/// A random term of a selector. `kind` selects the operator: 0 and 1 equality, 2 inequality, 3 `in`, 4 `notin`, 5
+/// existence, 6 absence, 7 `>` and 8 `<`. The operators 7 and 8 use `bound`, and the others use `values`.
 #[derive(Clone, Debug)]
 struct GeneratedTerm {
     key: &'static str,
@@ -25,6 +26,7 @@ struct GeneratedTerm {
 }
 
 impl GeneratedTerm {
+    /// Returns the term in the syntax of Kubernetes' label selectors.
     fn text(&self) -> String {
         let (key, first, list) = (self.key, self.values[0], self.values.join(","));
         match self.kind {
@@ -40,6 +42,7 @@ impl GeneratedTerm {
         }
     }
 
+    /// Returns whether the labels meet the term by Kubernetes' documentation.
     fn holds(&self, labels: &Labels) -> bool {
         let value = labels.get(self.key).map(String::as_str);
         let number = value.and_then(|value| value.parse::<i64>().ok());
@@ -56,6 +59,7 @@ impl GeneratedTerm {
     }
 }
 
+/// Generates a term of each kind, with one to three values.
 fn term_strategy() -> impl Strategy<Value = GeneratedTerm> {
     let values = vec(prop::sample::select(VALUES.to_vec()), 1..4);
     (prop::sample::select(KEYS.to_vec()), 0..9_u8, values, 0..13_i64).prop_map(|(key, kind, values, bound)| GeneratedTerm {
@@ -66,6 +70,7 @@ fn term_strategy() -> impl Strategy<Value = GeneratedTerm> {
     })
 }
 
+/// Generates up to three labels.
 fn label_map() -> impl Strategy<Value = Labels> {
     let key = prop::sample::select(KEYS.to_vec()).prop_map(str::to_owned);
     btree_map(key, prop::sample::select(VALUES.to_vec()).prop_map(str::to_owned), 0..4)
@@ -87,15 +92,16 @@ proptest! {
         let text = terms.iter().map(GeneratedTerm::text).collect::<Vec<_>>().join(", ");
         let selector = Selector::parse(&text).unwrap();
         let canonical = selector.to_string();
-        let again = Selector::parse(&canonical).unwrap();
-        prop_assert_eq!(&again.to_string(), &canonical, "{}", text);
-        prop_assert_eq!(again.matches(&labels, &()), selector.matches(&labels, &()), "{} is {}", text, canonical);
+        let reparsed = Selector::parse(&canonical).unwrap();
+        prop_assert_eq!(&reparsed.to_string(), &canonical, "{}", text);
+        prop_assert_eq!(reparsed.matches(&labels, &()), selector.matches(&labels, &()), "{} is {}", text, canonical);
     }
 
+    /// A term with the prefix `reported:` matches reported labels. The same term without it matches effective labels.
     #[test]
-    fn reported_term_reads_only_reported_labels(term in term_strategy(), own in label_map(), reported in label_map()) {
-        let selector = Selector::parse(&format!("reported:{}", term.text())).unwrap();
-        let plain = Selector::parse(&term.text()).unwrap();
-        prop_assert_eq!(selector.matches(&own, &reported), plain.matches(&reported, &own));
+    fn reported_term_reads_only_reported_labels(term in term_strategy(), effective in label_map(), reported_labels in label_map()) {
+        let reported_selector = Selector::parse(&format!("reported:{}", term.text())).unwrap();
+        let selector_without_prefix = Selector::parse(&term.text()).unwrap();
+        prop_assert_eq!(reported_selector.matches(&effective, &reported_labels), selector_without_prefix.matches(&reported_labels, &effective));
     }
 }

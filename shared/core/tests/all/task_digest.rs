@@ -1,5 +1,6 @@
-//! The task digest. Version 1 stays the same byte for byte, because older stores have it. Version 2 also distinguishes
-//! an untranslated task from one that runs.
+//! The two versions of the task digest. Version 1 never changes, because older stores contain such digests. Version 2
+//! also covers whether a task is untranslated: an import from Fuel could not translate one of its expressions, so the
+//! task never runs.
 
 use std::sync::Arc;
 
@@ -14,25 +15,29 @@ use stemma_core::release::compile_set;
 use stemma_core::resolve::{ResolveCache, ResolvedNode, resolve_node};
 use stemma_core::rollout::ReleaseKey;
 
+/// Builds the fleet that has the objects of these manifests.
 fn build_fleet(documents: &[Value]) -> Fleet {
-    let documents: Vec<_> = documents.iter().map(|one| read_document(&one.to_string()).expect("a document")).collect();
+    let documents: Vec<_> = documents.iter().map(|object| read_document(&object.to_string()).expect("a document")).collect();
     let objects = assemble(&documents, &Manager::new("test").expect("a manager")).expect("manifests");
-    let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
+    let specs = objects.releases.iter().map(|object| (object.meta.name.clone(), object.spec.clone())).collect();
     let mut fleet = Fleet::new();
     fleet.apply_all(compile_set(&specs, &SyntaxReader).expect("releases").into_values().map(FleetChange::Release));
-    fleet.apply_all(objects.clusters.into_iter().map(|one| FleetChange::Cluster(Arc::new(one))));
-    fleet.apply_all(objects.groups.into_iter().map(|one| FleetChange::NodeGroup(Arc::new(one))));
-    fleet.apply_all(objects.nodes.into_iter().map(|one| FleetChange::Node(Arc::new(one))));
+    fleet.apply_all(objects.clusters.into_iter().map(|object| FleetChange::Cluster(Arc::new(object))));
+    fleet.apply_all(objects.groups.into_iter().map(|object| FleetChange::NodeGroup(Arc::new(object))));
+    fleet.apply_all(objects.nodes.into_iter().map(|object| FleetChange::Node(Arc::new(object))));
     fleet.set_loaded();
     fleet
 }
 
+/// Resolves node web-1 of a new fleet with these documents.
 fn resolve_web_node(documents: &[Value]) -> Arc<ResolvedNode> {
     let fleet = build_fleet(documents);
     let node = fleet.node_by_name("web-1").expect("the node").id();
     Arc::clone(resolve_node(&fleet, &ResolveCache::new(), node).resolved_node().expect("an answer"))
 }
 
+/// Returns the documents of a release, a cluster, a group and node web-1. Tasks read labels, parameters and a secret.
+/// An import from Fuel could not translate task `old`.
 fn site_manifests() -> Vec<Value> {
     vec![
         json!({
@@ -58,13 +63,15 @@ fn site_manifests() -> Vec<Value> {
     ]
 }
 
+/// Returns the same documents with a translated task `old`, which therefore runs.
 fn translated_site() -> Vec<Value> {
     let mut site = site_manifests();
     site[0]["tasks"][4]["foreign"] = json!({"x": 1});
     site
 }
 
-/// Another program computed these values from the definitions in `digest`.
+/// Another program computed the expected digests from the definitions in the module `digest`. A digest of version 1
+/// does not cover the mark of a task that an import could not translate, so both sites have the same digest.
 #[test]
 fn w01_digest_versions_match_definitions() {
     let digest_of = |documents: &[Value], version| resolve_web_node(documents).task_set().expect("tasks").task_digest(version);
@@ -82,35 +89,40 @@ fn w01_digest_versions_match_definitions() {
     );
 }
 
-/// For a host whose task set was released under version 1, the digest alone does not show the edit.
+/// An import from Fuel marks a task that it could not translate. A digest of version 1 does not cover the mark, so the
+/// key of the release has to cover the mark.
 #[test]
 fn w01_untranslated_mark_changes_content_in_each_version() {
     for version in [DigestVersion::V1, DigestVersion::V2] {
-        let content = |documents: &[Value]| ReleaseKey::from_resolved(&resolve_web_node(documents), version);
-        assert_ne!(content(&site_manifests()), content(&translated_site()), "{version:?}");
-        assert_eq!(content(&site_manifests()), content(&site_manifests()), "{version:?}");
+        let release_key = |documents: &[Value]| ReleaseKey::from_resolved(&resolve_web_node(documents), version);
+        assert_ne!(release_key(&site_manifests()), release_key(&translated_site()), "{version:?}");
+        assert_eq!(release_key(&site_manifests()), release_key(&site_manifests()), "{version:?}");
     }
 }
 
-/// The edited fleet equals a fleet that is read again, as after a restart.
+/// The first release has a task that an import from Fuel could not translate. After the edit, the node runs the task,
+/// and its digest is that of a fleet that is built from the new documents.
 #[test]
 fn w01_translated_task_runs_at_once() {
-    let (mut fleet, edited) = (build_fleet(&site_manifests()), build_fleet(&translated_site()));
+    let (mut fleet, translated_fleet) = (build_fleet(&site_manifests()), build_fleet(&translated_site()));
     let node = fleet.node_by_name("web-1").expect("the node").id();
     let name = "site".parse().expect("a release's name");
-    let dirty = fleet.apply(FleetChange::Release(Arc::clone(edited.release(&name).expect("the release"))));
-    assert!(dirty.nodes(&fleet).any(|reached| reached == node));
+    let dirty = fleet.apply(FleetChange::Release(Arc::clone(translated_fleet.release(&name).expect("the release"))));
+    assert!(dirty.nodes(&fleet).any(|dirty_node| dirty_node == node));
     let cache = ResolveCache::new();
     let state = |fleet: &Fleet| {
         let resolved_node = Arc::clone(resolve_node(fleet, &cache, node).resolved_node().expect("an answer"));
-        let set = resolved_node.task_set().expect("tasks");
-        let runs = set.profile.release.task_index("old").map(|ix| !set.profile.release.task(ix).task.is_untranslated());
-        (runs, set.digest)
+        let task_set = resolved_node.task_set().expect("tasks");
+        let is_run =
+            task_set.profile.release.task_index("old").map(|index| !task_set.profile.release.task(index).task.is_untranslated());
+        (is_run, task_set.digest)
     };
-    assert_eq!(state(&fleet).0, Some(true));
-    assert_eq!(state(&fleet).1, resolve_web_node(&translated_site()).task_set().expect("tasks").digest);
+    let (is_run, digest) = state(&fleet);
+    assert_eq!(is_run, Some(true));
+    assert_eq!(digest, resolve_web_node(&translated_site()).task_set().expect("tasks").digest);
 }
 
+/// Document 0 is the release. Release `twin` has the same content, and node web-2 runs `twin`.
 #[test]
 fn w01_release_name_differs_when_content_is_equal() {
     let mut documents = site_manifests();
@@ -123,34 +135,35 @@ fn w01_release_name_differs_when_content_is_equal() {
     ]);
     let fleet = build_fleet(&documents);
     let cache = ResolveCache::new();
-    let name = |node: &str| {
+    let release_name = |node: &str| {
         let node = fleet.node_by_name(node).expect("the node").id();
         let resolution = resolve_node(&fleet, &cache, node);
-        resolution.resolved_node().and_then(|answer| answer.release()).map(|release| release.name.to_string())
+        resolution.resolved_node().and_then(|resolved_node| resolved_node.release()).map(|release| release.name.to_string())
     };
-    assert_eq!((name("web-1"), name("web-2")), (Some("site".into()), Some("twin".into())));
+    assert_eq!((release_name("web-1"), release_name("web-2")), (Some("site".into()), Some("twin".into())));
 }
 
-/// Admission, response and publication of a write each resolve the edited node, each time from another copy.
+/// A write resolves an edited node several times, each time from another copy of the object. The cache returns the same
+/// task set for each copy, as long as the result is recent. Document 3 is the node.
 #[test]
 fn edited_task_set_is_shared_when_resolved_repeatedly() {
     let (fleet, cache) = (build_fleet(&site_manifests()), ResolveCache::new());
     let node = fleet.node_by_name("web-1").expect("the node");
-    let resolve = |tier: &str| {
+    let resolve_edited = |tier: &str| {
         let mut documents = site_manifests();
         documents[3]["labels"] = json!({"tier": tier});
-        let mut edited = fleet.clone();
+        let mut edited_fleet = fleet.clone();
         let mut object = Object::clone(node);
         let source = build_fleet(&documents);
         object.spec = source.node_by_name("web-1").expect("the node").spec.clone();
-        edited.apply(FleetChange::Node(Arc::new(object)));
-        let resolution = resolve_node(&edited, &cache, node.id());
-        Arc::downgrade(resolution.resolved_node().and_then(|answer| answer.task_set()).expect("tasks"))
+        edited_fleet.apply(FleetChange::Node(Arc::new(object)));
+        let resolution = resolve_node(&edited_fleet, &cache, node.id());
+        Arc::downgrade(resolution.resolved_node().and_then(|resolved_node| resolved_node.task_set()).expect("tasks"))
     };
-    let sets = ["silver", "silver", "silver"].map(resolve);
-    assert!(sets[0].upgrade().is_some() && sets.iter().all(|set| set.ptr_eq(&sets[0])));
-    for n in 0..100 {
-        resolve(&format!("tier-{n}"));
+    let task_sets = ["silver", "silver", "silver"].map(resolve_edited);
+    assert!(task_sets[0].upgrade().is_some() && task_sets.iter().all(|task_set| task_set.ptr_eq(&task_sets[0])));
+    for number in 0..100 {
+        resolve_edited(&format!("tier-{number}"));
     }
-    assert!(sets[0].upgrade().is_none(), "only the last ones are kept");
+    assert!(task_sets[0].upgrade().is_none(), "the cache stores only the latest results");
 }

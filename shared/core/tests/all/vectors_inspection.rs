@@ -11,6 +11,7 @@ use stemma_core::ownership::Manager;
 
 use crate::vectors;
 
+/// The recorded results of Ironic: of conditions in one context, and of the validation of rules.
 #[derive(Deserialize)]
 struct InspectionVectors {
     context: VectorContext,
@@ -18,6 +19,7 @@ struct InspectionVectors {
     rule_validation: Vec<RuleCase>,
 }
 
+/// The values that the conditions of inspection rules read.
 #[derive(Deserialize)]
 struct VectorContext {
     node: Value,
@@ -25,35 +27,38 @@ struct VectorContext {
     plugin_data: Value,
 }
 
+/// A condition of an inspection rule, and whether it holds in Ironic. The result is `None` if Ironic fails.
 #[derive(Deserialize)]
 struct ConditionCase {
     condition: Value,
     result: Option<bool>,
 }
 
+/// An inspection rule, and the HTTP status with which Ironic answers a request that creates the rule.
 #[derive(Deserialize)]
 struct RuleCase {
     rule: Value,
     status: u16,
 }
 
-/// Conditions with another result than in Ironic, each with the reason.
+/// Conditions whose result differs from the result in Ironic: a part of the condition, and the reason.
 const DIFFERENT_RESULTS: &[(&str, &str)] = &[(
     r#"{"args":{"value":"{node.auto_discovered}"},"op":"is-true"}"#,
     "the node of the vectors has no such field: what was run had another",
 )];
 
-/// Rules that Stemma accepts and Ironic rejects, or the reverse, each with the reason.
+/// Rules that only one of Stemma and Ironic accepts: a part of the rule, and the reason.
 const DIFFERENT_VALIDATION: &[(&str, &str)] = &[
     (r#""regex":"(""#, "an invalid pattern is refused when it is written, and not at the next report"),
     (r#""uuid":"not-a-uuid""#, "a uuid must be valid: Ironic stores any text, but no path finds such a rule"),
 ];
 
+/// Returns the vectors, or `None` if their file is missing.
 fn load_vectors() -> Option<InspectionVectors> {
     vectors::read_json("vectors/traits/inspection_rules.json")
 }
 
-/// Parses the rule of a body like a manifest. Returns the error text if it is rejected.
+/// Parses a body of a rule as a manifest. Returns the text of the first error if the rule is rejected.
 fn rule_objects(mut body: Value) -> Result<ManifestObjects, String> {
     body["kind"] = "InspectionRule".into();
     body["name"] = "rule".into();
@@ -62,50 +67,55 @@ fn rule_objects(mut body: Value) -> Result<ManifestObjects, String> {
     assemble(&[document], &manager).map_err(|errors| errors[0].1.to_string())
 }
 
-/// Returns whether a condition holds, or `None` if the rule is rejected or fails.
+/// Returns whether a condition holds in the context, or `None` if the rule is rejected or fails. The rule adds a trait
+/// if its condition holds.
 fn evaluate(condition: &Value, context: &VectorContext) -> Option<bool> {
     let actions = json!([{"op": "add-trait", "args": {"name": "CUSTOM_HOLDS"}}]);
     let objects = rule_objects(json!({"conditions": [condition], "actions": actions})).ok()?;
     let mut fleet = Fleet::new();
     fleet.apply_all(objects.rules.into_iter().map(|rule| FleetChange::Rule(Arc::new(rule))));
-    let ruled = fleet.rules().run(&InspectedNode {
+    let outcome = fleet.rules().run(&InspectedNode {
         node: context.node.clone(),
         inventory: context.inventory.clone(),
         plugin_data: context.plugin_data.clone(),
     });
-    let failed = ruled.notes.iter().any(|note| note.kind == NoteKind::Failed);
-    (!failed).then(|| ruled.traits.contains_key("CUSTOM_HOLDS"))
+    let has_failed = outcome.notes.iter().any(|note| note.kind == NoteKind::Failed);
+    (!has_failed).then(|| outcome.traits.contains_key("CUSTOM_HOLDS"))
 }
 
+/// A condition of [`DIFFERENT_RESULTS`] must have another result than in Ironic, and any other condition the same.
 #[test]
 fn conditions_match_ironic() {
     let Some(vectors) = load_vectors() else { return };
-    let mut wrong = Vec::new();
+    let mut mismatches = Vec::new();
     for ConditionCase { condition, result } in &vectors.conditions {
         let text = condition.to_string();
         let is_listed = DIFFERENT_RESULTS.iter().any(|(part, _)| text.contains(part));
-        let found = evaluate(condition, &vectors.context);
-        if (found == *result) == is_listed {
-            wrong.push(format!("{text}: {found:?}, in Ironic {result:?}, listed: {is_listed}"));
+        let holds = evaluate(condition, &vectors.context);
+        if (holds == *result) == is_listed {
+            mismatches.push(format!("{text}: {holds:?}, in Ironic {result:?}, listed: {is_listed}"));
         }
     }
+    // The file is complete.
     assert!(vectors.conditions.len() > 90);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
 }
 
+/// Only the rules of [`DIFFERENT_VALIDATION`] must be accepted by one of Stemma and Ironic and rejected by the other.
 #[test]
 fn rule_validation_matches_ironic() {
     let Some(vectors) = load_vectors() else { return };
-    let mut wrong = Vec::new();
+    let mut mismatches = Vec::new();
     for RuleCase { rule: body, status } in &vectors.rule_validation {
         let text = body.to_string();
         let is_listed = DIFFERENT_VALIDATION.iter().any(|(part, _)| text.contains(part));
-        let taken = rule_objects(body.clone());
+        let parsed = rule_objects(body.clone());
         // Where Ironic responds with 500, Stemma must reject the rule.
-        if (taken.is_ok() == (*status == 201)) == is_listed {
-            wrong.push(format!("{text}: {:?}, in Ironic {status}, listed: {is_listed}", taken.err()));
+        if (parsed.is_ok() == (*status == 201)) == is_listed {
+            mismatches.push(format!("{text}: {:?}, in Ironic {status}, listed: {is_listed}", parsed.err()));
         }
     }
+    // The file is complete.
     assert!(vectors.rule_validation.len() > 10);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
 }

@@ -1,6 +1,6 @@
 //! Labels compared with Magnum (merge and differences), Kubernetes (syntax, restricted keys) and Cluster API (labels
-//! exported to a node). Cases in which Stemma differs on purpose are listed, each with the sentence of the
-//! design that says so.
+//! exported to a node). Cases in which Stemma differs on purpose are listed, each with a sentence of the design about
+//! the difference.
 
 #![allow(clippy::unwrap_used, reason = "outside of its tests, too, a test program may fail")]
 
@@ -10,7 +10,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use stemma_core::host_labels::HostLabels;
 use stemma_core::key::{AnnotationKey, LabelKey, LabelValue, check_annotations, is_kubernetes_value, is_restricted};
-use stemma_core::labels::{BodyShape, IntentJson, LabelLayer, Labels, Level, map_diff, merge_after, read_merge};
+use stemma_core::labels::{
+    BodyShape, IntentJson, LabelLayer, Labels, Level, map_diff, merge_labels_after_write, parse_merge_labels,
+};
 use stemma_core::ownership::{Manager, OwnedMap};
 
 use crate::vectors;
@@ -22,6 +24,9 @@ struct MergeVectors {
     vectors: Vec<CreateCase>,
 }
 
+/// A recorded request to Magnum that creates a cluster or node group, with the labels of the parent. `provided` are the
+/// sent labels, if `provided_sent` is true. `merge` is the sent field `merge_labels`, if `merge_sent` is true. The
+/// fields from `status` on are the response. `recommended_status` is set if Magnum's status is wrong: the right status.
 #[derive(Deserialize)]
 struct CreateCase {
     id: String,
@@ -45,22 +50,23 @@ struct CreateCase {
     skipped: TextMap,
 }
 
+/// Parses the labels of a request. Returns `None` for `null`, or the text of the error for an invalid value.
 fn parse_labels(raw: &RawValue) -> Result<Option<OwnedMap<LabelKey, LabelValue>>, String> {
     let manager = Manager::new("magnum").unwrap();
-    let read = IntentJson::from_json(raw).map_err(|error| error.to_string())?;
-    Ok(read.map(|IntentJson(intent)| OwnedMap::default().update(&manager, &intent)))
+    let intent = IntentJson::from_json(raw).map_err(|error| error.to_string())?;
+    Ok(intent.map(|IntentJson(intent)| OwnedMap::default().update(&manager, &intent)))
 }
 
-/// Returns the layer that a create request would store.
+/// Returns the labels and `merge_labels` that a create request would store for its object.
 fn create_layer(case: &CreateCase) -> Result<LabelLayer, String> {
     let provided = if case.provided_sent { parse_labels(&case.provided)? } else { None };
-    let sent = if case.merge_sent { read_merge(&case.merge).map_err(|error| error.to_string())? } else { None };
-    let merge = merge_after(None, sent, provided.is_some(), BodyShape::Magnum);
+    let sent_merge = if case.merge_sent { parse_merge_labels(&case.merge).map_err(|error| error.to_string())? } else { None };
+    let merge = merge_labels_after_write(None, sent_merge, provided.is_some(), BodyShape::Magnum);
     Ok(LabelLayer { provided, merge })
 }
 
-/// Parts of Magnum's recorded errors, and the beginning of Stemma's error for the same mistake. Magnum's 500 is for an
-/// invalid `merge_labels`.
+/// Pairs of errors for the same mistake: a part of Magnum's recorded error, and the beginning of Stemma's error. Magnum
+/// fails with status 500 if `merge_labels` is invalid.
 const EQUIVALENT_ERRORS: [(&str, &str); 3] = [
     (
         "field/attribute labels. Value: '{'a': {'b': 'c'}}'. Wrong type",
@@ -70,58 +76,63 @@ const EQUIVALENT_ERRORS: [(&str, &str); 3] = [
     ("(unhandled, HTML 500)", "merge_labels is true or false "),
 ];
 
+/// Compares the effective labels of a case with Magnum's response. Returns the difference as the error. A case that
+/// Magnum rejects passes if Stemma reports an equivalent error. If Stemma accepts such a case, the error is `accepted`.
 fn check_case(case: &CreateCase) -> Result<(), String> {
     let parent = LabelLayer { provided: parse_labels(&case.parent)?, merge: Some(true) };
     let layer = match create_layer(case) {
         Err(error) => {
-            let refused = case.status == 400 || case.recommended_status == Some(400);
-            let is_same =
-                EQUIVALENT_ERRORS.iter().any(|(theirs, ours)| case.upstream_error.contains(theirs) && error.starts_with(ours));
-            return if refused && is_same { Ok(()) } else { Err(error) };
+            let is_rejection = case.status == 400 || case.recommended_status == Some(400);
+            let is_equivalent =
+                EQUIVALENT_ERRORS.iter().any(|(part, start)| case.upstream_error.contains(part) && error.starts_with(start));
+            return if is_rejection && is_equivalent { Ok(()) } else { Err(error) };
         }
-        Ok(_) if case.status != 202 => return Err("taken".to_owned()),
+        Ok(_) if case.status != 202 => return Err("accepted".to_owned()),
         Ok(layer) => layer,
     };
-    let (above, level) = match case.level.as_str() {
+    let (parent_level, level) = match case.level.as_str() {
         "cluster" => (Level::ClusterTemplate, Level::Cluster),
         "nodegroup" => (Level::Cluster, Level::NodeGroup),
         other => return Err(format!("level {other}")),
     };
-    let above = Labels::from_levels([(above, &parent)]);
-    let own = above.with_level(level, &layer);
-    let found = map_diff(&above.values(), &own.values());
-    for (what, found, wanted) in [
-        ("labels", own.values(), &case.result),
-        ("labels_overridden", found.overridden, &case.overridden),
-        ("labels_added", found.added, &case.added),
-        ("labels_skipped", found.skipped, &case.skipped),
+    let inherited = Labels::from_levels([(parent_level, &parent)]);
+    let effective = inherited.with_level(level, &layer);
+    let diff = map_diff(&inherited.values(), &effective.values());
+    for (name, computed, expected) in [
+        ("labels", effective.values(), &case.result),
+        ("labels_overridden", diff.overridden, &case.overridden),
+        ("labels_added", diff.added, &case.added),
+        ("labels_skipped", diff.skipped, &case.skipped),
     ] {
-        let found: TextMap = found.into_iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        if found != *wanted {
-            return Err(format!("{what} {found:?}, want {wanted:?}"));
+        let computed: TextMap = computed.into_iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        if computed != *expected {
+            return Err(format!("{name} {computed:?}, want {expected:?}"));
         }
     }
     Ok(())
 }
 
-/// Parses lines of `ID<TAB>sentence of the design`. Lines that begin with `#` are comments.
+/// Parses lines with the id of a case, a tab, and a sentence of the design. Skips empty lines and lines that begin with
+/// `#`.
 fn listed_cases(table: &str) -> BTreeMap<&str, &str> {
     let lines = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split_once('\t').unwrap_or_else(|| panic!("no tab: {line}"))).collect()
 }
 
-/// Returns whether a case differs exactly as the design's sentence says.
-fn is_explained_by(sentence: &str, why: &str) -> bool {
-    let as_json = |python: &str| python.replace("\"True\"", "\"true\"").replace("\"False\"", "\"false\"");
-    let labels = why.strip_prefix("labels ").and_then(|labels| labels.split_once(", want "));
+/// Returns whether a sentence of the design permits the difference in a case. The first three words identify the
+/// sentence.
+fn is_explained_by(sentence: &str, difference: &str) -> bool {
+    // Magnum writes booleans as Python does.
+    let to_json_booleans = |python: &str| python.replace("\"True\"", "\"true\"").replace("\"False\"", "\"false\"");
+    let labels = difference.strip_prefix("labels ").and_then(|labels| labels.split_once(", want "));
     match sentence.split(' ').take(3).collect::<Vec<_>>()[..] {
-        ["`{}`", "is", "provided,"] => labels.is_some_and(|(found, _)| found == "{}"),
-        ["every", "label", "is"] | ["A", "tombstone", "(`null`)"] => why == "taken",
-        ["A", "key", "is"] => why.starts_with("key ") && why.contains(" needs a name of 1 to 63 letters"),
-        ["a", "value", "is"] => why.contains(": a label's value has no control characters"),
-        // The parent's `true` differs from the `True` that is sent.
-        ["A", "number", "or"] if labels.is_none() => why == "labels_overridden {\"t\": \"true\"}, want {}",
-        ["A", "number", "or"] => labels.is_some_and(|(found, wanted)| found == as_json(wanted)),
+        ["`{}`", "is", "provided,"] => labels.is_some_and(|(computed, _)| computed == "{}"),
+        ["every", "label", "is"] | ["A", "tombstone", "(`null`)"] => difference == "accepted",
+        ["A", "key", "is"] => difference.starts_with("key ") && difference.contains(" needs a name of 1 to 63 letters"),
+        ["a", "value", "is"] => difference.contains(": a label's value has no control characters"),
+        // The parent's text `true` differs from the text `True` of the request.
+        ["A", "number", "or"] if labels.is_none() => difference == "labels_overridden {\"t\": \"true\"}, want {}",
+        ["A", "number", "or"] => labels.is_some_and(|(computed, expected)| computed == to_json_booleans(expected)),
         _ => false,
     }
 }
@@ -130,20 +141,20 @@ fn is_explained_by(sentence: &str, why: &str) -> bool {
 fn label_merge_matches_magnum_except_listed_cases() {
     let Some(MergeVectors { vectors }) = vectors::read_json("vectors/labels/label_merge.json") else { return };
     let mut listed = listed_cases(include_str!("../../../../tests/data/magnum_listed.txt"));
-    let mut wrong = Vec::new();
+    let mut mismatches = Vec::new();
     for case in &vectors {
-        let (id, found, sentence) = (&case.id, check_case(case), listed.remove(case.id.as_str()));
-        match (&found, sentence) {
-            (Ok(()), Some(_)) => wrong.push(format!("{id}: passes, and is listed")),
-            (Err(why), None) => wrong.push(format!("{id}: {why}")),
-            (Err(why), Some(sentence)) if !is_explained_by(sentence, why) => {
-                wrong.push(format!("{id}: not by {sentence:?}: {why}"));
+        let (id, result, sentence) = (&case.id, check_case(case), listed.remove(case.id.as_str()));
+        match (&result, sentence) {
+            (Ok(()), Some(_)) => mismatches.push(format!("{id}: passes, although it is listed")),
+            (Err(difference), None) => mismatches.push(format!("{id}: {difference}")),
+            (Err(difference), Some(sentence)) if !is_explained_by(sentence, difference) => {
+                mismatches.push(format!("{id}: not explained by {sentence:?}: {difference}"));
             }
             (Ok(()), None) | (Err(_), Some(_)) => {}
         }
     }
-    wrong.extend(listed.keys().map(|id| format!("{id}: listed, and in no vector")));
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    mismatches.extend(listed.keys().map(|id| format!("{id}: listed, but in no vector")));
+    assert!(mismatches.is_empty(), "\n{}", mismatches.join("\n"));
 }
 
 #[derive(Deserialize)]
@@ -151,6 +162,7 @@ struct DiffVectors {
     vectors: Vec<DiffCase>,
 }
 
+/// The differences that Magnum computed between the labels of a parent and of its child.
 #[derive(Deserialize)]
 struct DiffCase {
     parent: TextMap,
@@ -164,14 +176,14 @@ struct DiffCase {
 fn label_differences_match_magnum() {
     let Some(DiffVectors { vectors }) = vectors::read_json("vectors/labels/label_diff.json") else { return };
     for case in vectors {
-        let found = map_diff(&case.parent, &case.labels);
-        let wanted = (&case.overridden, &case.added, &case.skipped);
-        assert_eq!((&found.overridden, &found.added, &found.skipped), wanted, "{:?} {:?}", case.parent, case.labels);
+        let diff = map_diff(&case.parent, &case.labels);
+        let expected = (&case.overridden, &case.added, &case.skipped);
+        assert_eq!((&diff.overridden, &diff.added, &diff.skipped), expected, "{:?} {:?}", case.parent, case.labels);
     }
 }
 
-/// The `format_value` cases of the file are left out. Stemma does not adapt values for Kubernetes. It does not export
-/// invalid ones.
+/// Cases of the syntax of labels and annotations. The `format_value` cases of the file are left out, because Stemma
+/// does not change values for Kubernetes. Stemma does not export an invalid value.
 #[derive(Deserialize)]
 struct SyntaxVectors {
     keys: Vec<KeyCase>,
@@ -213,6 +225,7 @@ struct EntrySize {
     value_bytes: usize,
 }
 
+/// Returns whether all keys are valid and all annotations together are not too large.
 fn are_annotations_valid<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)> + Clone) -> bool {
     entries.clone().into_iter().all(|(key, _)| AnnotationKey::new(key).is_ok()) && check_annotations(entries).is_ok()
 }
@@ -245,6 +258,7 @@ struct RestrictionVectors {
     updates: Vec<UpdateCase>,
 }
 
+/// A key, whether a kubelet may write the label, and whether Cluster API copies the label to the node by default.
 #[derive(Deserialize)]
 struct RestrictedKey {
     key: String,
@@ -252,6 +266,7 @@ struct RestrictedKey {
     capi_synced_by_default: bool,
 }
 
+/// A change of the labels of a node by its kubelet, with the keys that Kubernetes forbids to change.
 #[derive(Deserialize)]
 struct UpdateCase {
     name: String,
@@ -260,11 +275,13 @@ struct UpdateCase {
     forbidden: Vec<String>,
 }
 
-/// Returns whether a key is in one of the two domains of the design: "all keys at or below `node.cluster.x-k8s.io` and
-/// `node.stemma.io`". A kubelet may write the former.
+/// Returns whether only the controller may set a key in Stemma: a key of the domains `node.cluster.x-k8s.io` and
+/// `node.stemma.io`, or of a domain below them. Kubernetes lets a kubelet write the first domain.
 fn is_controller_only(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
-    ["node.cluster.x-k8s.io", "node.stemma.io"].iter().any(|ours| domain == *ours || domain.ends_with(&format!(".{ours}")))
+    ["node.cluster.x-k8s.io", "node.stemma.io"]
+        .iter()
+        .any(|restricted_domain| domain == *restricted_domain || domain.ends_with(&format!(".{restricted_domain}")))
 }
 
 #[test]
@@ -274,28 +291,30 @@ fn s32_restricted_keys_match_node_restriction_and_controller_domains() {
     };
     let rule = HostLabels::default().compile().unwrap();
     for case in file.keys {
-        let wanted = !case.kubelet_may_write || is_controller_only(&case.key);
-        assert_eq!(is_restricted(&case.key), wanted, "{}", case.key);
-        assert_eq!(rule.is_exported(&case.key), case.capi_synced_by_default, "{} flows", case.key);
+        let expected = !case.kubelet_may_write || is_controller_only(&case.key);
+        assert_eq!(is_restricted(&case.key), expected, "{}", case.key);
+        assert_eq!(rule.is_exported(&case.key), case.capi_synced_by_default, "{} is exported", case.key);
     }
     for case in file.updates {
-        let both: BTreeSet<_> = case.old.keys().chain(case.new.keys()).collect();
-        let changed: Vec<_> = both.into_iter().filter(|key| case.old.get(*key) != case.new.get(*key)).collect();
-        let reserved = changed.iter().copied().filter(|key| is_controller_only(key));
-        let mut wanted: Vec<_> = reserved.chain(&case.forbidden).collect();
-        wanted.sort();
-        let refused: Vec<_> = changed.into_iter().filter(|key| is_restricted(key)).collect();
-        assert_eq!(refused, wanted, "{}", case.name);
+        let all_keys: BTreeSet<_> = case.old.keys().chain(case.new.keys()).collect();
+        let changed_keys: Vec<_> = all_keys.into_iter().filter(|key| case.old.get(*key) != case.new.get(*key)).collect();
+        let controller_keys = changed_keys.iter().copied().filter(|key| is_controller_only(key));
+        let mut expected: Vec<_> = controller_keys.chain(&case.forbidden).collect();
+        expected.sort();
+        let restricted_keys: Vec<_> = changed_keys.into_iter().filter(|key| is_restricted(key)).collect();
+        assert_eq!(restricted_keys, expected, "{}", case.name);
     }
 }
 
-/// Two parts of the file are left out. One is about taints, because "Taints are not kept". The other is about
-/// annotations, which are not exported to a host yet. A finding reports this if `host_labels.annotations` is set.
+/// Cases of labels that Cluster API copies from a machine to its node. Two parts of the file are left out: taints,
+/// which Stemma does not store, and annotations, which are not exported to a host yet. A finding reports annotations if
+/// `host_labels.annotations` is set.
 #[derive(Deserialize)]
 struct SyncVectors {
     cases: Vec<SyncCase>,
 }
 
+/// A machine, and the labels that Cluster API sets on its node.
 #[derive(Deserialize)]
 struct SyncCase {
     name: String,
@@ -319,9 +338,10 @@ struct SyncExpect {
     managed_labels: TextMap,
 }
 
-/// A label that Cluster API derives from the state of its infrastructure. Stemma has no such state.
+/// A label that Cluster API derives from the state of its infrastructure. Stemma has no such state, so the test skips
+/// the label.
 const DERIVED_LABEL: &str = "cluster.x-k8s.io/interruptible";
-/// Converts patterns of Cluster API, which are not anchored. Stemma's "match the whole key".
+/// Converts patterns of Cluster API, which match any part of a key, to patterns of Stemma, which match the whole key.
 fn unanchor_patterns(patterns: &[String]) -> Vec<String> {
     patterns.iter().map(|pattern| format!(".*(?:{pattern}).*")).collect()
 }
@@ -334,7 +354,7 @@ fn host_label_sync_matches_cluster_api() {
             HostLabels { patterns: unanchor_patterns(&case.input.additional_sync_machine_labels), ..HostLabels::default() };
         let rule = host_labels.compile().unwrap();
         let exported: Vec<_> = case.input.machine.labels.keys().filter(|key| rule.is_exported(key)).collect();
-        let wanted: Vec<_> = case.expect.managed_labels.keys().filter(|key| *key != DERIVED_LABEL).collect();
-        assert_eq!(exported, wanted, "{}", case.name);
+        let expected: Vec<_> = case.expect.managed_labels.keys().filter(|key| *key != DERIVED_LABEL).collect();
+        assert_eq!(exported, expected, "{}", case.name);
     }
 }

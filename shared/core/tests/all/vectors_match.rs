@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use stemma_core::name::NodeName;
 use stemma_core::requirement::{Expression, LiteralValue};
 use stemma_core::selector::{LabelSelector, Selector};
-use stemma_core::traits::{TraitNames, standard};
+use stemma_core::traits::{TraitNames, standard_names};
 
 use crate::vectors;
 
@@ -21,6 +21,7 @@ struct SelectorVectors {
     label_selector_struct: Vec<StructCase>,
 }
 
+/// A selector as text, whether it is valid, its canonical text, its terms, and for each label set whether it matches.
 #[derive(Deserialize)]
 struct SelectorCase {
     selector: String,
@@ -30,6 +31,7 @@ struct SelectorCase {
     matches: Option<Vec<bool>>,
 }
 
+/// A term of a selector, in the form of the vectors.
 #[derive(Debug, Deserialize, PartialEq)]
 struct ExpectedTerm {
     key: String,
@@ -37,6 +39,7 @@ struct ExpectedTerm {
     values: Vec<String>,
 }
 
+/// A selector, a label set, and whether the selector matches.
 #[derive(Deserialize)]
 struct MatchCase {
     selector: String,
@@ -45,6 +48,7 @@ struct MatchCase {
     matches: bool,
 }
 
+/// A selector as an object, whether it is valid, its canonical text, and for each label set whether it matches.
 #[derive(Deserialize)]
 struct StructCase {
     name: String,
@@ -54,16 +58,18 @@ struct StructCase {
     matches: Option<Vec<bool>>,
 }
 
+/// Returns the vectors of selectors, or `None` if their file is missing.
 fn load_selectors() -> Option<SelectorVectors> {
     vectors::read_json("vectors/propagation/label_selector.json")
 }
 
+/// Converts a parsed term to the form of the vectors, in which `>` and `<` are `gt` and `lt`.
 fn to_expected_term(term: &stemma_core::selector::Term) -> ExpectedTerm {
     use stemma_core::selector::Operator::{GreaterThan, LessThan};
     let operator = match term.operator() {
         GreaterThan => "gt",
         LessThan => "lt",
-        other => other.sign(),
+        operator => operator.sign(),
     };
     ExpectedTerm {
         key: term.key().to_string(),
@@ -72,10 +78,12 @@ fn to_expected_term(term: &stemma_core::selector::Term) -> ExpectedTerm {
     }
 }
 
+/// Returns for each label set whether the selector matches.
 fn matches_each(selector: &Selector, sets: &[LabelMap]) -> Vec<bool> {
     sets.iter().map(|labels| selector.matches(labels, &())).collect()
 }
 
+/// The canonical text has the terms in the order of their keys, and parses to the same selector.
 #[test]
 fn text_selectors_match_vectors() {
     let Some(file) = load_selectors() else { return };
@@ -86,9 +94,9 @@ fn text_selectors_match_vectors() {
         let Ok(selector) = parsed else { continue };
         assert_eq!(Some(selector.to_string()), case.canonical, "{text:?}");
         assert_eq!(Some(matches_each(&selector, &file.label_sets)), case.matches, "{text:?}");
-        let mut wanted = case.requirements.unwrap_or_default();
-        wanted.sort_by(|one, other| one.key.cmp(&other.key));
-        assert_eq!(selector.terms().iter().map(to_expected_term).collect::<Vec<_>>(), wanted, "{text:?}");
+        let mut expected = case.requirements.unwrap_or_default();
+        expected.sort_by(|first, second| first.key.cmp(&second.key));
+        assert_eq!(selector.terms().iter().map(to_expected_term).collect::<Vec<_>>(), expected, "{text:?}");
         assert_eq!(Selector::parse(&selector.to_string()).as_ref(), Ok(&selector), "{text:?} read back");
     }
     for case in file.match_cases {
@@ -110,6 +118,8 @@ fn object_selectors_match_vectors() {
     }
 }
 
+/// A requirement, a value, and whether the value meets the requirement in Nova. `matches` is `None` if Nova raises an
+/// error.
 #[derive(Deserialize)]
 struct OperatorCase {
     value: Json,
@@ -124,14 +134,15 @@ struct OperatorVectors {
     vectors: Vec<OperatorCase>,
 }
 
-/// If Nova raises an error, the expression must be rejected when it is written, or not match the value.
+/// Checks each case. If Nova raises an error, Stemma must reject the expression, or the value must not meet the
+/// expression.
 fn check_operator_cases(cases: &[OperatorCase]) {
-    for OperatorCase { value, req, matches, error } in cases {
-        assert!(matches.is_some() || error.is_some(), "{req:?} has no answer");
-        let (parsed, wanted) = (Expression::new(req), matches.unwrap_or(false));
-        let value_of = LiteralValue::from_json(value);
-        let met = parsed.as_ref().is_ok_and(|expression| value_of.is_some_and(|value| expression.matches(&value)));
-        assert_eq!(met, wanted, "{value} {req:?}: {parsed:?}");
+    for OperatorCase { value, req: requirement, matches, error } in cases {
+        assert!(matches.is_some() || error.is_some(), "{requirement:?} has no answer");
+        let (parsed, expected) = (Expression::new(requirement), matches.unwrap_or(false));
+        let literal = LiteralValue::from_json(value);
+        let is_met = parsed.as_ref().is_ok_and(|expression| literal.is_some_and(|value| expression.matches(&value)));
+        assert_eq!(is_met, expected, "{value} {requirement:?}: {parsed:?}");
     }
 }
 
@@ -155,6 +166,7 @@ fn requirements_match_list_members() {
     check_operator_cases(&cases);
 }
 
+/// Nova raises an error for each text of the first list, whatever the value is. The texts of the second list are valid.
 #[test]
 fn requirement_is_rejected_when_nova_always_raises() {
     for text in ["<or>", "  <or>  ", "= a", ">= abc", "== 0x10", "<= 4GB", "!= \u{bd}"] {
@@ -165,6 +177,8 @@ fn requirement_is_rejected_when_nova_always_raises() {
     }
 }
 
+/// A trait name, whether Ironic accepts the name, and the reason. If `recommended_valid` is set, Stemma follows that
+/// value instead.
 #[derive(Deserialize)]
 struct TraitCase {
     #[serde(rename = "trait")]
@@ -188,7 +202,7 @@ fn trait_names_match_ironic() {
 fn standard_traits_match_os_traits() {
     let Some(text) = vectors::read_text("data/os_traits.txt") else { return };
     let names: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
-    assert_eq!(standard(), names);
+    assert_eq!(standard_names(), names);
 }
 
 #[derive(Deserialize)]
@@ -197,8 +211,7 @@ struct NodeNameCase {
     valid: bool,
 }
 
-/// Paths below `/v1/nodes/` in Ironic, which Ironic accepts as node names. The design: "a node may not be named like a
-/// path below `/v1/nodes/`, Stemma's or Ironic's".
+/// Names that Stemma refuses for a node and Ironic accepts. They are paths below `/v1/nodes/` in the API of Ironic.
 const STRICTER_PATHS: [&str; 6] = ["portgroups", "vifs", "volume", "traits", "allocation", "inventory"];
 
 #[test]
@@ -206,8 +219,9 @@ fn node_names_match_ironic() {
     let Some(cases) = vectors::read_json::<Vec<NodeNameCase>>("vectors/traits/node_names.json") else { return };
     for NodeNameCase { name, valid } in cases {
         let text = name.as_str().unwrap_or_default();
-        // S54: a URL path would drop the dots. Python's IGNORECASE also accepts three letters that are not ASCII.
-        let otherwise = STRICTER_PATHS.contains(&text) || matches!(text, "." | "..") || !text.is_ascii();
-        assert_eq!(NodeName::new(text).is_ok(), valid && !otherwise, "{name}");
+        // S54: a URL path omits the segments `.` and `..`. Ironic's pattern also accepts three letters that are not
+        // ASCII, because Python ignores their case.
+        let is_stricter = STRICTER_PATHS.contains(&text) || matches!(text, "." | "..") || !text.is_ascii();
+        assert_eq!(NodeName::new(text).is_ok(), valid && !is_stricter, "{name}");
     }
 }

@@ -14,6 +14,7 @@ struct OwnershipVectors {
     cases: Vec<OwnershipCase>,
 }
 
+/// A sequence of operations, and the expected state after each operation.
 #[derive(Deserialize)]
 struct OwnershipCase {
     name: String,
@@ -21,6 +22,7 @@ struct OwnershipCase {
     expect: Vec<ExpectedState>,
 }
 
+/// An operation of a manager: `apply`, with or without `force`, or `update`, with the labels of the request.
 #[derive(Deserialize)]
 struct OwnershipStep {
     op: String,
@@ -29,6 +31,7 @@ struct OwnershipStep {
     labels: BTreeMap<String, String>,
 }
 
+/// The labels, their owners, and the conflicts of an apply that is refused.
 #[derive(Debug, Deserialize, PartialEq)]
 struct ExpectedState {
     labels: BTreeMap<String, String>,
@@ -45,35 +48,39 @@ struct ExpectedConflict {
 
 type TextOwnedMap = OwnedMap<String, String>;
 
-fn apply_step(map: &mut TextOwnedMap, op: &OwnershipStep) -> ExpectedState {
-    let manager = Manager::new(&op.manager).unwrap();
-    let intent: Intent<_, _> = op.labels.iter().map(|(key, value)| (key.clone(), ProvidedValue::Value(value.clone()))).collect();
-    let mut conflict = Vec::new();
-    match op.op.as_str() {
-        "apply" => match map.apply(&manager, &intent, op.force) {
+/// Applies an operation to the map. Returns the resulting labels and owners, and the conflicts. A conflict leaves the
+/// map unchanged.
+fn apply_step(map: &mut TextOwnedMap, step: &OwnershipStep) -> ExpectedState {
+    let manager = Manager::new(&step.manager).unwrap();
+    let intent: Intent<_, _> =
+        step.labels.iter().map(|(key, value)| (key.clone(), ProvidedValue::Value(value.clone()))).collect();
+    let mut found_conflicts = Vec::new();
+    match step.op.as_str() {
+        "apply" => match map.apply(&manager, &intent, step.force) {
             Ok(next) => *map = next,
             Err(conflicts) => {
-                for one in conflicts.0 {
-                    assert_eq!(map.get(&one.key).map(|entry| &entry.value), Some(&one.value));
-                    conflict.push(ExpectedConflict { key: one.key, manager: one.owner.to_string() });
+                for key_conflict in conflicts.0 {
+                    assert_eq!(map.get(&key_conflict.key).map(|entry| &entry.value), Some(&key_conflict.value));
+                    found_conflicts.push(ExpectedConflict { key: key_conflict.key, manager: key_conflict.owner.to_string() });
                 }
             }
         },
         "update" => *map = map.update(&manager, &intent),
-        other => panic!("operation {other}"),
+        unknown => panic!("operation {unknown}"),
     }
     let labels = map.iter().map(|(key, entry)| (key.clone(), entry.value.value().cloned().unwrap())).collect();
     let names = |owners: &[_]| owners.iter().map(ToString::to_string).collect();
     let owners = map.iter().map(|(key, entry)| (key.clone(), names(&entry.owners))).collect();
-    ExpectedState { labels, owners, conflict }
+    ExpectedState { labels, owners, conflict: found_conflicts }
 }
 
+/// Runs the scenarios of a file. Also checks that the map is the same after it is stored as JSON and parsed again.
 fn run_vectors(path: &str) {
     let Some(OwnershipVectors { cases }) = vectors::read_json(path) else { return };
     for case in cases {
         let mut map = TextOwnedMap::default();
-        for (index, (op, expect)) in case.ops.iter().zip(&case.expect).enumerate() {
-            assert_eq!(&apply_step(&mut map, op), expect, "{} after operation {index}", case.name);
+        for (step_index, (step, expect)) in case.ops.iter().zip(&case.expect).enumerate() {
+            assert_eq!(&apply_step(&mut map, step), expect, "{} after operation {step_index}", case.name);
             let stored = serde_json::to_string(&map).unwrap();
             assert_eq!(serde_json::from_str::<TextOwnedMap>(&stored).unwrap(), map, "{}", case.name);
         }

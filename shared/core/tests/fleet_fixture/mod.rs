@@ -1,4 +1,4 @@
-//! A fleet made from manifests, which tests of the model read and edit.
+//! A fleet that is built from manifests. Tests of the fleet model read and edit it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,36 +12,41 @@ use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
 use stemma_core::resolve::{NodeOutput, Resolution, ResolveCache, ResolvedNode, resolve_node};
 
-/// A fleet made from manifests, with a resolve cache.
+/// A fleet that is built from manifests, with a cache of resolved nodes.
 pub(crate) struct FleetFixture {
     pub(crate) fleet: Fleet,
     pub(crate) cache: ResolveCache,
 }
 
-/// Returns a task that writes a template to a file named after the task.
+/// Returns a task of type `file` for nodes with the tag. It writes the rendered template to the path `/` with the id of
+/// the task as the file name.
 pub(crate) fn file_task(id: &str, tag: &str, template: &str) -> Value {
     json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": format!("/{id}"), "template": template}})
 }
 
+/// Parses manifests and returns their objects.
 pub(crate) fn build_objects(documents: &[Value]) -> ManifestObjects {
     let documents: Vec<_> =
-        documents.iter().map(|one| read_document(&one.to_string()).expect("a document of the test")).collect();
+        documents.iter().map(|document| read_document(&document.to_string()).expect("a document of the test")).collect();
     assemble(&documents, &Manager::new("test").expect("a manager")).expect("manifests of the test")
 }
 
+/// Returns one change for each object, which stores the object in a fleet. The order is: compiled releases, templates,
+/// clusters, groups, nodes, and observations of hosts.
 pub(crate) fn to_changes(objects: ManifestObjects) -> Vec<FleetChange> {
-    let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
+    let specs = objects.releases.iter().map(|object| (object.meta.name.clone(), object.spec.clone())).collect();
     let releases = compile_set(&specs, &SyntaxReader).expect("releases of the test");
     let mut changes: Vec<FleetChange> = releases.into_values().map(FleetChange::Release).collect();
-    changes.extend(objects.templates.into_iter().map(|one| FleetChange::Template(Arc::new(one))));
-    changes.extend(objects.clusters.into_iter().map(|one| FleetChange::Cluster(Arc::new(one))));
-    changes.extend(objects.groups.into_iter().map(|one| FleetChange::NodeGroup(Arc::new(one))));
-    changes.extend(objects.nodes.into_iter().map(|one| FleetChange::Node(Arc::new(one))));
-    changes.extend(objects.observations.into_iter().map(|(id, seen)| FleetChange::Observation(id, Arc::new(seen))));
+    changes.extend(objects.templates.into_iter().map(|object| FleetChange::Template(Arc::new(object))));
+    changes.extend(objects.clusters.into_iter().map(|object| FleetChange::Cluster(Arc::new(object))));
+    changes.extend(objects.groups.into_iter().map(|object| FleetChange::NodeGroup(Arc::new(object))));
+    changes.extend(objects.nodes.into_iter().map(|object| FleetChange::Node(Arc::new(object))));
+    changes.extend(objects.observations.into_iter().map(|(id, observation)| FleetChange::Observation(id, Arc::new(observation))));
     changes
 }
 
 impl FleetFixture {
+    /// Builds the fleet that has the objects of these manifests, as after the load of a store.
     pub(crate) fn from_manifests(documents: &[Value]) -> Self {
         let mut fleet = Fleet::new();
         fleet.apply_all(to_changes(build_objects(documents)));
@@ -49,12 +54,14 @@ impl FleetFixture {
         Self { fleet, cache: ResolveCache::new() }
     }
 
-    /// Applies the documents again, all of them. Returns the dirty nodes. A store would send only the changed objects.
+    /// Applies all documents, also the unchanged ones, although a store would send only changed objects. Returns the
+    /// names of the dirty nodes (the nodes that must be resolved again), in order.
     pub(crate) fn apply(&mut self, documents: &[Value]) -> Vec<String> {
         let dirty = self.fleet.apply_all(to_changes(build_objects(documents)));
         self.node_names(&dirty)
     }
 
+    /// Returns the names of the dirty nodes (the nodes that must be resolved again), in order.
     pub(crate) fn node_names(&self, dirty: &DirtyNodes) -> Vec<String> {
         let mut names: Vec<_> = dirty.nodes(&self.fleet).filter_map(|id| Some(self.fleet.node(id)?.display_name())).collect();
         names.sort();
@@ -65,27 +72,35 @@ impl FleetFixture {
         self.fleet.node_by_name(name).expect("a node of the test")
     }
 
+    /// Resolves the node of this name. Panics if an object that the node needs is missing.
     pub(crate) fn resolved_node(&self, name: &str) -> Arc<ResolvedNode> {
         match resolve_node(&self.fleet, &self.cache, self.node(name).id()) {
-            Resolution::Complete(answer) => answer,
+            Resolution::Complete(resolved) => resolved,
             Resolution::Incomplete(missing) => panic!("{missing:?}"),
         }
     }
 
+    /// Returns the desired state of a node as `stemma resolve` prints it.
     pub(crate) fn node_output(&self, name: &str) -> NodeOutput {
         NodeOutput::from_node(&self.resolved_node(name))
     }
 
+    /// Returns the task digest of each node, or `None` for a node without a task set.
     pub(crate) fn digests(&self) -> BTreeMap<NodeId, Option<String>> {
-        let of = |node: &Arc<Node>| (node.id(), NodeOutput::from_node(&self.resolved_node(&node.display_name())).task_digest);
-        self.fleet.nodes().map(of).collect()
+        let node_digest =
+            |node: &Arc<Node>| (node.id(), NodeOutput::from_node(&self.resolved_node(&node.display_name())).task_digest);
+        self.fleet.nodes().map(node_digest).collect()
     }
 
+    /// Returns the id of the first cluster.
     pub(crate) fn cluster_id(&self) -> ClusterId {
         ClusterId(self.fleet.clusters().next().expect("a cluster").meta.uuid)
     }
 }
 
+/// Returns release `site@1` with roles `db` and `web`. Role `db` gives a node tag `mysql`, which has a primary, and
+/// role `web` gives tag `nginx`. The field `matching` of the release sets which names of a node the selectors of tasks
+/// match.
 pub(crate) fn release_manifest(matching: &Value, tasks: &Value) -> Value {
     json!({
         "kind": "Release", "name": "site", "version": "1", "matching": matching,
@@ -95,6 +110,8 @@ pub(crate) fn release_manifest(matching: &Value, tasks: &Value) -> Value {
     })
 }
 
+/// Returns five tasks. They select nodes by tag, by the tag of a primary, by role, by role with an empty list `tags`,
+/// and by any role.
 pub(crate) fn task_manifests() -> Value {
     json!([
         {"id": "server", "type": "puppet", "tags": ["mysql"]},
@@ -105,7 +122,8 @@ pub(crate) fn task_manifests() -> Value {
     ])
 }
 
-/// Returns two databases and a web server, below a template.
+/// Returns the documents of a site. Tests edit them by index: 0 is cluster template `base`, 1 is release `site@1`, 2 is
+/// cluster `prod`, 3 and 4 are the groups `dbs` and `webs`, and 5 to 7 are the nodes `db-2`, `db-10` and `web-1`.
 pub(crate) fn site_manifests(matching: &Value, tasks: &Value) -> Vec<Value> {
     vec![
         json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"ntp": "a", "tier": "std"}}),
@@ -119,11 +137,14 @@ pub(crate) fn site_manifests(matching: &Value, tasks: &Value) -> Vec<Value> {
     ]
 }
 
-pub(crate) fn file_manifest(id: &str, tag: &str, template: &str) -> Value {
+/// Returns a task of type `file` for nodes with the tag. It writes the rendered template to the path `/etc/` with the
+/// id of the task as the file name.
+pub(crate) fn etc_file_task(id: &str, tag: &str, template: &str) -> Value {
     json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": format!("/etc/{id}"), "template": template}})
 }
 
-/// Returns the same site with the default matching.
+/// Returns [`site_manifests`] with the default matching: tasks select nodes by their own roles and tags, and a primary
+/// has both tag names, such as `mysql` and `primary-mysql`.
 pub(crate) fn default_matching_site(tasks: &Value) -> Vec<Value> {
     site_manifests(&json!({}), tasks)
 }

@@ -16,7 +16,8 @@ use stemma_core::ownership::{Intent, Manager, OwnedSet, ProvidedValue};
 use stemma_core::release::{CompiledRelease, ReleaseError, compile, fuel};
 use uuid::Uuid;
 
-/// A parser that finds no references. Fuel's tasks have no Stemma templates, and their conditions count as true.
+/// A template parser that finds no references. Tasks that are imported from Fuel (an `OpenStack` installer) have no
+/// Stemma templates. The import leaves their conditions untranslated, so they count as true.
 pub(crate) struct NoReferences;
 
 impl TemplateParser for NoReferences {
@@ -41,22 +42,25 @@ pub(crate) fn compile_release(spec: &ReleaseSpec) -> Result<Arc<CompiledRelease>
     compile(&release_name(), spec, &|_| None, &NoReferences)
 }
 
+/// Returns an object field, or an empty object if the field is absent.
 pub(crate) fn object_field(value: &Value, field: &str) -> Map<String, Value> {
     value.get(field).and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
+/// Returns the texts of an array field, or nothing if the field is absent.
 pub(crate) fn text_list<'a>(value: &'a Value, field: &str) -> Vec<&'a str> {
     value.get(field).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// One of Fuel's clusters as a fleet.
+/// One of Fuel's clusters, built as a fleet with a single cluster.
 pub(crate) struct FuelScenario {
     pub(crate) fleet: Fleet,
     pub(crate) cluster: ClusterId,
 }
 
 impl FuelScenario {
-    /// Parses a scenario `{tasks, roles_metadata, tags_metadata, nodes}`. Its release has this matching.
+    /// Parses a scenario `{tasks, roles_metadata, tags_metadata, nodes}` of Fuel into a fleet. `matching` is the rule
+    /// by which the selectors of its tasks match names.
     pub(crate) fn parse(value: &Value, matching: Matching) -> Result<Self, String> {
         let mut roles = object_field(value, "roles_metadata");
         roles.extend(object_field(value, "cluster_roles_metadata"));
@@ -69,7 +73,7 @@ impl FuelScenario {
         Self::with_release(&ReleaseSpec { matching, ..imported.spec }, value)
     }
 
-    /// Builds a fleet from a release and the `nodes` of a scenario.
+    /// Builds a fleet from a release and the `nodes` of a scenario. The uuids of the nodes count up from 100.
     pub(crate) fn with_release(spec: &ReleaseSpec, value: &Value) -> Result<Self, String> {
         let release =
             compile_release(spec).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
@@ -81,8 +85,8 @@ impl FuelScenario {
         fleet.apply(FleetChange::Cluster(Arc::new(Object { meta: meta(cluster.0, "c"), spec: cluster_spec })));
         fleet.apply(FleetChange::NodeGroup(Arc::new(Object { meta: meta(group.0, "g"), spec: NodeGroupSpec::new(cluster) })));
         let nodes = value.get("nodes").and_then(Value::as_array).cloned().unwrap_or_default();
-        for (at, node) in (100..).zip(&nodes) {
-            let node = parse_node(node, at, group, &fleet);
+        for (uuid, node) in (100..).zip(&nodes) {
+            let node = parse_node(node, uuid, group, &fleet);
             fleet.apply(FleetChange::Node(Arc::new(node)));
         }
         store_primaries(&mut fleet, cluster, &nodes);
@@ -94,77 +98,83 @@ impl FuelScenario {
         ClusterGraph::from_fleet(&self.fleet, self.cluster)
     }
 
-    /// Returns the tasks of each node (`null` for the stages), in the format of the vectors.
+    /// Returns the ids of the tasks of each node by node name, in the format of the vectors. The key `null` lists the
+    /// stages, which belong to no node. A class is a set of nodes that have the same tasks.
     pub(crate) fn placement(&self) -> BTreeMap<String, BTreeSet<String>> {
         let graph = self.build_graph();
-        let mut placed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut tasks_by_node: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for class in &graph.classes {
-            let ids: Vec<_> = class.profile.tasks.iter().map(|ix| class.profile.release.id(*ix).to_owned()).collect();
-            for node in class.nodes.iter().filter(|_| !ids.is_empty()) {
-                placed.entry(node.to_string()).or_default().extend(ids.iter().cloned());
+            let task_ids: Vec<_> = class.profile.tasks.iter().map(|index| class.profile.release.id(*index).to_owned()).collect();
+            for node in class.nodes.iter().filter(|_| !task_ids.is_empty()) {
+                tasks_by_node.entry(node.to_string()).or_default().extend(task_ids.iter().cloned());
             }
         }
         if !graph.stages.is_empty() {
-            placed.insert("null".to_owned(), graph.stages.iter().map(ToString::to_string).collect());
+            tasks_by_node.insert("null".to_owned(), graph.stages.iter().map(ToString::to_string).collect());
         }
-        placed
+        tasks_by_node
     }
 
-    /// Returns all pairs of tasks that are ordered, in the format of the vectors.
+    /// Returns all pairs of tasks of which the first must run before the second, in the format of the vectors. A task
+    /// is a pair of its node (`null` for a stage) and its id.
     pub(crate) fn edges(&self) -> BTreeSet<[[String; 2]; 2]> {
-        let end = |(node, task): (Option<Arc<str>>, Arc<str>)| {
+        let to_pair = |(node, task): (Option<Arc<str>>, Arc<str>)| {
             [node.map_or_else(|| "null".to_owned(), |name| name.to_string()), task.to_string()]
         };
-        self.build_graph().order_pairs().into_iter().map(|(before, after)| [end(before), end(after)]).collect()
+        self.build_graph().order_pairs().into_iter().map(|(first, second)| [to_pair(first), to_pair(second)]).collect()
     }
 
-    /// Returns the names that tag selectors match, by node.
+    /// Returns the names of each node that tag selectors match, by node name.
     pub(crate) fn tag_names(&self) -> BTreeMap<String, BTreeSet<String>> {
         let nodes = self.fleet.nodes_in_cluster(self.cluster);
-        let named = nodes.filter_map(|id| {
+        let names_by_node = nodes.filter_map(|id| {
             let names = self.fleet.profile(id)?.key.names.tag_names().map(str::to_owned).collect();
             Some((self.fleet.node(id)?.display_name(), names))
         });
-        named.collect()
+        names_by_node.collect()
     }
 }
 
-/// Parses a node of the vectors. Its `tags` are the effective tags. So tags that its roles do not produce were assigned
-/// by hand, and missing tags that its roles produce were unassigned.
-fn parse_node(value: &Value, at: u128, group: GroupId, fleet: &Fleet) -> Object<NodeSpec> {
+/// Parses a node of the vectors. The vectors give only its effective tags, so the assigned and unassigned tags are
+/// derived. A tag that no role of the node gives counts as assigned. A tag that a role gives but the node lacks counts
+/// as unassigned.
+fn parse_node(value: &Value, uuid: u128, group: GroupId, fleet: &Fleet) -> Object<NodeSpec> {
     let name = value.get("id").and_then(Value::as_str).expect("a node has an id");
     let roles: BTreeSet<Name> = text_list(value, "roles").into_iter().map(|role| Name::new(role).expect("a role")).collect();
     let tags: BTreeSet<TagName> = text_list(value, "tags").into_iter().map(|tag| TagName::new(tag).expect("a tag")).collect();
-    let table = fleet.resolved_group(group).expect("the group is whole").role_table.clone().expect("it has a release");
-    let produced: BTreeSet<TagName> = table.effective_tags(&roles, &NodeTags::default()).into_keys().collect();
-    let set = |tags: &mut dyn Iterator<Item = &TagName>| -> OwnedSet<TagName> {
+    let role_table = fleet.resolved_group(group).expect("the group is whole").role_table.clone().expect("it has a release");
+    let role_tags: BTreeSet<TagName> = role_table.effective_tags(&roles, &NodeTags::default()).into_keys().collect();
+    let owned_set = |tags: &mut dyn Iterator<Item = &TagName>| -> OwnedSet<TagName> {
         let intent: Intent<TagName, ()> = tags.map(|tag| (tag.clone(), ProvidedValue::Value(()))).collect();
         OwnedSet::default().update(&Manager::new("vectors").expect("a manager"), &intent)
     };
     let node_tags = NodeTags {
-        assigned: set(&mut tags.difference(&produced)),
-        unassigned: set(&mut produced.difference(&tags)),
+        assigned: owned_set(&mut tags.difference(&role_tags)),
+        unassigned: owned_set(&mut role_tags.difference(&tags)),
         ..NodeTags::default()
     };
     let spec = NodeSpec { nodegroup: Some(group), roles: roles.into_iter().collect(), tags: node_tags, ..NodeSpec::default() };
-    Object { meta: Meta::new(Uuid::from_u128(at), Some(NodeName::new(name).expect("a node's name")), Timestamp(0)), spec }
+    Object { meta: Meta::new(Uuid::from_u128(uuid), Some(NodeName::new(name).expect("a node's name")), Timestamp(0)), spec }
 }
 
-/// Stores the primaries that a controller would have stored: a node that is marked as primary, else a node in status
-/// `ready`, else any node that has the tag.
+/// Stores the primary of each tag, as a controller would have chosen it: a node that is marked as primary, else a node
+/// in status `ready`, else any node that has the tag. A node that is to be deleted is never chosen. The uuids of the
+/// nodes count up from 100, as in [`FuelScenario::with_release`].
 fn store_primaries(fleet: &mut Fleet, cluster: ClusterId, nodes: &[Value]) {
-    let ids: Vec<NodeId> = (100..).zip(nodes).map(|(at, _)| NodeId(Uuid::from_u128(at))).collect();
+    let ids: Vec<NodeId> = (100..).zip(nodes).map(|(uuid, _)| NodeId(Uuid::from_u128(uuid))).collect();
     let tags: Vec<TagName> = fleet.holders(cluster).map(|(tag, _)| tag.clone()).collect();
     for tag in tags {
         let has_tag = |id: &NodeId| fleet.profile(*id).is_some_and(|profile| profile.key.tags.contains(&tag));
         let is_marked = |node: &Value| text_list(node, "primary_tags").contains(&tag.as_str());
         let is_ready = |node: &Value| node.get("status").and_then(Value::as_str) == Some("ready");
         let is_leaving = |node: &Value| node.get("pending_deletion").and_then(Value::as_bool) == Some(true);
-        let find = |wanted: &dyn Fn(&Value) -> bool| {
-            let mut found = ids.iter().zip(nodes).filter(|(id, node)| has_tag(id) && !is_leaving(node) && wanted(node));
-            found.next().map(|(id, _)| *id)
+        let find_node = |condition: &dyn Fn(&Value) -> bool| {
+            let mut matches = ids.iter().zip(nodes).filter(|(id, node)| has_tag(id) && !is_leaving(node) && condition(node));
+            matches.next().map(|(id, _)| *id)
         };
-        let Some(node) = find(&is_marked).or_else(|| find(&is_ready)).or_else(|| find(&|_| true)) else { continue };
+        let Some(node) = find_node(&is_marked).or_else(|| find_node(&is_ready)).or_else(|| find_node(&|_| true)) else {
+            continue;
+        };
         let spec = PrimarySpec { cluster, node, since: Timestamp(0), epoch: 1 };
         let meta = Meta::new(Uuid::nil(), tag.clone(), Timestamp(0));
         fleet.apply(FleetChange::Primary(Arc::new(Object { meta, spec })));

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 
-/// Reads and parses a file of the shared material, for example `vectors/labels/label_merge.json`.
+/// Reads and parses a file of the shared material, for example `vectors/labels/label_merge.json`. Returns `None` if the
+/// file is missing.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &str) -> Option<T> {
     let text = read_text(path)?;
     Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}")))
 }
 
-/// Reads a file of the shared material as text.
+/// Reads a file of the shared material as text. If the file is missing, prints that the test is skipped and returns
+/// `None`. With `STEMMA_REQUIRE_SHARED` a missing file is a panic.
 #[allow(clippy::print_stderr, reason = "the reader of a test's output must see that it was skipped")]
 #[allow(clippy::disallowed_methods, reason = "the vectors are files; core itself reads none")]
 pub(crate) fn read_text(path: &str) -> Option<String> {

@@ -1,11 +1,12 @@
-//! The errors of a client: why a request has no response, and whether it may have been carried out.
+//! The errors of a client: the reason why a request has no response, and whether the server may have executed the
+//! request.
 
 use std::time::Duration;
 
 use super::Target;
 use crate::tls::Refusal;
 
-/// Why a request has no response.
+/// The error for a request that has no complete response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The connection could not be established.
@@ -32,7 +33,7 @@ pub enum ClientError {
         /// The cause.
         source: std::io::Error,
     },
-    /// There was no connection within [`super::ClientLimits::connect_timeout`].
+    /// The client could not connect within [`super::ClientLimits::connect_timeout`].
     #[error("{target} did not answer within {} s", within.as_secs())]
     ConnectTimeout {
         /// The controller that was called.
@@ -40,25 +41,25 @@ pub enum ClientError {
         /// The time that the client waited.
         within: Duration,
     },
-    /// The request was sent, and no response arrived in time.
+    /// The request was sent, and the response did not arrive in time.
     #[error("no answer within {} s", within.as_secs())]
     AnswerTimeout {
         /// The time that the client waited.
         within: Duration,
     },
-    /// The connection broke after the request may have been sent.
+    /// The connection broke before the response was complete. The request may have been sent.
     #[error("the connection broke before the response arrived")]
     Broken {
         /// The cause.
         source: hyper::Error,
     },
-    /// The body of the response exceeds the limit.
+    /// The body of the response is larger than the limit.
     #[error("the answer is larger than {limit} bytes")]
     TooLarge {
-        /// The limit, in bytes.
+        /// The maximum size of the body, in bytes.
         limit: u64,
     },
-    /// The sink of [`super::Client::stream`] failed.
+    /// The function that the caller passed to [`super::Client::stream`] for the body failed.
     #[error("the response could not be processed")]
     NotTaken {
         /// The cause.
@@ -66,22 +67,22 @@ pub enum ClientError {
     },
 }
 
-/// Whether a request without a response may have been carried out.
+/// The possible effect of a request that has no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestOutcome {
-    /// The request was not sent, so nothing was changed.
+    /// The client did not send the request, so nothing was changed.
     NotSent,
-    /// The request may have been carried out.
+    /// The server may have executed the request.
     Unknown,
 }
 
 impl ClientError {
-    /// Returns whether the request may have been carried out.
+    /// Returns whether the server may have executed the request that failed with this error.
     pub fn outcome(&self) -> RequestOutcome {
         match self {
             Self::Unreachable { .. } | Self::Untrusted { .. } | Self::ConnectTimeout { .. } => RequestOutcome::NotSent,
             // In TLS 1.3 the client finishes its handshake before the server does. If the server refuses the client's
-            // certificate, the client learns of it only after it has sent the first request.
+            // certificate, the client receives this error only after it has sent the first request.
             Self::Handshake { .. }
             | Self::AnswerTimeout { .. }
             | Self::Broken { .. }

@@ -1,8 +1,10 @@
-//! A client of one controller, over one persistent connection. The agent (postcard) and the command line (JSON) use it.
+//! A client of one controller, over one persistent connection. The agent and the command line use this client. Bodies
+//! are in the binary format postcard for the agent, and in JSON for the command line.
 //!
-//! One connection is enough for both programs, and the agent should use little memory, so there is no pool. If the
-//! persistent connection was closed before a request was sent, the request is sent once more on a new one. After any
-//! other failure the caller decides; [`ClientError::outcome`] returns whether the request may have been carried out.
+//! One connection is enough for both programs, and the agent should use little memory, so there is no connection pool.
+//! If the persistent connection was closed before a request was sent, the client sends the request once more on a new
+//! connection. After any other failure the caller decides: [`ClientError::outcome`] returns whether the server may have
+//! executed the request.
 
 mod error;
 mod target;
@@ -25,24 +27,25 @@ use crate::net::{ByteStream, Connector, Dialer};
 use crate::tls::{Refusal, server_identity};
 
 pub use error::{ClientError, RequestOutcome};
-pub use target::{BadTarget, Target};
+pub use target::{InvalidTarget, Target};
 
 /// Time and size limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
     /// Maximum time for name lookup, TCP and TLS together.
     pub connect_timeout: Duration,
-    /// Maximum time from the request to the head of the response. A long poll passes its own timeout to
-    /// [`Client::send_with_timeout`].
+    /// Maximum time from the request to the head (status and headers) of the response. A long poll passes its own
+    /// timeout to [`Client::send_with_timeout`].
     pub response_timeout: Duration,
-    /// Maximum time between two pieces of a body.
+    /// Maximum time between two pieces of a response body.
     pub body_timeout: Duration,
     /// Maximum size of a response body, in bytes.
     pub max_body_bytes: u64,
 }
 
 impl Default for ClientLimits {
-    /// Returns 10 s to connect, 30 s for a response, 30 s between pieces, and 64 MiB.
+    /// Returns the default limits: 10 s to connect, 30 s for the head of a response, 30 s between two pieces of a body,
+    /// and 64 MiB for a body.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(10),
@@ -70,62 +73,66 @@ struct ClientConnection {
 }
 
 impl Drop for ClientConnection {
+    /// Stops the task of the connection, which closes the connection.
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl Client<Dialer> {
-    /// Creates a client over TCP, or over the socket of the target. `tls` is the result of
-    /// [`crate::tls::client_config`], and is needed if the target is `https`.
+    /// Creates a client that connects over TCP, or over the Unix socket if the target names one. `tls` is the result of
+    /// [`crate::tls::client_config`], and is required if the target is `https`.
     pub fn new(target: Target, tls: Option<Arc<ClientConfig>>, limits: ClientLimits) -> Self {
-        let dial = target.socket.clone().map_or(Dialer::Tcp, Dialer::Unix);
-        Self::with_connector(dial, target, tls, limits)
+        let connector = target.socket.clone().map_or(Dialer::Tcp, Dialer::Unix);
+        Self::with_connector(connector, target, tls, limits)
     }
 }
 
 impl<C: Connector> Client<C> {
-    /// Creates a client over another kind of connection.
+    /// Creates a client that opens its connection with `connector`, for example a simulated network in a test.
     pub fn with_connector(connector: C, target: Target, tls: Option<Arc<ClientConfig>>, limits: ClientLimits) -> Self {
         let host_header = HeaderValue::from_str(&target.authority()).expect("a target's host is printable ASCII");
         Self { connector, target, host_header, tls, limits, connection: None }
     }
 
-    /// Returns the controller that the client calls.
+    /// Returns the address of the controller that the client calls.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Closes the connection. The next request opens another.
+    /// Closes the connection. The next request opens a new one.
     pub fn close(&mut self) {
         self.connection = None;
     }
 
-    /// Sends a request and returns the complete response. The URI must be a path; `Host` is set here.
+    /// Sends a request and returns the complete response. The URI of the request must be a path. The client adds the
+    /// header `Host`.
     ///
     /// # Errors
-    /// [`ClientError`]. A response with an error status is not an error.
+    /// Fails with [`ClientError`] if there is no complete response. A response with an error status is not an error.
     pub async fn send(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
         self.send_with_timeout(request, self.limits.response_timeout).await
     }
 
-    /// Sends a request as [`Client::send`] does, with another timeout for the head of the response (a long poll's wait
-    /// and a margin).
+    /// Sends a request as [`Client::send`] does, with `limit` as the timeout for the head of the response. A
+    /// long poll passes the time that the server may wait, plus a margin.
     ///
     /// # Errors
-    /// The same errors as [`Client::send`].
-    pub async fn send_with_timeout(&mut self, request: Request<Bytes>, within: Duration) -> Result<Response<Bytes>, ClientError> {
-        let (parts, body) = self.send_head(request, within).await?.into_parts();
-        let body_bytes = self.collect(body, self.limits.max_body_bytes).await?;
+    /// Fails as [`Client::send`] does.
+    pub async fn send_with_timeout(&mut self, request: Request<Bytes>, limit: Duration) -> Result<Response<Bytes>, ClientError> {
+        let (parts, body) = self.send_head(request, limit).await?.into_parts();
+        let body_bytes = self.read_body(body, self.limits.max_body_bytes).await?;
         Ok(Response::from_parts(parts, body_bytes))
     }
 
-    /// Sends a request and passes the response's body to `sink` piece by piece, if the status is a success. The body of
-    /// an error response is returned, up to 64 KiB. For profiles and blobs, which are hashed while they arrive.
-    /// While `sink` waits, nothing more is read.
+    /// Sends a request and passes the body of a successful response to `sink`, piece by piece. The returned response
+    /// then has an empty body. The body of an error response (at most 64 KiB) is in the returned response.
+    ///
+    /// Large downloads use this function, so that the caller can hash a body while it arrives. The client reads the
+    /// next piece only after `sink` has finished.
     ///
     /// # Errors
-    /// The same errors as [`Client::send`], and [`ClientError::NotTaken`] with the error of `sink`.
+    /// Fails as [`Client::send`] does, and with [`ClientError::NotTaken`] if `sink` fails.
     pub async fn stream(
         &mut self,
         request: Request<Bytes>,
@@ -133,40 +140,41 @@ impl<C: Connector> Client<C> {
     ) -> Result<Response<Bytes>, ClientError> {
         let (parts, body) = self.send_head(request, self.limits.response_timeout).await?.into_parts();
         if !parts.status.is_success() {
-            let error = self.collect(body, 64 * 1024).await?;
-            return Ok(Response::from_parts(parts, error));
+            let error_body = self.read_body(body, 64 * 1024).await?;
+            return Ok(Response::from_parts(parts, error_body));
         }
-        let mut pieces = BoundedBody::new(body, self.limits.max_body_bytes, self.limits.body_timeout);
+        let mut bounded_body = BoundedBody::new(body, self.limits.max_body_bytes, self.limits.body_timeout);
         loop {
-            let result = match pieces.next().await {
+            let result = match bounded_body.next().await {
                 Ok(Some(piece)) => sink(piece).await.map_err(|source| ClientError::NotTaken { source }),
                 Ok(None) => return Ok(Response::from_parts(parts, Bytes::new())),
                 Err(error) => Err(error),
             };
-            // A connection with an unread body is not used again.
+            // A connection on which a part of the body is unread cannot be used for another request.
             result.inspect_err(|_| self.close())?;
         }
     }
 
-    /// Sends a request and waits for the head of the response. If the persistent connection was closed before the
-    /// request was sent, opens a new one and sends the request once more.
-    async fn send_head(&mut self, mut request: Request<Bytes>, within: Duration) -> Result<Response<Incoming>, ClientError> {
+    /// Sends a request and returns the response when its head (status and headers) has arrived. If the persistent
+    /// connection was closed before the request was sent, opens a new connection and sends the request once more.
+    async fn send_head(&mut self, mut request: Request<Bytes>, timeout: Duration) -> Result<Response<Incoming>, ClientError> {
         request.headers_mut().insert(HOST, self.host_header.clone());
         let mut request = request.map(Full::new);
         let mut is_reused = self.connection.is_some();
         loop {
-            let open = self.connection().await?;
-            match tokio::time::timeout(within, open.sender.try_send_request(request)).await {
+            let connection = self.open_connection().await?;
+            match tokio::time::timeout(timeout, connection.sender.try_send_request(request)).await {
                 Err(_) => {
                     self.close();
-                    return Err(ClientError::AnswerTimeout { within });
+                    return Err(ClientError::AnswerTimeout { within: timeout });
                 }
                 Ok(Ok(response)) => return Ok(response),
                 Ok(Err(mut error)) => {
-                    let unsent = error.take_message();
+                    let unsent_request = error.take_message();
                     self.close();
-                    match unsent {
-                        // The persistent connection was closed while it was idle.
+                    match unsent_request {
+                        // The persistent connection was closed while it was idle, so a new one is opened. A request
+                        // that fails on a new connection is not sent again.
                         Some(unsent_request) if is_reused => (request, is_reused) = (unsent_request, false),
                         _ => return Err(ClientError::Broken { source: error.into_error() }),
                     }
@@ -175,23 +183,24 @@ impl<C: Connector> Client<C> {
         }
     }
 
-    /// Returns the open connection, or opens one within the timeout.
-    async fn connection(&mut self) -> Result<&mut ClientConnection, ClientError> {
-        if self.connection.as_ref().is_some_and(|open| open.sender.is_closed()) {
+    /// Returns the open connection. If there is none, opens a connection within the connect timeout.
+    async fn open_connection(&mut self) -> Result<&mut ClientConnection, ClientError> {
+        if self.connection.as_ref().is_some_and(|connection| connection.sender.is_closed()) {
             self.connection = None;
         }
         if self.connection.is_none() {
-            let within = self.limits.connect_timeout;
-            let result = tokio::time::timeout(within, self.dial()).await;
-            let timeout = ClientError::ConnectTimeout { target: self.target.clone(), within };
+            let connect_timeout = self.limits.connect_timeout;
+            let result = tokio::time::timeout(connect_timeout, self.connect()).await;
+            let timeout = ClientError::ConnectTimeout { target: self.target.clone(), within: connect_timeout };
             self.connection = Some(result.map_err(|_| timeout)??);
         }
-        let open = self.connection.as_mut().expect("opened just above");
-        Ok(open)
+        let connection = self.connection.as_mut().expect("opened just above");
+        Ok(connection)
     }
 
-    /// Opens a connection: TCP or Unix socket, TLS if the target requires it, and HTTP.
-    async fn dial(&self) -> Result<ClientConnection, ClientError> {
+    /// Opens a connection over TCP or a Unix socket, with TLS if the target is `https`, and starts HTTP. Fails if the
+    /// server cannot be reached or its certificate is not trusted.
+    async fn connect(&self) -> Result<ClientConnection, ClientError> {
         let target = || self.target.clone();
         let stream = self.connector.connect(&self.target.host, self.target.port).await;
         let stream = stream.map_err(|source| ClientError::Unreachable { target: target(), source })?;
@@ -205,11 +214,12 @@ impl<C: Connector> Client<C> {
                 Some(refusal) => ClientError::Untrusted { target: target(), source: refusal.clone() },
                 None => ClientError::Handshake { target: target(), source },
             })?;
+        // Only the existence of the identity is checked, so its expiry relative to the time 0 does not matter.
         server_identity(stream.get_ref().1, 0).map_err(|source| ClientError::Untrusted { target: target(), source })?;
         self.handshake_http(stream).await
     }
 
-    /// Starts HTTP on a stream, with a task that runs the connection.
+    /// Starts HTTP/1.1 on an open stream, and a Tokio task that reads and writes the stream.
     async fn handshake_http<S: ByteStream>(&self, stream: S) -> Result<ClientConnection, ClientError> {
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(32 * 1024)
@@ -221,18 +231,18 @@ impl<C: Connector> Client<C> {
         Ok(ClientConnection { sender, task })
     }
 
-    /// Reads a whole body. If that fails, the connection is not used again.
-    async fn collect(&mut self, body: Incoming, limit: u64) -> Result<Bytes, ClientError> {
+    /// Reads a whole response body of at most `max_bytes`. Closes the connection if the body cannot be read.
+    async fn read_body(&mut self, body: Incoming, max_bytes: u64) -> Result<Bytes, ClientError> {
         let mut buffer = BytesMut::with_capacity(usize::try_from(body.size_hint().lower().min(64 * 1024)).unwrap_or(0));
-        let mut pieces = BoundedBody::new(body, limit, self.limits.body_timeout);
-        while let Some(piece) = pieces.next().await.inspect_err(|_| self.close())? {
+        let mut bounded_body = BoundedBody::new(body, max_bytes, self.limits.body_timeout);
+        while let Some(piece) = bounded_body.next().await.inspect_err(|_| self.close())? {
             buffer.extend_from_slice(&piece);
         }
         Ok(buffer.freeze())
     }
 }
 
-/// A body that is read piece by piece, up to a maximum size.
+/// A response body that is read piece by piece, up to a maximum size and with a timeout for each piece.
 struct BoundedBody {
     body: Incoming,
     received_bytes: u64,
@@ -241,24 +251,28 @@ struct BoundedBody {
 }
 
 impl BoundedBody {
+    /// Creates the reader of a body of at most `max_bytes`. `timeout` is the maximum time until each next piece.
     fn new(body: Incoming, max_bytes: u64, timeout: Duration) -> Self {
         Self { body, received_bytes: 0, max_bytes, timeout }
     }
 
-    /// Returns the next piece, or `None` at the end.
+    /// Returns the next piece of the body, or `None` at its end. Fails as soon as it is known that the body is larger
+    /// than the maximum, if the next piece does not arrive in time, or if the connection breaks.
     async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
-        let Self { max_bytes: limit, timeout: within, .. } = *self;
-        if self.body.size_hint().lower() > limit - self.received_bytes {
-            return Err(ClientError::TooLarge { limit });
+        let Self { max_bytes, timeout, .. } = *self;
+        // The lower bound is the rest of the announced length, if the response has the header `Content-Length`.
+        if self.body.size_hint().lower() > max_bytes - self.received_bytes {
+            return Err(ClientError::TooLarge { limit: max_bytes });
         }
         loop {
-            let frame = tokio::time::timeout(within, self.body.frame()).await;
-            let Some(frame) = frame.map_err(|_| ClientError::AnswerTimeout { within })? else { return Ok(None) };
+            let frame = tokio::time::timeout(timeout, self.body.frame()).await;
+            let Some(frame) = frame.map_err(|_| ClientError::AnswerTimeout { within: timeout })? else { return Ok(None) };
             let frame = frame.map_err(|source| ClientError::Broken { source })?;
+            // Other frames are trailers, which are ignored.
             let Ok(piece) = frame.into_data() else { continue };
             self.received_bytes += piece.len() as u64;
-            if self.received_bytes > limit {
-                return Err(ClientError::TooLarge { limit });
+            if self.received_bytes > max_bytes {
+                return Err(ClientError::TooLarge { limit: max_bytes });
             }
             return Ok(Some(piece));
         }

@@ -7,36 +7,37 @@ use rustls::pki_types::ServerName;
 
 use crate::error::quote;
 
-/// The address of a controller: `https://HOST:PORT`, `http://LOOPBACK:PORT`, or `unix:PATH` for root on the
-/// controller's machine.
+/// The address of a controller: `https://HOST:PORT`, `http://LOOPBACK_ADDRESS:PORT`, or `unix:PATH`. Root on the
+/// controller's machine uses the last form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// True if the connection uses TLS.
     pub is_tls: bool,
-    /// A DNS name or an IP address, without brackets.
+    /// The DNS name or IP address of the controller, without brackets. `localhost` for a Unix socket.
     pub host: String,
-    /// The port, or 0 for a socket.
+    /// The TCP port, or 0 for a Unix socket.
     pub port: u16,
-    /// The path of the Unix socket to connect to, instead of host and port.
+    /// The path of the Unix socket. `None` if the controller is reached over TCP.
     pub socket: Option<PathBuf>,
 }
 
-/// Why a text is not the address of a controller.
+/// The error for a text that is not the address of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadTarget {
-    /// `unix:` without an absolute path.
+pub enum InvalidTarget {
+    /// The text begins with `unix:`, and no absolute path follows.
     #[error("{0} is not the socket of a controller: write unix:/PATH, with the whole path")]
     Socket(String),
-    /// The text begins with none of `https://`, `http://` and `unix:`.
+    /// The text does not begin with `https://`, `http://` or `unix:`.
     #[error("{0} is not the address of a controller: write https://HOST:PORT")]
     Scheme(String),
     /// There is no host, there is a path after the host, or the port is not a number.
     #[error("{0} is not the address of a controller: write https://, then HOST:PORT and nothing else")]
     Authority(String),
-    /// An IPv6 address without brackets, so that the port cannot be recognized.
+    /// The host is an IPv6 address without brackets, so it is unclear where the port begins. The second text is the
+    /// address with brackets.
     #[error("{0} is not the address of a controller: an IPv6 address is written in brackets, as {1}")]
     Brackets(String, String),
-    /// `http://` to another machine, which would send tokens in the clear.
+    /// The text is an `http://` address of another machine. Tokens would be sent there without encryption.
     #[error(
         "{0} is plain HTTP to another machine: only a loopback address (127.0.0.1, [::1], localhost) can be used without TLS"
     )]
@@ -44,7 +45,8 @@ pub enum BadTarget {
 }
 
 impl Target {
-    /// Returns `HOST:PORT`, with an IPv6 address in brackets.
+    /// Returns `HOST:PORT` for the header `Host`, with an IPv6 address in brackets. For a Unix socket, returns only the
+    /// host.
     pub fn authority(&self) -> String {
         if self.socket.is_some() {
             self.host.clone()
@@ -55,6 +57,7 @@ impl Target {
         }
     }
 
+    /// Returns whether the host is `localhost` or a loopback address.
     fn is_loopback(&self) -> bool {
         self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
     }
@@ -70,58 +73,62 @@ impl fmt::Display for Target {
 }
 
 impl std::str::FromStr for Target {
-    type Err = BadTarget;
+    type Err = InvalidTarget;
 
-    fn from_str(text: &str) -> Result<Self, BadTarget> {
+    /// Parses an address as a user writes it. A trailing slash is ignored. A missing port is 443 for `https` and 80 for
+    /// `http`. Fails if the text is not an address, or is an `http` address of another machine.
+    fn from_str(text: &str) -> Result<Self, InvalidTarget> {
         if let Some(path) = text.strip_prefix("unix:").map(Path::new) {
             let socket = Some(path.to_owned()).filter(|path| path.is_absolute());
-            let socket = Some(socket.ok_or_else(|| BadTarget::Socket(quote(text)))?);
+            let socket = Some(socket.ok_or_else(|| InvalidTarget::Socket(quote(text)))?);
             return Ok(Self { is_tls: false, host: "localhost".to_owned(), port: 0, socket });
         }
-        let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
-            (Some(rest), _) => (true, rest),
-            (None, Some(rest)) => (false, rest),
-            (None, None) => return Err(BadTarget::Scheme(quote(text))),
+        let (is_tls, address) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+            (Some(address), _) => (true, address),
+            (None, Some(address)) => (false, address),
+            (None, None) => return Err(InvalidTarget::Scheme(quote(text))),
         };
-        let scheme = &text[..text.len() - rest.len()];
-        let error = || match with_brackets(rest) {
-            Some(authority) => BadTarget::Brackets(quote(text), format!("{scheme}{authority}")),
-            None => BadTarget::Authority(quote(text)),
+        let scheme = &text[..text.len() - address.len()];
+        let error = || match bracketed_authority(address) {
+            Some(authority) => InvalidTarget::Brackets(quote(text), format!("{scheme}{authority}")),
+            None => InvalidTarget::Authority(quote(text)),
         };
-        let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest)).ok_or_else(error)?;
+        let (host, port) = split_authority(address.strip_suffix('/').unwrap_or(address)).ok_or_else(error)?;
         let port = match port {
             Some(port) => port.parse().map_err(|_| error())?,
-            None if tls => 443,
+            None if is_tls => 443,
             None => 80,
         };
-        let target = Self { is_tls: tls, host: host.to_owned(), port, socket: None };
-        if !tls && !target.is_loopback() {
-            return Err(BadTarget::PlainRemote(quote(text)));
+        let target = Self { is_tls, host: host.to_owned(), port, socket: None };
+        if !is_tls && !target.is_loopback() {
+            return Err(InvalidTarget::PlainRemote(quote(text)));
         }
         Ok(target)
     }
 }
 
-/// Puts an IPv6 address without brackets into brackets, for the advice in an error. The last number counts as the port
-/// if the text before it is an address. Returns `None` if the text is not an IPv6 address.
-fn with_brackets(text: &str) -> Option<String> {
+/// Returns an IPv6 address with brackets and port, for the advice in an error. If the text before the last colon is a
+/// whole address, the number after this colon is the port. Otherwise the port is the word `PORT`. Returns `None` if the
+/// text is not an IPv6 address.
+fn bracketed_authority(text: &str) -> Option<String> {
     let text = text.trim_end_matches('/');
     let is_address = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
-    let with_port = text.rsplit_once(':').filter(|(host, port)| is_address(host) && port.parse::<u16>().is_ok());
-    match with_port {
+    let host_and_port = text.rsplit_once(':').filter(|(host, port)| is_address(host) && port.parse::<u16>().is_ok());
+    match host_and_port {
         Some((host, port)) => Some(format!("[{host}]:{port}")),
         None => is_address(text).then(|| format!("[{text}]:PORT")),
     }
 }
 
-/// Splits `HOST[:PORT]` or `[IPV6][:PORT]`. Returns `None` if the host is neither a DNS name nor an address.
+/// Splits `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT` into the host and the optional port. Returns `None` if the
+/// host is neither a DNS name nor an IP address.
 fn split_authority(text: &str) -> Option<(&str, Option<&str>)> {
-    if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']')?;
+    if let Some(after_bracket) = text.strip_prefix('[') {
+        let (host, after_bracket) = after_bracket.split_once(']')?;
         host.parse::<std::net::Ipv6Addr>().ok()?;
-        return match rest {
+        return match after_bracket {
             "" => Some((host, None)),
-            rest => Some((host, Some(rest.strip_prefix(':')?))),
+            after_bracket => Some((host, Some(after_bracket.strip_prefix(':')?))),
         };
     }
     let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
@@ -135,7 +142,7 @@ mod tests {
 
     #[test]
     fn target_parses_and_displays_each_form() {
-        for (text, tls, host, port, again) in [
+        for (text, is_tls, host, port, displayed) in [
             ("https://ctl.example:8443", true, "ctl.example", 8443, "https://ctl.example:8443"),
             ("https://ctl.example/", true, "ctl.example", 443, "https://ctl.example:443"),
             ("https://[fd00::1]:1", true, "fd00::1", 1, "https://[fd00::1]:1"),
@@ -144,8 +151,8 @@ mod tests {
             ("http://[::1]:9", false, "::1", 9, "http://[::1]:9"),
         ] {
             let target: Target = text.parse().expect("a good address");
-            assert_eq!(target, Target { is_tls: tls, host: host.to_owned(), port, socket: None });
-            assert_eq!(target.to_string(), again);
+            assert_eq!(target, Target { is_tls, host: host.to_owned(), port, socket: None });
+            assert_eq!(target.to_string(), displayed);
         }
         let target: Target = "unix:/var/lib/stemma-controller/admin.sock".parse().expect("a good address");
         assert_eq!(target.to_string(), "unix:/var/lib/stemma-controller/admin.sock");
@@ -154,7 +161,7 @@ mod tests {
 
     #[test]
     fn target_parse_explains_error_when_malformed() {
-        for (text, part) in [
+        for (text, message_part) in [
             ("ctl.example:8443", "write https://HOST:PORT"),
             ("ftp://x", "write https://HOST:PORT"),
             ("unix:admin.sock", "with the whole path"),
@@ -173,7 +180,7 @@ mod tests {
             ("http://192.0.2.1", "plain HTTP to another machine"),
         ] {
             let error = text.parse::<Target>().expect_err(text);
-            assert!(error.to_string().contains(part), "{text}: {error}");
+            assert!(error.to_string().contains(message_part), "{text}: {error}");
         }
     }
 

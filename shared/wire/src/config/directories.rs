@@ -1,9 +1,9 @@
-//! Checks the directories on the path to a file: whoever can write one of them can replace the file.
+//! Checks the directories on the path to a file. A user who can write one of these directories can replace the file.
 //!
-//! A directory can itself be replaced by whoever can write its parent, so checking the last one is not enough. Each
-//! directory up to the root is checked, as OpenSSH does for files that it trusts (`secure_path`). The path is walked as
-//! the kernel does, and each link is followed where it occurs. So both the directories of the given name and those of
-//! the file it refers to are checked.
+//! A check of the last directory is not enough, because a user who can write its parent can replace this directory. So
+//! each directory from the root is checked, as OpenSSH does for files that it trusts (`secure_path`). The path is
+//! resolved as the kernel resolves it, and each symbolic link is followed where it occurs. So the directories that
+//! contain the links are checked, and also those of the file to which the links lead.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -11,22 +11,22 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum number of links in one path, as in the kernel.
+/// Maximum number of symbolic links that are followed in one path, as in Linux.
 const MAX_SYMLINKS: usize = 40;
 
-/// The user and group of the process that reads a file.
+/// The numeric ids of the user and group of the process that reads a file.
 #[derive(Clone, Copy)]
 pub(super) struct ReadingUser {
     pub(super) user: u32,
     pub(super) group: u32,
 }
 
-/// Why others can replace a file.
+/// The reason why other users can replace a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PathFault {
-    /// Other users can write a directory on the path.
+    /// Other users can write `directory`, which is on the path. `mode` has its permission bits.
     Writable { directory: PathBuf, mode: u32 },
-    /// A directory or link on the path belongs to another user, who can change or replace it.
+    /// The directory or link `at` on the path belongs to the user `owner`, who can change or replace it.
     Foreign { at: PathBuf, owner: u32, is_link: bool },
 }
 
@@ -36,50 +36,55 @@ impl ReadingUser {
         Self { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() }
     }
 
-    /// Returns the first fault on the path to a file. The file itself is not checked.
+    /// Returns the first fault of a directory or link on the path to a file, or `None` if other users cannot replace
+    /// the file. The file itself is not checked. Fails if the path cannot be resolved.
+    ///
+    /// Resolves the path from the root as the kernel does: `checked_directory` is the directory reached so far, and a
+    /// link is replaced by the components of its target.
     pub(super) fn fault_on_path(self, path: &Path) -> io::Result<Option<PathFault>> {
-        let mut current = PathBuf::from("/");
-        if let Some(fault) = self.fault_at(&current, &std::fs::symlink_metadata(&current)?) {
+        let mut checked_directory = PathBuf::from("/");
+        if let Some(fault) = self.fault_at(&checked_directory, &std::fs::symlink_metadata(&checked_directory)?) {
             return Ok(Some(fault));
         }
-        let mut remaining = path_components(&std::path::absolute(path)?);
-        let mut links = 0;
-        while let Some(component) = remaining.pop() {
+        let mut remaining_components = path_components(&std::path::absolute(path)?);
+        let mut link_count = 0;
+        while let Some(component) = remaining_components.pop() {
             if component == ".." {
-                // `current` contains no links, so its parent was checked on the way down.
-                current.pop();
+                // `checked_directory` contains no links, so its parent has been checked before.
+                checked_directory.pop();
                 continue;
             }
-            let next = current.join(component);
-            let metadata = std::fs::symlink_metadata(&next)?;
-            if let Some(fault) = self.fault_at(&next, &metadata) {
+            let next_path = checked_directory.join(component);
+            let metadata = std::fs::symlink_metadata(&next_path)?;
+            if let Some(fault) = self.fault_at(&next_path, &metadata) {
                 return Ok(Some(fault));
             }
             if !metadata.is_symlink() {
-                current = next;
+                checked_directory = next_path;
                 continue;
             }
-            links += 1;
-            if links > MAX_SYMLINKS {
+            link_count += 1;
+            if link_count > MAX_SYMLINKS {
                 return Err(rustix::io::Errno::LOOP.into());
             }
-            let target = std::fs::read_link(&next)?;
-            if target.is_absolute() {
-                current = PathBuf::from("/");
+            let link_target = std::fs::read_link(&next_path)?;
+            if link_target.is_absolute() {
+                checked_directory = PathBuf::from("/");
             }
-            remaining.extend(path_components(&target));
+            remaining_components.extend(path_components(&link_target));
         }
         Ok(None)
     }
 
-    /// Returns the fault of one directory or link on the path, by its owner and mode.
+    /// Returns the fault of one directory or link on the path, or `None` if only trusted users can change it.
+    /// `metadata` is that of the path itself, not of a link's target.
     fn fault_at(self, path: &Path, metadata: &Metadata) -> Option<PathFault> {
         let (is_link, mode) = (metadata.is_symlink(), metadata.permissions().mode() & 0o7777);
         if !is_link && !metadata.is_dir() {
             return None;
         }
-        // The owner of a directory can change its mode. The owner of a link can replace it even if the sticky bit keeps
-        // others from it.
+        // The owner of a directory can change its mode. The owner of a link can replace the link even in a directory
+        // with the sticky bit.
         if !self.is_trusted_owner(metadata.uid()) {
             return Some(PathFault::Foreign { at: path.to_owned(), owner: metadata.uid(), is_link });
         }
@@ -87,13 +92,16 @@ impl ReadingUser {
         is_writable.then(|| PathFault::Writable { directory: path.to_owned(), mode })
     }
 
+    /// Returns whether the owner of a directory or link is root or the user of this process.
     fn is_trusted_owner(self, owner: u32) -> bool {
         owner == 0 || owner == self.user
     }
 
-    /// Returns whether others can replace entries of a directory. With the sticky bit, as in `/tmp`, they can replace
-    /// only their own. Members of the process's own group do not count as others: a user's own directory is often
-    /// writable by a group with one member (umask 002).
+    /// Returns whether other users can replace entries of a directory with this mode and group.
+    ///
+    /// In a directory with the sticky bit, such as `/tmp`, users can replace only their own entries. Write access of
+    /// the process's own group is allowed, because a user's directories often belong to a group with one member (umask
+    /// 002).
     fn is_replaceable_by_others(self, mode: u32, group: u32) -> bool {
         let is_sticky = mode & 0o1000 != 0;
         let is_own_group = group == 0 || group == self.group;
@@ -101,10 +109,10 @@ impl ReadingUser {
     }
 }
 
-/// Returns the components of a path in reverse order.
+/// Returns the names and `..` of a path, the last component first.
 fn path_components(path: &Path) -> Vec<OsString> {
-    let components = path.components().filter(|step| matches!(step, Component::Normal(_) | Component::ParentDir));
-    components.rev().map(|step| step.as_os_str().to_owned()).collect()
+    let components = path.components().filter(|component| matches!(component, Component::Normal(_) | Component::ParentDir));
+    components.rev().map(|component| component.as_os_str().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -117,8 +125,8 @@ mod tests {
         for (owner, is_trusted) in [(0, true), (1000, true), (1001, false), (65_534, false)] {
             assert_eq!(reader.is_trusted_owner(owner), is_trusted, "{owner}");
         }
-        // Each mode with the group of the directory.
-        for (mode, group, is_open) in [
+        // Mode of the directory, group of the directory, and whether other users can replace its entries.
+        for (mode, group, is_replaceable) in [
             (0o755, 1001, false),
             (0o775, 1000, false),
             (0o775, 0, false),
@@ -129,10 +137,10 @@ mod tests {
             (0o1775, 1001, false),
             (0o2775, 1001, true),
         ] {
-            assert_eq!(reader.is_replaceable_by_others(mode, group), is_open, "{mode:o} of group {group}");
+            assert_eq!(reader.is_replaceable_by_others(mode, group), is_replaceable, "{mode:o} of group {group}");
         }
         let root = ReadingUser { user: 0, group: 0 };
-        assert!(root.is_trusted_owner(0) && !root.is_trusted_owner(1000), "whom root trusts is root");
+        assert!(root.is_trusted_owner(0) && !root.is_trusted_owner(1000), "root trusts only root");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use directories::{PathFault, ReadingUser};
 /// Maximum size of a configuration file, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
-/// How sensitive a file is. It decides which access other users may have.
+/// The sensitivity of a file, which decides the access that other users may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSensitivity {
     /// A file that others may read: configuration, certificates.
@@ -28,7 +28,7 @@ pub enum FileSensitivity {
     Secret,
 }
 
-/// Why a configuration file or key file is refused.
+/// The error for a configuration file or key file that cannot be read or is refused as unsafe.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be opened or read.
@@ -36,7 +36,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The cause. The message contains it, so it is not also the source of this error.
+        /// The cause. The message contains the cause, so `source()` does not return it too.
         why: std::io::Error,
     },
     /// The file is not text.
@@ -44,7 +44,7 @@ pub enum ConfigError {
     NotText {
         /// The file.
         path: PathBuf,
-        /// Why the file is not UTF-8.
+        /// The reason why the file is not UTF-8.
         why: NotUtf8,
     },
     /// The path is a directory, a device or a pipe.
@@ -77,7 +77,7 @@ pub enum ConfigError {
     Replaceable {
         /// The file.
         path: PathBuf,
-        /// The directory on the path to the file that they can write.
+        /// The directory on the path to the file that other users can write.
         directory: PathBuf,
         /// The permission bits of the directory.
         mode: u32,
@@ -93,9 +93,9 @@ pub enum ConfigError {
         path: PathBuf,
         /// The directory or link.
         at: PathBuf,
-        /// The user it belongs to.
+        /// The id of the user who owns the directory or link.
         owner: u32,
-        /// The user of this process.
+        /// The id of the user of this process.
         user: u32,
         /// The command that changes the owner of the directory or link.
         command: &'static str,
@@ -105,9 +105,9 @@ pub enum ConfigError {
     Owner {
         /// The file.
         path: PathBuf,
-        /// The user it belongs to.
+        /// The id of the user who owns the file.
         owner: u32,
-        /// The user of this process.
+        /// The id of the user of this process.
         user: u32,
     },
     /// The file is larger than a configuration may be.
@@ -123,30 +123,31 @@ pub enum ConfigError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The reason, with the line and column.
         message: String,
     },
 }
 
-/// Reads a TOML file into `T`, which should refuse unknown fields (`#[serde(deny_unknown_fields)]`).
+/// Reads a configuration file in TOML into `T`. The type should refuse unknown fields
+/// (`#[serde(deny_unknown_fields)]`).
 ///
 /// # Errors
-/// [`ConfigError`].
+/// Fails with [`ConfigError`] if the file is unsafe, cannot be read, or is not valid TOML for `T`.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let text = read(path, FileSensitivity::Settings)?;
     toml::from_str(&text)
         .map_err(|error| ConfigError::Malformed { path: path.to_owned(), message: error.to_string().trim_end().to_owned() })
 }
 
-/// Reads a file's text. It must be a regular file that nobody else can write (or read, if it holds a secret), and that
-/// belongs to root or to the user of this process. The open file is checked, not its name, so the file that is read is
-/// the one that was checked.
+/// Reads the text of a file. Other users must not be able to write or replace the file, or to read a secret file. The
+/// file must belong to root or to the user of this process. Its metadata are those of the open file, so another process
+/// cannot exchange the file between the check and the reading.
 ///
 /// # Errors
-/// [`ConfigError`].
+/// Fails with [`ConfigError`] if the file is unsafe, too large, not UTF-8, or cannot be read.
 pub fn read(path: &Path, sensitivity: FileSensitivity) -> Result<String, ConfigError> {
-    let read_error = |why| ConfigError::Read { path: path.to_owned(), why };
-    // Opening a pipe would block forever. So the type is checked first, and again on the open file.
+    let read_error = |source| ConfigError::Read { path: path.to_owned(), why: source };
+    // Opening a pipe would wait forever. So the type is checked before the file is opened, and again on the open file.
     if !std::fs::metadata(path).map_err(read_error)?.is_file() {
         return Err(ConfigError::NotAFile { path: path.to_owned() });
     }
@@ -156,20 +157,20 @@ pub fn read(path: &Path, sensitivity: FileSensitivity) -> Result<String, ConfigE
     check_directories(path).map_err(read_error)??;
     let mut bytes = Vec::new();
     file.take(MAX_CONFIG_BYTES).read_to_end(&mut bytes).map_err(read_error)?;
-    json::decode_utf8(bytes).map_err(|why| ConfigError::NotText { path: path.to_owned(), why })
+    json::decode_utf8(bytes).map_err(|source| ConfigError::NotText { path: path.to_owned(), why: source })
 }
 
-/// Checks the owner and mode of a file that this module does not read: a store, or a certificate that another program
-/// reads.
+/// Checks the type, owner and mode of a file that another part of the program reads, such as a store.
 ///
 /// # Errors
-/// [`ConfigError`], except those about the text.
+/// Fails with [`ConfigError`] if the file is not a regular file, or if its owner or mode is unsafe.
 pub fn check_access(path: &Path, sensitivity: FileSensitivity) -> Result<(), ConfigError> {
-    let metadata = std::fs::metadata(path).map_err(|why| ConfigError::Read { path: path.to_owned(), why })?;
+    let metadata = std::fs::metadata(path).map_err(|source| ConfigError::Read { path: path.to_owned(), why: source })?;
     check_owner(path, &metadata, sensitivity)
 }
 
-/// Fails if other users can replace a file, because they can write a directory on the path to it.
+/// Checks that other users cannot replace a file through a directory or link on its path. The outer error is that of
+/// reading the directories. The inner error is [`ConfigError`] for a directory or link that is unsafe.
 fn check_directories(path: &Path) -> std::io::Result<Result<(), ConfigError>> {
     let reader = ReadingUser::current();
     let Some(fault) = reader.fault_on_path(path)? else { return Ok(Ok(())) };
@@ -192,23 +193,23 @@ fn check_metadata(path: &Path, metadata: &Metadata, sensitivity: FileSensitivity
     Ok(())
 }
 
-/// Checks that a path is a regular file, that other users cannot write it (or read it, if it is secret), and that it
-/// belongs to root or to the user of this process.
+/// Checks the type, mode and owner of a file. Fails if it is not a regular file, if other users can write it or read a
+/// secret file, or if it belongs to a user other than root and the user of this process.
 fn check_owner(path: &Path, metadata: &Metadata, sensitivity: FileSensitivity) -> Result<(), ConfigError> {
-    let path = || path.to_owned();
+    let owned_path = || path.to_owned();
     if !metadata.is_file() {
-        return Err(ConfigError::NotAFile { path: path() });
+        return Err(ConfigError::NotAFile { path: owned_path() });
     }
     let mode = metadata.permissions().mode() & 0o7777;
     if mode & 0o022 != 0 {
-        return Err(ConfigError::Writable { path: path(), mode });
+        return Err(ConfigError::Writable { path: owned_path(), mode });
     }
     if sensitivity == FileSensitivity::Secret && mode & 0o044 != 0 {
-        return Err(ConfigError::Readable { path: path(), mode });
+        return Err(ConfigError::Readable { path: owned_path(), mode });
     }
     let user = rustix::process::geteuid().as_raw();
     if metadata.uid() != 0 && metadata.uid() != user {
-        return Err(ConfigError::Owner { path: path(), owner: metadata.uid(), user });
+        return Err(ConfigError::Owner { path: owned_path(), owner: metadata.uid(), user });
     }
     Ok(())
 }
@@ -221,12 +222,15 @@ mod tests {
 
     use super::*;
 
+    /// A configuration with one setting.
     #[derive(Debug, Deserialize, PartialEq)]
     #[serde(deny_unknown_fields)]
     struct TestSettings {
         listen: String,
     }
 
+    /// Creates a file with this text and mode in a temporary directory. Returns the directory, which is deleted when
+    /// the value is dropped, and the path of the file.
     fn temp_file(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("agent.toml");
@@ -241,91 +245,95 @@ mod tests {
         assert_eq!(load::<TestSettings>(&path).expect("a good file"), TestSettings { listen: "[::]:8443".to_owned() });
     }
 
+    /// A directory is accepted if only its owner and the own group can write it, or if it has the sticky bit.
     #[test]
     fn x04_load_fails_when_others_can_replace_file() {
-        for (mode, is_taken) in [(0o700, true), (0o755, true), (0o775, true), (0o757, false), (0o777, false), (0o1777, true)] {
+        for (mode, is_accepted) in [(0o700, true), (0o755, true), (0o775, true), (0o757, false), (0o777, false), (0o1777, true)] {
             let (directory, path) = temp_file("listen = \"[::]:8443\"", 0o600);
             std::fs::set_permissions(directory.path(), Permissions::from_mode(mode)).expect("its mode");
-            let taken = load::<TestSettings>(&path);
-            assert_eq!(taken.is_ok(), is_taken, "{mode:o}");
-            if let Err(refused) = taken {
+            let result = load::<TestSettings>(&path);
+            assert_eq!(result.is_ok(), is_accepted, "{mode:o}");
+            if let Err(error) = result {
                 let expected = format!(
                     "(directory {0}, mode {mode:04o}), so it is not trusted; run: chmod go-w {0}",
                     directory.path().display()
                 );
-                assert!(refused.to_string().ends_with(&expected), "{refused}");
+                assert!(error.to_string().ends_with(&expected), "{error}");
             }
         }
     }
 
-    /// Creates nested directories in a temporary one, with a file in the last of them. Returns them and the path of the
-    /// file.
+    /// Creates nested directories with these names in a temporary directory, and a configuration file in the innermost
+    /// one. Returns the temporary directory, the paths of the nested directories, and the path of the file.
     fn nested_directories(names: &[&str]) -> (tempfile::TempDir, Vec<PathBuf>, PathBuf) {
         let root = tempfile::tempdir().expect("a directory");
-        let mut at = root.path().canonicalize().expect("its name without links");
+        let mut current_path = root.path().canonicalize().expect("its name without links");
         let mut directories = Vec::new();
         for name in names {
-            at.push(name);
-            std::fs::create_dir(&at).expect("a directory");
-            std::fs::set_permissions(&at, Permissions::from_mode(0o755)).expect("its mode");
-            directories.push(at.clone());
+            current_path.push(name);
+            std::fs::create_dir(&current_path).expect("a directory");
+            std::fs::set_permissions(&current_path, Permissions::from_mode(0o755)).expect("its mode");
+            directories.push(current_path.clone());
         }
-        let file = at.join("agent.toml");
+        let file = current_path.join("agent.toml");
         std::fs::write(&file, "listen = \"[::]:8443\"").expect("a file");
         std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("its mode");
         (root, directories, file)
     }
 
+    /// Lets all users write a directory. Returns the end of the error message that is then expected.
     fn make_writable_by_others(directory: &Path) -> String {
         std::fs::set_permissions(directory, Permissions::from_mode(0o777)).expect("its mode");
         format!("(directory {0}, mode 0777), so it is not trusted; run: chmod go-w {0}", directory.display())
     }
 
-    /// Only the file's own directory was checked for write access.
+    /// Regression test: only the directory of the file was checked, and not the directories above it.
     #[test]
     fn x04_load_names_ancestor_directory_when_writable_by_others() {
         let (_root, directories, path) = nested_directories(&["one", "two", "three"]);
         for directory in &directories {
-            for (mode, is_taken) in [(0o700, true), (0o755, true), (0o775, true), (0o757, false), (0o777, false), (0o1777, true)]
+            for (mode, is_accepted) in
+                [(0o700, true), (0o755, true), (0o775, true), (0o757, false), (0o777, false), (0o1777, true)]
             {
                 std::fs::set_permissions(directory, Permissions::from_mode(mode)).expect("its mode");
-                assert_eq!(load::<TestSettings>(&path).is_ok(), is_taken, "{} {mode:o}", directory.display());
+                assert_eq!(load::<TestSettings>(&path).is_ok(), is_accepted, "{} {mode:o}", directory.display());
             }
             let expected = make_writable_by_others(directory);
-            let refused = load::<TestSettings>(&path).expect_err("refused").to_string();
-            assert!(refused.starts_with(&path.display().to_string()) && refused.ends_with(&expected), "{refused}");
+            let error = load::<TestSettings>(&path).expect_err("refused").to_string();
+            assert!(error.starts_with(&path.display().to_string()) && error.ends_with(&expected), "{error}");
             std::fs::set_permissions(directory, Permissions::from_mode(0o755)).expect("its mode");
         }
-        load::<TestSettings>(&path).expect("all are mended");
+        load::<TestSettings>(&path).expect("all modes are restored");
     }
 
     #[test]
     fn x04_load_checks_directories_of_symlink_and_target() {
-        let (_real, there, path) = nested_directories(&["real"]);
-        let (_links, here, _) = nested_directories(&["links", "last"]);
-        let last = &here[1];
-        let to_file = last.join("to-file.toml");
-        std::os::unix::fs::symlink(&path, &to_file).expect("a link");
-        std::os::unix::fs::symlink(&there[0], last.join("to-directory")).expect("a link");
-        std::os::unix::fs::symlink("../last/to-file.toml", last.join("relative.toml")).expect("a link");
-        let names = [to_file, last.join("to-directory/agent.toml"), last.join("relative.toml")];
-        for name in &names {
-            load::<TestSettings>(name).expect("nobody else may write on the way");
+        let (_real, real_directories, path) = nested_directories(&["real"]);
+        let (_links, link_directories, _) = nested_directories(&["links", "last"]);
+        let link_directory = &link_directories[1];
+        let link_to_file = link_directory.join("to-file.toml");
+        std::os::unix::fs::symlink(&path, &link_to_file).expect("a link");
+        std::os::unix::fs::symlink(&real_directories[0], link_directory.join("to-directory")).expect("a link");
+        std::os::unix::fs::symlink("../last/to-file.toml", link_directory.join("relative.toml")).expect("a link");
+        let link_paths = [link_to_file, link_directory.join("to-directory/agent.toml"), link_directory.join("relative.toml")];
+        for link_path in &link_paths {
+            load::<TestSettings>(link_path).expect("no directory on the path is writable by others");
         }
-        for open in [&here[0], &here[1], &there[0]] {
-            let expected = make_writable_by_others(open);
-            for name in &names {
-                let refused = load::<TestSettings>(name).expect_err("refused").to_string();
-                assert!(refused.ends_with(&expected), "{}: {refused}", name.display());
+        for writable_directory in [&link_directories[0], &link_directories[1], &real_directories[0]] {
+            let expected = make_writable_by_others(writable_directory);
+            for link_path in &link_paths {
+                let error = load::<TestSettings>(link_path).expect_err("refused").to_string();
+                assert!(error.ends_with(&expected), "{}: {error}", link_path.display());
             }
-            std::fs::set_permissions(open, Permissions::from_mode(0o755)).expect("its mode");
+            std::fs::set_permissions(writable_directory, Permissions::from_mode(0o755)).expect("its mode");
         }
-        // The file's own path does not contain the directories of the links.
-        make_writable_by_others(&here[0]);
-        load::<TestSettings>(&path).expect("the links are on no way to it");
+        // The real path of the file does not lead through the directories of the links.
+        make_writable_by_others(&link_directories[0]);
+        load::<TestSettings>(&path).expect("the real path does not contain the links");
     }
 
-    /// The message named `chmod go-w`, even if that changed nothing. Only root can give a directory to another user.
+    /// Regression test: the message advised `chmod go-w`, which does not help against a wrong owner. The test needs
+    /// root, because only root can give a directory to another user.
     #[test]
     fn x04_load_fails_when_another_user_owns_directory_or_symlink() {
         const NOBODY: u32 = 65_534;
@@ -335,26 +343,27 @@ mod tests {
         let (_root, directories, path) = nested_directories(&["one", "two"]);
         let link = directories[1].join("link.toml");
         std::os::unix::fs::symlink("agent.toml", &link).expect("a link");
-        let give = |at: &Path, user| std::os::unix::fs::lchown(at, Some(user), None).expect("its owner");
-        for (at, name, command) in
+        let change_owner =
+            |changed_path: &Path, user| std::os::unix::fs::lchown(changed_path, Some(user), None).expect("its owner");
+        for (changed_path, loaded_path, command) in
             [(&directories[0], &path, "chown"), (&directories[1], &path, "chown"), (&link, &link, "chown -h")]
         {
-            give(at, NOBODY);
-            let at_fault = at.display();
+            change_owner(changed_path, NOBODY);
+            let displayed_path = changed_path.display();
             let expected = format!(
-                "{}: others may put another file in its place ({at_fault} belongs to user 65534, not to root or the user that runs this (0)), \
-                 so it is not trusted; move the file to a directory of your own, or run: {command} 0 {at_fault}",
-                name.display()
+                "{}: others may put another file in its place ({displayed_path} belongs to user 65534, not to root or the user that runs this (0)), \
+                 so it is not trusted; move the file to a directory of your own, or run: {command} 0 {displayed_path}",
+                loaded_path.display()
             );
-            assert_eq!(load::<TestSettings>(name).expect_err("refused").to_string(), expected);
-            give(at, 0);
+            assert_eq!(load::<TestSettings>(loaded_path).expect_err("refused").to_string(), expected);
+            change_owner(changed_path, 0);
         }
-        load::<TestSettings>(&link).expect("all are given back");
+        load::<TestSettings>(&link).expect("root owns all of them again");
     }
 
     #[test]
     fn s71_load_fails_when_others_can_write_file_or_read_key() {
-        for (mode, holds, part) in [
+        for (mode, sensitivity, message_part) in [
             (0o666, FileSensitivity::Settings, Some("(mode 0666), so it is not trusted; run: chmod go-w ")),
             (0o660, FileSensitivity::Settings, Some("chmod go-w ")),
             (0o646, FileSensitivity::Settings, Some("chmod go-w ")),
@@ -366,12 +375,12 @@ mod tests {
             (0o400, FileSensitivity::Secret, None),
         ] {
             let (_directory, path) = temp_file("x", mode);
-            let said = read(&path, holds).map_err(|error| error.to_string());
-            match part {
-                None => assert!(said.is_ok(), "{mode:o} {holds:?}: {said:?}"),
-                Some(part) => {
-                    let said = said.expect_err("refused");
-                    assert!(said.contains(part) && said.ends_with(&path.display().to_string()), "{mode:o}: {said}");
+            let result = read(&path, sensitivity).map_err(|error| error.to_string());
+            match message_part {
+                None => assert!(result.is_ok(), "{mode:o} {sensitivity:?}: {result:?}"),
+                Some(message_part) => {
+                    let result = result.expect_err("refused");
+                    assert!(result.contains(message_part) && result.ends_with(&path.display().to_string()), "{mode:o}: {result}");
                 }
             }
         }
@@ -379,46 +388,48 @@ mod tests {
 
     #[test]
     fn load_reports_position_when_toml_is_malformed() {
-        for (text, parts) in [
+        for (text, message_parts) in [
             ("listen = 5", &["line 1", "expected a string"][..]),
             ("listen = \"x\"\nlisten_port = 1", &["line 2", "unknown field `listen_port`"]),
             ("", &["missing field `listen`"]),
             ("listen", &["line 1"]),
         ] {
             let (_directory, path) = temp_file(text, 0o600);
-            let said = load::<TestSettings>(&path).expect_err(text).to_string();
-            assert!(said.starts_with(&path.display().to_string()), "{said}");
-            assert!(parts.iter().all(|part| said.contains(part)), "{text:?}: {said}");
+            let error = load::<TestSettings>(&path).expect_err(text).to_string();
+            assert!(error.starts_with(&path.display().to_string()), "{error}");
+            assert!(message_parts.iter().all(|message_part| error.contains(message_part)), "{text:?}: {error}");
         }
     }
 
+    /// The message of the error contains the cause, so `source()` does not return the cause again. This is also checked
+    /// for a file that does not exist.
     #[test]
     fn y09_load_explains_once_when_file_is_no_utf8() {
         let (_directory, path) = temp_file("", 0o600);
         let utf_16: Vec<u8> = "\u{feff}listen = 1\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
-        for (bytes, why) in [
+        for (bytes, reason) in [
             (&utf_16[..], "it is a text in UTF-16: save it in UTF-8"),
             (&utf_16[2..], "it is a text in UTF-16: save it in UTF-8"),
             (b"listen = \"\xe4\"\n", "it is no text in UTF-8"),
         ] {
             std::fs::write(&path, bytes).expect("a file");
-            let said = load::<TestSettings>(&path).expect_err("no text");
-            assert_eq!(said.to_string(), format!("{}: {why}", path.display()));
-            assert!(std::error::Error::source(&said).is_none(), "a chain would say it once more");
+            let error = load::<TestSettings>(&path).expect_err("no text");
+            assert_eq!(error.to_string(), format!("{}: {reason}", path.display()));
+            assert!(std::error::Error::source(&error).is_none(), "an error chain would repeat the cause");
         }
         let absent = path.with_file_name("absent");
-        let said = read(&absent, FileSensitivity::Settings).expect_err("nothing");
-        assert!(said.to_string().ends_with("absent: No such file or directory (os error 2)"), "{said}");
-        assert!(std::error::Error::source(&said).is_none(), "a chain would say it once more");
+        let error = read(&absent, FileSensitivity::Settings).expect_err("nothing");
+        assert!(error.to_string().ends_with("absent: No such file or directory (os error 2)"), "{error}");
+        assert!(std::error::Error::source(&error).is_none(), "an error chain would repeat the cause");
     }
 
     #[test]
     fn load_fails_when_path_is_no_regular_file() {
         let directory = tempfile::tempdir().expect("a directory");
-        let said = load::<TestSettings>(directory.path()).expect_err("a directory").to_string();
-        assert!(said.ends_with("is not a regular file"), "{said}");
-        let said = load::<TestSettings>(&directory.path().join("absent")).expect_err("nothing").to_string();
-        assert!(said.contains("No such file"), "{said}");
+        let error = load::<TestSettings>(directory.path()).expect_err("a directory").to_string();
+        assert!(error.ends_with("is not a regular file"), "{error}");
+        let error = load::<TestSettings>(&directory.path().join("absent")).expect_err("nothing").to_string();
+        assert!(error.contains("No such file"), "{error}");
         let large = directory.path().join("large");
         File::create(&large).and_then(|file| file.set_len(MAX_CONFIG_BYTES + 1)).expect("a sparse file");
         std::fs::set_permissions(&large, Permissions::from_mode(0o600)).expect("its mode");

@@ -1,12 +1,12 @@
-//! The endpoint that creates objects of each kind. Its callers are the callers that may write objects of that kind, by
-//! any endpoint.
+//! The endpoint that creates objects of each kind. A caller that may call this endpoint may also write objects of that
+//! kind through other endpoints.
 
 use stemma_core::object::{Kind, PrincipalRole};
 
 use super::{CallerClass, Endpoint};
 
 impl Endpoint {
-    /// Returns the endpoint that creates an object of a kind, or `None` for a kind that no request writes.
+    /// Returns the endpoint that creates objects of a kind, or `None` for a kind that no API request can write.
     pub const fn for_create(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Release => Some(Self::CreateRelease),
@@ -15,7 +15,7 @@ impl Endpoint {
             Kind::ClusterTemplate => Some(Self::CreateTemplate),
             Kind::Cluster => Some(Self::CreateCluster),
             Kind::NodeGroup => Some(Self::CreateGroup),
-            // A caller that may write nodes may choose a node as primary.
+            // There is no endpoint for primaries. A caller that may write nodes may also choose a node as primary.
             Kind::Node | Kind::Primary => Some(Self::CreateNode),
             Kind::Allocation => Some(Self::CreateAllocation),
             Kind::Principal => Some(Self::CreatePrincipal),
@@ -26,6 +26,7 @@ impl Endpoint {
 }
 
 impl From<PrincipalRole> for CallerClass {
+    /// Returns the class of callers with this role.
     fn from(role: PrincipalRole) -> Self {
         match role {
             PrincipalRole::Viewer => Self::Viewer,

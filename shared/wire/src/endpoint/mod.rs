@@ -1,10 +1,10 @@
-//! The endpoints of the API: their paths, callers, inputs and outputs, in one table. The controller's
-//! router, the matching of paths on the agents' listener, the API's description and the test of authorisation are built
-//! from it (docs/trust.md, rule 3).
+//! The endpoints of the API: their paths, callers, inputs and outputs, in one table. The controller's router, the
+//! matching of paths on the agents' listener, the `OpenAPI` description and the test of authorisation are built from this
+//! table (docs/trust.md, rule 3).
 //!
 //! Access is denied by default. A set of callers cannot be empty, so a route without callers does not compile. Handlers
 //! are chosen by an exhaustive match, so a route without a handler does not compile either. The two listeners are
-//! separate sockets, and a path of one does not exist on the other.
+//! separate sockets, and a path of one listener does not exist on the other.
 
 pub mod examples;
 mod kinds;
@@ -37,7 +37,7 @@ pub enum SocketKind {
     Admin,
 }
 
-/// The HTTP methods in use.
+/// An HTTP method that the API uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Reads an object or a list.
@@ -63,11 +63,11 @@ pub enum BodyType {
     Json,
     /// A JSON merge patch (RFC 7386).
     MergePatch,
-    /// JSON patch (RFC 6902), merge patch, or server-side apply, by `Content-Type`.
+    /// A JSON patch (RFC 6902), a merge patch or a server-side apply. The header `Content-Type` selects one of them.
     AnyPatch,
-    /// JSON patch or merge patch, for a kind without maps that several authors apply.
+    /// A JSON patch or a merge patch, for a kind of object that does not support server-side apply.
     FieldPatch,
-    /// A file's bytes.
+    /// The bytes of a file.
     Bytes,
     /// Plain text.
     Text,
@@ -75,29 +75,29 @@ pub enum BodyType {
     Events,
 }
 
-/// A class of callers, by how they authenticate and what they may do.
+/// A class of callers with equal permissions. The listener and the caller's certificate or token decide the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallerClass {
-    /// No certificate and no token, on the admin listener.
+    /// A caller on the admin listener without certificate and without token.
     Nobody,
-    /// No certificate, on the agents' listener: a host that may enrol.
+    /// A caller on the agents' listener without certificate: a host that may enrol.
     Joining,
-    /// A node, by its certificate.
+    /// A node's agent with its certificate, on the agents' listener.
     Agent,
     /// A principal that may only read.
     Viewer,
-    /// A principal that runs clusters.
+    /// A principal that may read everything and change clusters and their nodes.
     Operator,
     /// A principal that may do everything.
     Admin,
 }
 
-/// A set of classes of callers. It is never empty, so each route has a caller.
+/// A set of classes of callers, with one bit for each class. The set is never empty, so each route has a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallerSet(u8);
 
-/// The objects that a route acts on. Before a handler runs, the caller's role and [`Scope::is_fleet_wide`] are checked.
-/// The cluster of a single object is checked when the handler decides (docs/access.md).
+/// The objects on which a route acts. The controller checks the caller's role and [`Scope::is_fleet_wide`] before the
+/// handler runs. The handler checks whether the caller may access the cluster of the object (docs/access.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The whole fleet. The request names no object.
@@ -106,7 +106,7 @@ pub enum Scope {
     Itself,
     /// The cluster that the path names, or an object in it.
     Cluster,
-    /// The node that the path names, and through it the node's cluster.
+    /// The node that the path names. The cluster of this node decides about access.
     Node,
     /// The cluster template that the path names.
     Template,
@@ -122,14 +122,14 @@ pub enum Scope {
     JoinToken,
     /// The principal that the path names.
     Principal,
-    /// The principal's certificate that the path names.
+    /// The certificate of a principal that the path names.
     Certificate,
     /// The objects that the body names.
     Body,
 }
 
 impl Scope {
-    /// Returns the parameter of the path that names the object, or `None` if the path names none.
+    /// Returns the path parameter that names the object, such as `{node}`. Returns `None` if the path names no object.
     pub const fn parameter(self) -> Option<&'static str> {
         match self {
             Self::Fleet | Self::Itself | Self::Body => None,
@@ -146,8 +146,8 @@ impl Scope {
         }
     }
 
-    /// Returns whether the scope belongs to no cluster. There, a principal that is bound to a cluster reads what is
-    /// common to all clusters, and writes nothing. In any other scope, the object that the request names decides.
+    /// Returns whether the objects of the scope belong to no cluster. A principal that is bound to a cluster may read
+    /// such objects, but not write them. In any other scope, the cluster of the object decides about access.
     pub const fn is_fleet_wide(self) -> bool {
         match self {
             Self::Fleet => true,
@@ -164,23 +164,23 @@ impl Scope {
     }
 }
 
-/// The parameters that a query may contain.
+/// The rule for the query parameters of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryRule {
-    /// Any parameters. The route ignores them.
+    /// The route reads no parameter, and ignores all parameters of a request.
     Ignored,
-    /// Only these parameters, listed in groups. Any other is an error.
+    /// The route reads the parameters in these groups, and rejects a request with any other parameter.
     Only(&'static [&'static [&'static str]]),
-    /// These parameters. Others are ignored, as Glance does in its list of namespaces.
+    /// The route reads the parameters in these groups, and ignores others, as Glance does in its list of namespaces.
     Lenient(&'static [&'static [&'static str]]),
 }
 
 impl QueryRule {
-    /// Returns whether a parameter is allowed.
+    /// Returns whether a request may have this parameter. A parameter that is ignored is also allowed.
     pub fn allows(self, name: &str) -> bool {
         match self {
             Self::Ignored | Self::Lenient(_) => true,
-            Self::Only(groups) => groups.iter().copied().flatten().any(|known| *known == name),
+            Self::Only(groups) => groups.iter().copied().flatten().any(|allowed_name| *allowed_name == name),
         }
     }
 
@@ -197,9 +197,9 @@ impl QueryRule {
 /// A header that only some routes read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteHeader {
-    /// The version that a write expects its object to have.
+    /// The `resource_version` that the object must have, so that a stale write is refused.
     IfMatch,
-    /// Glance's header: entries are added to a list instead of replacing it.
+    /// Glance's header that adds entries to a list, so that they do not replace the list.
     Append,
 }
 
@@ -214,33 +214,34 @@ impl RouteHeader {
 }
 
 /// The names of the paging parameters.
-pub const PAGE: &[&str] = table::PAGE;
+pub const PAGING_PARAMETERS: &[&str] = table::PAGE;
 
-/// The fields that a list shows of each entry if the query does not choose any.
+/// The fields of each entry that the response of a list contains if the query has no parameter `fields`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultFields {
-    /// These fields. A client that sends no Ironic version also gets Stemma's own fields.
+    /// Only these fields. A client that sends no Ironic version also gets fields that Ironic does not have.
     Only {
         /// The fields that every client gets.
         fields: &'static [&'static str],
-        /// Stemma's own fields, for clients that send no Ironic version.
-        own: &'static [&'static str],
+        /// Fields of Stemma that Ironic does not have, for clients that send no Ironic version.
+        stemma_fields: &'static [&'static str],
     },
     /// All fields except these.
     AllExcept(&'static [&'static str]),
 }
 
 impl DefaultFields {
-    /// Returns whether a list shows a field by default.
+    /// Returns whether a list contains a field by default. `is_ironic_client` is true if the request names a version of
+    /// Ironic's API.
     pub fn contains(self, field: &str, is_ironic_client: bool) -> bool {
         match self {
-            Self::Only { fields, own } => fields.contains(&field) || (!is_ironic_client && own.contains(&field)),
+            Self::Only { fields, stemma_fields: own } => fields.contains(&field) || (!is_ironic_client && own.contains(&field)),
             Self::AllExcept(fields) => !fields.contains(&field),
         }
     }
 }
 
-/// The fields of a response that a query can choose.
+/// The fields of a response that the query parameter `fields` can select.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SelectableFields {
     /// The name of the list whose entries have these fields, or `None` if the response itself has them.
@@ -249,40 +250,41 @@ pub struct SelectableFields {
     pub names: BTreeSet<String>,
 }
 
-/// Returns the first Ironic version that has this field of a node.
-pub fn field_min_version(name: &str) -> Minor {
-    table::FIELD_MIN_VERSIONS.iter().find(|(known, _)| *known == name).map_or(Minor(0), |(_, since)| *since)
+/// Returns the first version of Ironic's API that has this field of a node. Returns version 0 for a field that all
+/// versions have.
+pub fn field_min_version(name: &str) -> MinorVersion {
+    table::FIELD_MIN_VERSIONS.iter().find(|(field, _)| *field == name).map_or(MinorVersion(0), |(_, version)| *version)
 }
 
-/// How the body of a response is sent.
+/// The way in which the body of a response is built and sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// The body is built as a whole, then sent.
+    /// The whole body is built before it is sent.
     Whole,
-    /// The body is built piece by piece, as fast as the client reads.
+    /// The body is built and sent piece by piece, as fast as the client reads.
     Streamed,
 }
 
 /// The minor version of an API whose major version is 1 (Ironic's or Magnum's).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Minor(pub u16);
+pub struct MinorVersion(pub u16);
 
-/// The first version that has a route or parameter.
+/// The first API version that has a route or parameter, with the error for clients of older versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinVersion {
-    /// The minor version of the API that the path belongs to.
-    pub minor: Minor,
-    /// The error type for an older client.
+    /// The minor version, of Ironic's or Magnum's API.
+    pub minor: MinorVersion,
+    /// The error type of the response to a client of an older version.
     pub refusal: ErrorType,
-    /// What the version adds, for the error message.
+    /// The start of the error message, which names the addition of the version.
     pub subject: &'static str,
-    /// The name of the API as a suffix in the error message.
+    /// The end of the version number in the error message, which names the API.
     pub api_suffix: &'static str,
 }
 
 impl MinVersion {
-    /// Returns the error for an older client.
-    pub fn refuse(&self) -> ApiError {
+    /// Returns the error for a client that requests an older version.
+    pub fn version_error(&self) -> ApiError {
         let Self { minor, refusal, subject, api_suffix } = self;
         ApiError::new(*refusal, format!("{subject} from version 1.{}{api_suffix} on", minor.0))
     }
@@ -290,41 +292,41 @@ impl MinVersion {
 
 /// Minor versions of Ironic's and Magnum's APIs that added something.
 pub mod min_versions {
-    use super::Minor;
+    use super::MinorVersion;
 
     /// The version of Ironic's API that added names of nodes.
-    pub const NAMES: Minor = Minor(5);
+    pub const NAMES: MinorVersion = MinorVersion(5);
     /// The version of Ironic's API that added the query parameter `fields`.
-    pub const FIELDS: Minor = Minor(8);
+    pub const FIELDS: MinorVersion = MinorVersion(8);
     /// The version of Ironic's API that added a node's `resource_class`.
-    pub const RESOURCE_CLASS: Minor = Minor(21);
+    pub const RESOURCE_CLASS: MinorVersion = MinorVersion(21);
     /// The version of Ironic's API that added traits.
-    pub const TRAITS: Minor = Minor(37);
+    pub const TRAITS: MinorVersion = MinorVersion(37);
     /// The version of Ironic's API that added the query parameter `detail`.
-    pub const DETAIL: Minor = Minor(43);
+    pub const DETAIL: MinorVersion = MinorVersion(43);
     /// The version of Ironic's API that added a node's `allocation_uuid`.
-    pub const ALLOCATIONS: Minor = Minor(52);
+    pub const ALLOCATIONS: MinorVersion = MinorVersion(52);
     /// The version of Ironic's API that added inspection rules.
-    pub const INSPECTION_RULES: Minor = Minor(96);
+    pub const INSPECTION_RULES: MinorVersion = MinorVersion(96);
     /// The version of Magnum's API that added the action `resize` of a cluster.
-    pub const RESIZE: Minor = Minor(7);
+    pub const RESIZE: MinorVersion = MinorVersion(7);
     /// The version of Magnum's API that added the action `upgrade` of a cluster.
-    pub const UPGRADE: Minor = Minor(8);
+    pub const UPGRADE: MinorVersion = MinorVersion(8);
     /// The version of Magnum's API that added node groups.
-    pub const NODEGROUPS: Minor = Minor(9);
+    pub const NODEGROUPS: MinorVersion = MinorVersion(9);
     /// The version of Magnum's API in which a cluster template that does not exist results in 404.
-    pub const TEMPLATE_NOT_FOUND: Minor = Minor(10);
+    pub const TEMPLATE_NOT_FOUND: MinorVersion = MinorVersion(10);
 }
 
-/// A row of the endpoint table: all properties of one route.
+/// The properties of one route: a row of the endpoint table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The socket on which the route exists.
     pub listener: SocketKind,
-    /// The method.
+    /// The HTTP method.
     pub method: Method,
-    /// The path, with parameters in braces. It has no trailing slash, but one in a request is accepted, because
-    /// Magnum's client sends it.
+    /// The path, with parameters in braces and without trailing slash. A request may have a trailing slash, because
+    /// Magnum's client sends one.
     pub path: &'static str,
     /// The classes of callers that may call the route.
     pub callers: CallerSet,
@@ -336,50 +338,51 @@ pub struct Route {
     pub headers: &'static [RouteHeader],
     /// The type of the request's body.
     pub request: BodyType,
-    /// The name of the schema of the request's body in the API's description, or `None` if it is not described.
+    /// The name of the schema of the request's body in the `OpenAPI` description, or `None` if there is no schema.
     pub request_schema: Option<&'static str>,
     /// The statuses of a successful response.
     pub statuses: &'static [u16],
     /// The type of the body of a successful response.
     pub response: BodyType,
-    /// The name of the schema of the response's body in the API's description, or `None` if it is not described.
+    /// The name of the schema of the response's body in the `OpenAPI` description, or `None` if there is no schema.
     pub response_schema: Option<&'static str>,
     /// The name of the schema of a response with status 202, if it differs from `response_schema`.
     pub accepted_schema: Option<&'static str>,
-    /// How the body of the response is sent.
+    /// The way in which the body of the response is built and sent.
     pub delivery: Delivery,
-    /// The fields that a list shows of each entry if the query does not choose any; `None` for all.
+    /// The fields of each entry that a list contains if the query has no parameter `fields`. `None` means all fields.
     pub default_fields: Option<&'static DefaultFields>,
-    /// The first microversion of Ironic or Magnum that has the route.
+    /// The first version of Ironic's or Magnum's API that has the route. `None` means every version.
     pub min_version: Option<&'static MinVersion>,
-    /// A summary in one sentence.
+    /// The effect of the route in one sentence, for the `OpenAPI` description.
     pub summary: &'static str,
 }
 
-/// The result of the search for a path and method.
+/// The result of the search for the route of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteMatch<'a> {
-    /// A route and its path parameters in order, not decoded.
+    /// The endpoint, and the values of its path parameters in order, still percent-encoded.
     Route(Endpoint, PathParameters<'a>),
-    /// The path exists, but only with these methods.
+    /// The path exists, but only with these other methods.
     MethodNotAllowed(Vec<Method>),
-    /// The path does not exist.
+    /// The path does not exist on the listener.
     NotFound,
 }
 
-/// The parameters of a path, in order. No path has more than three.
+/// The values of the parameters of a path, in order. No path has more than three parameters.
 pub type PathParameters<'a> = Vec<&'a str>;
 
 impl CallerClass {
-    /// All classes.
+    /// All classes of callers.
     pub const ALL: [Self; 6] = [Self::Nobody, Self::Joining, Self::Agent, Self::Viewer, Self::Operator, Self::Admin];
 
-    /// Returns the class of a caller on the agents' listener, by the certificate that it presented, if any.
+    /// Returns the class of a caller on the agents' listener. `identity` is that of the caller's certificate, or `None`
+    /// if the caller has none.
     pub fn for_agents_listener(identity: Option<&Identity>) -> Self {
         match identity.map(|identity| &identity.class) {
             None => Self::Joining,
             Some(IdentityClass::Node(_)) => Self::Agent,
-            // The listener's verifier accepts only nodes. A caller of another class would be `Nobody`.
+            // The TLS verifier of this listener accepts only certificates of nodes, so this case should not occur.
             Some(
                 IdentityClass::Controller(_) | IdentityClass::Admin(_) | IdentityClass::Principal(_) | IdentityClass::Signer(_),
             ) => Self::Nobody,
@@ -401,14 +404,15 @@ impl CallerSet {
     /// Admins alone.
     pub const ADMIN: Self = Self::new(CallerClass::Admin);
 
+    /// Creates a set with one class.
     const fn new(caller: CallerClass) -> Self {
         Self(1 << caller as u8)
     }
 
-    /// Returns the set of all callers that are in this set or in `others`.
+    /// Returns the set of all classes that are in this set or in `other`.
     #[must_use]
-    pub const fn union(self, others: Self) -> Self {
-        Self(self.0 | others.0)
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// Returns whether a class is in the set.
@@ -418,7 +422,7 @@ impl CallerSet {
 }
 
 impl Method {
-    /// Returns the method as it is written in a request.
+    /// Returns the name of the method in a request, such as `GET`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -458,88 +462,96 @@ impl Endpoint {
         self.route().callers.allows(caller)
     }
 
-    /// Returns whether a call accepts `dry_run`. Every write does, except the upload of a file.
+    /// Returns whether a request to this endpoint may have the query parameter `dry_run`. Every write may have it,
+    /// except the upload of a file.
     pub fn has_dry_run(self) -> bool {
         self.route().method != Method::Get && self.route().request != BodyType::Bytes
     }
 
-    /// Returns the status of a response that lists the changes, for a write whose normal response has no body. The
-    /// client requests it with `Prefer: return=representation` (RFC 7240).
-    pub fn preferred_status(self) -> Option<u16> {
+    /// Returns the status of a response with a list of changes, for a write whose normal response has no body. A client
+    /// requests this response with the header `Prefer: return=representation` (RFC 7240). Returns `None` for any other
+    /// endpoint.
+    pub fn representation_status(self) -> Option<u16> {
         (self.route().response == BodyType::Nothing && self.has_dry_run()).then_some(200)
     }
 
-    /// Returns the fields that a query can choose, or `None` if the query has no `fields`.
+    /// Returns the fields that the query parameter `fields` can select, or `None` if the endpoint lacks this parameter.
     pub fn selectable_fields(self) -> Option<&'static SelectableFields> {
         static FIELDS: LazyLock<BTreeMap<Endpoint, SelectableFields>> = LazyLock::new(schema::selectable_fields);
         FIELDS.get(&self)
     }
 
-    /// Returns the first Ironic version that has this parameter of node queries.
+    /// Returns the first version of Ironic's API that has this query parameter of the node routes. Returns `None` for a
+    /// parameter that every version has, and for routes that are not about nodes.
     pub fn parameter_min_version(self, name: &str) -> Option<&'static MinVersion> {
         let is_ironic = self.route().path.starts_with("/v1/nodes");
-        table::PARAMETER_MIN_VERSIONS.iter().find(|(known, _)| is_ironic && *known == name).map(|(_, since)| since)
+        table::PARAMETER_MIN_VERSIONS.iter().find(|(key, _)| is_ironic && *key == name).map(|(_, version)| version)
     }
 
-    /// Returns the path of a request with these parameter values, each escaped.
+    /// Returns the path of a request with these values for the path parameters, in order. Each value is
+    /// percent-encoded.
     pub fn path(self, values: &[&str]) -> String {
         let template = self.route().path;
         debug_assert_eq!(values.len(), template.matches('{').count(), "{template} has another number of parameters");
         let mut values = values.iter();
         let segments: Vec<_> = template
             .split('/')
-            .map(|part| match part.strip_prefix('{') {
+            .map(|segment| match segment.strip_prefix('{') {
                 Some(_) => escape(values.next().copied().unwrap_or_default()).into(),
-                None => Cow::Borrowed(part),
+                None => Cow::Borrowed(segment),
             })
             .collect();
         segments.join("/")
     }
 
-    /// Builds a request with these values for the parameters of its path.
+    /// Builds a request to this endpoint with these values for the path parameters, in order.
     pub fn request(self, values: &[&str], body: Vec<u8>) -> Request<Bytes> {
         let request = Request::builder().method(self.route().method.as_str()).uri(self.path(values));
         request.body(body.into()).expect("a method and an escaped path make a request")
     }
 }
 
-/// Percent-encodes a segment of a path, or a value of a query.
+/// Returns a text percent-encoded for use as a segment of a path or as a value in a query.
 pub fn escape(text: &str) -> String {
     const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'@').remove(b':');
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
-/// Finds the route of a request on a listener. If several templates match, the one with the fewest parameters wins:
-/// `/v1/nodes/detail` does not name a node.
-pub fn find<'a>(listener: SocketKind, method: &str, path: &'a str) -> RouteMatch<'a> {
-    let path = path.strip_suffix('/').filter(|bare| accepts_final_slash(listener, method, bare)).unwrap_or(path);
-    let mut best: Option<(Endpoint, PathParameters<'a>)> = None;
+/// Finds the route of a request on a listener. If the path matches several routes, the route with the fewest path
+/// parameters is returned: `/v1/nodes/detail` is the list of nodes with details, and not a node with the name `detail`.
+/// If only routes with other methods match, returns the methods of those with the fewest path parameters.
+pub fn find_route<'a>(listener: SocketKind, method: &str, path: &'a str) -> RouteMatch<'a> {
+    let path = path.strip_suffix('/').filter(|bare| ignores_trailing_slash(listener, method, bare)).unwrap_or(path);
+    let mut best_match: Option<(Endpoint, PathParameters<'a>)> = None;
     let mut other_methods: Vec<(usize, Method)> = Vec::new();
     for endpoint in Endpoint::ALL.iter().copied().filter(|endpoint| endpoint.route().listener == listener) {
-        let Some(parameters) = match_path(endpoint.route().path, path) else { continue };
+        let Some(parameters) = match_template(endpoint.route().path, path) else { continue };
         if endpoint.route().method.as_str() != method {
             other_methods.push((parameters.len(), endpoint.route().method));
         } else if parameters.is_empty() {
             return RouteMatch::Route(endpoint, parameters);
-        } else if best.as_ref().is_none_or(|(_, found)| parameters.len() < found.len()) {
-            best = Some((endpoint, parameters));
+        } else if best_match.as_ref().is_none_or(|(_, best_parameters)| parameters.len() < best_parameters.len()) {
+            best_match = Some((endpoint, parameters));
         }
     }
-    match best {
+    match best_match {
         Some((endpoint, parameters)) => RouteMatch::Route(endpoint, parameters),
         None => match other_methods.iter().map(|(parameters, _)| *parameters).min() {
-            Some(fewest) => {
-                let nearest = other_methods.into_iter().filter(|(parameters, _)| *parameters == fewest);
-                RouteMatch::MethodNotAllowed(nearest.map(|(_, method)| method).collect())
+            Some(min_parameter_count) => {
+                let nearest_methods = other_methods.into_iter().filter(|(parameters, _)| *parameters == min_parameter_count);
+                RouteMatch::MethodNotAllowed(nearest_methods.map(|(_, method)| method).collect())
             }
             None => RouteMatch::NotFound,
         },
     }
 }
 
-/// Returns whether a trailing slash after this path is ignored. In a write it may mean that the last name is missing,
-/// so it is then not ignored: `DELETE /v1/inspection_rules/` would delete all rules instead of one.
-fn accepts_final_slash(listener: SocketKind, method: &str, path: &str) -> bool {
+/// Returns whether a trailing slash in a request is ignored. `path` is the path without this slash.
+///
+/// The slash is ignored in a `GET`. In a `DELETE` it is not ignored, because the name of an object may be missing:
+/// `DELETE /v1/inspection_rules/` would delete all rules. In other writes it is not ignored if a route with the same
+/// method has `path` and a name after it.
+fn ignores_trailing_slash(listener: SocketKind, method: &str, path: &str) -> bool {
     if path.is_empty() || method == Method::Delete.as_str() {
         return false;
     }
@@ -547,26 +559,28 @@ fn accepts_final_slash(listener: SocketKind, method: &str, path: &str) -> bool {
     method == Method::Get.as_str()
         || !routes.any(|route| {
             let is_candidate = route.listener == listener && route.method.as_str() == method;
-            let parent = route.path.rsplit_once('/').filter(|(_, last)| last.starts_with('{') && *last != "{map}");
-            is_candidate && parent.is_some_and(|(above, _)| match_path(above, path).is_some())
+            // `{map}` names a map such as `labels`, and not an object.
+            let parent_path = route.path.rsplit_once('/').filter(|(_, last)| last.starts_with('{') && *last != "{map}");
+            is_candidate && parent_path.is_some_and(|(parent_template, _)| match_template(parent_template, path).is_some())
         })
 }
 
-/// The words that match `{map}` in a path.
+/// The values that the path parameter `{map}` may have.
 const MAP_NAMES: [&str; 3] = ["labels", "annotations", "parameters"];
 
-/// Returns the parameters of a path if it matches this template. A parameter is one segment, and not empty.
-fn match_path<'a>(template: &str, path: &'a str) -> Option<PathParameters<'a>> {
+/// Returns the values of the path parameters if a path matches this template, or else `None`. A parameter matches one
+/// segment that is not empty.
+fn match_template<'a>(template: &str, path: &'a str) -> Option<PathParameters<'a>> {
     let mut parameters = Vec::new();
     let mut segments = path.split('/');
-    for part in template.split('/') {
+    for template_segment in template.split('/') {
         let segment = segments.next()?;
-        if part.starts_with('{') {
-            if segment.is_empty() || (part == "{map}" && !MAP_NAMES.contains(&segment)) {
+        if template_segment.starts_with('{') {
+            if segment.is_empty() || (template_segment == "{map}" && !MAP_NAMES.contains(&segment)) {
                 return None;
             }
             parameters.push(segment);
-        } else if part != segment {
+        } else if template_segment != segment {
             return None;
         }
     }
@@ -585,7 +599,7 @@ mod tests {
     fn find_matches_path_only_on_own_listener() {
         use Endpoint as E;
         use SocketKind::{Admin, Agents};
-        for (listener, method, path, found) in [
+        for (listener, method, path, expected) in [
             (Agents, "POST", "/agent/v1/checkin", RouteMatch::Route(E::CheckIn, vec![])),
             (Agents, "GET", "/agent/v1/blobs/ab12", RouteMatch::Route(E::AgentBlob, vec!["ab12"])),
             (Agents, "GET", "/agent/v1/checkin", RouteMatch::MethodNotAllowed(vec![Method::Post])),
@@ -605,36 +619,36 @@ mod tests {
             (Admin, "GET", "", RouteMatch::NotFound),
             (Admin, "get", "/v1/nodes", RouteMatch::MethodNotAllowed(vec![Method::Get, Method::Post])),
         ] {
-            assert_eq!(find(listener, method, path), found, "{method} {path}");
+            assert_eq!(find_route(listener, method, path), expected, "{method} {path}");
         }
     }
 
-    /// Clients of Ironic and Magnum end paths with a slash. The slash is ignored, except in a write that could have
-    /// lost the name of one object.
+    /// Clients of Ironic and Magnum end paths with a slash. The slash is ignored, except in a write that may lack the
+    /// name of its object.
     #[test]
     fn x06_find_rejects_final_slash_when_id_is_empty() {
-        for row in Endpoint::ALL.iter().copied() {
-            let route = row.route();
+        for endpoint in Endpoint::ALL.iter().copied() {
+            let route = endpoint.route();
             let path = route.path.replace("{map}", "labels");
-            let found = find(route.listener, route.method.as_str(), &path);
-            assert!(matches!(found, RouteMatch::Route(found, _) if found == row), "{path}");
-            let names_one = |other: Endpoint| {
-                let (above, last) = other.route().path.rsplit_once('/').expect("a path");
-                above == route.path && last.starts_with('{') && last != "{map}"
+            let route_match = find_route(route.listener, route.method.as_str(), &path);
+            assert!(matches!(route_match, RouteMatch::Route(found, _) if found == endpoint), "{path}");
+            let names_object_below = |other: Endpoint| {
+                let (parent_path, last_segment) = other.route().path.rsplit_once('/').expect("a path");
+                parent_path == route.path && last_segment.starts_with('{') && last_segment != "{map}"
             };
-            let mut others = Endpoint::ALL.iter().copied().filter(|other| other.route().method == route.method);
-            let slashed = format!("{path}/");
-            let found = find(route.listener, route.method.as_str(), &slashed);
+            let mut endpoints_of_method = Endpoint::ALL.iter().copied().filter(|other| other.route().method == route.method);
+            let path_with_slash = format!("{path}/");
+            let route_match = find_route(route.listener, route.method.as_str(), &path_with_slash);
             let is_accepted = match route.method {
                 Method::Get => true,
                 Method::Delete => false,
-                Method::Post | Method::Put | Method::Patch => !others.any(names_one),
+                Method::Post | Method::Put | Method::Patch => !endpoints_of_method.any(names_object_below),
             };
-            let is_found = matches!(found, RouteMatch::Route(found, _) if found == row);
-            assert_eq!(is_found, is_accepted || path == "/", "{} {slashed}", route.method.as_str());
+            let is_found = matches!(route_match, RouteMatch::Route(found, _) if found == endpoint);
+            assert_eq!(is_found, is_accepted, "{} {path_with_slash}", route.method.as_str());
         }
-        let found = find(SocketKind::Admin, "PUT", "/v1/nodes/web-1/traits/");
-        assert!(!matches!(found, RouteMatch::Route(..)), "{found:?}");
+        let route_match = find_route(SocketKind::Admin, "PUT", "/v1/nodes/web-1/traits/");
+        assert!(!matches!(route_match, RouteMatch::Route(..)), "{route_match:?}");
     }
 
     #[test]
@@ -649,31 +663,32 @@ mod tests {
             assert_eq!(endpoint.request(values, vec![]).uri().path(), path);
             let route = endpoint.route();
             assert!(
-                matches!(find(route.listener, route.method.as_str(), path), RouteMatch::Route(found, _) if found == endpoint)
+                matches!(find_route(route.listener, route.method.as_str(), path), RouteMatch::Route(found, _) if found == endpoint)
             );
         }
     }
 
     #[test]
     fn node_name_rejects_literal_segments_below_nodes() {
-        let below = Endpoint::ALL.iter().filter_map(|row| row.route().path.strip_prefix("/v1/nodes/"));
-        for word in below.flat_map(|path| path.split('/')).filter(|part| !part.starts_with('{')) {
-            // A word below a map, or below another fixed word, cannot be taken for a node's name.
-            let is_deeper = matches!(word, "tombstones" | "owners" | "provision" | "refresh");
-            assert!(is_deeper || NodeName::new(word).is_err(), "{word}");
+        let paths_below_nodes = Endpoint::ALL.iter().filter_map(|endpoint| endpoint.route().path.strip_prefix("/v1/nodes/"));
+        for segment_name in paths_below_nodes.flat_map(|path| path.split('/')).filter(|segment| !segment.starts_with('{')) {
+            // These segments are deeper in the path, so nobody can confuse them with the name of a node.
+            let is_deeper = matches!(segment_name, "tombstones" | "owners" | "provision" | "refresh");
+            assert!(is_deeper || NodeName::new(segment_name).is_err(), "{segment_name}");
         }
     }
 
     #[test]
     fn endpoints_have_distinct_requests() {
-        let rows: BTreeSet<_> = Endpoint::ALL.iter().map(|row| (row.route().method.as_str(), row.route().path)).collect();
-        assert_eq!(rows.len(), Endpoint::ALL.len());
+        let requests: BTreeSet<_> =
+            Endpoint::ALL.iter().map(|endpoint| (endpoint.route().method.as_str(), endpoint.route().path)).collect();
+        assert_eq!(requests.len(), Endpoint::ALL.len());
     }
 
     #[test]
     fn endpoint_scope_matches_path_parameters() {
-        for row in Endpoint::ALL {
-            let route = row.route();
+        for endpoint in Endpoint::ALL {
+            let route = endpoint.route();
             let scopes = [
                 Scope::Cluster,
                 Scope::Node,
@@ -686,30 +701,31 @@ mod tests {
                 Scope::JoinToken,
                 Scope::Certificate,
             ];
-            let found = scopes.into_iter().find(|scope| scope.parameter().is_some_and(|part| route.path.contains(part)));
-            assert_eq!(route.scope.parameter(), found.and_then(Scope::parameter), "{row:?}");
-            // The response to an action of Ironic's has status 202 and no body.
+            let path_scope =
+                scopes.into_iter().find(|scope| scope.parameter().is_some_and(|parameter| route.path.contains(parameter)));
+            assert_eq!(route.scope.parameter(), path_scope.and_then(Scope::parameter), "{endpoint:?}");
+            // The response to an Ironic action has status 202 and no body.
             let is_empty = matches!(route.statuses, [204]) || (route.statuses == [202] && route.response == BodyType::Nothing);
-            assert_eq!(is_empty, route.response == BodyType::Nothing, "{row:?}");
+            assert_eq!(is_empty, route.response == BodyType::Nothing, "{endpoint:?}");
         }
     }
 
     #[test]
     fn find_rejects_delete_when_id_is_empty() {
-        let found = |method: &str, path| match find(SocketKind::Admin, method, path) {
+        let find_endpoint = |method: &str, path| match find_route(SocketKind::Admin, method, path) {
             RouteMatch::Route(endpoint, _) => Some(endpoint),
             RouteMatch::MethodNotAllowed(_) | RouteMatch::NotFound => None,
         };
-        assert_eq!(found("DELETE", "/v1/inspection_rules"), Some(Endpoint::DeleteInspectionRules));
-        assert_eq!(found("DELETE", "/v1/inspection_rules/"), None);
-        assert_eq!(found("GET", "/v1/inspection_rules/"), found("GET", "/v1/inspection_rules"));
+        assert_eq!(find_endpoint("DELETE", "/v1/inspection_rules"), Some(Endpoint::DeleteInspectionRules));
+        assert_eq!(find_endpoint("DELETE", "/v1/inspection_rules/"), None);
+        assert_eq!(find_endpoint("GET", "/v1/inspection_rules/"), find_endpoint("GET", "/v1/inspection_rules"));
     }
 
     #[test]
     fn endpoints_admit_only_caller_classes_of_own_listener() {
         for endpoint in Endpoint::ALL {
             let route = endpoint.route();
-            let (agents, admin) = (
+            let (allows_hosts, allows_principals) = (
                 endpoint.allows(CallerClass::Joining) || endpoint.allows(CallerClass::Agent),
                 endpoint.allows(CallerClass::Viewer)
                     || endpoint.allows(CallerClass::Operator)
@@ -717,19 +733,24 @@ mod tests {
             );
             match route.listener {
                 SocketKind::Agents => {
-                    assert!(agents && !admin && !endpoint.allows(CallerClass::Nobody), "{endpoint:?}");
+                    assert!(allows_hosts && !allows_principals && !endpoint.allows(CallerClass::Nobody), "{endpoint:?}");
                 }
-                SocketKind::Admin => assert!(admin && endpoint.allows(CallerClass::Admin), "{endpoint:?}"),
+                SocketKind::Admin => assert!(allows_principals && endpoint.allows(CallerClass::Admin), "{endpoint:?}"),
             }
-            let writes = route.listener == SocketKind::Admin && route.method != Method::Get;
-            assert!(!(writes && endpoint.allows(CallerClass::Viewer)), "{endpoint:?}: a viewer does not write");
+            let is_write = route.listener == SocketKind::Admin && route.method != Method::Get;
+            assert!(!(is_write && endpoint.allows(CallerClass::Viewer)), "{endpoint:?}: a viewer does not write");
         }
     }
 
+    /// A host without certificate cannot check in. No endpoint of the agents' listener admits [`CallerClass::Nobody`].
     #[test]
     fn for_agents_listener_returns_joining_without_certificate() {
         assert_eq!(CallerClass::for_agents_listener(None), CallerClass::Joining);
         assert!(!Endpoint::CheckIn.allows(CallerClass::Joining));
-        assert!(Endpoint::ALL.iter().all(|row| row.route().listener == SocketKind::Admin || !row.allows(CallerClass::Nobody)));
+        assert!(
+            Endpoint::ALL
+                .iter()
+                .all(|endpoint| endpoint.route().listener == SocketKind::Admin || !endpoint.allows(CallerClass::Nobody))
+        );
     }
 }

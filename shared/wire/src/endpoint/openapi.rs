@@ -1,5 +1,5 @@
-//! Builds the API's description in `OpenAPI` format from the table: paths, methods, parameters, media types, summaries,
-//! callers.
+//! Builds the `OpenAPI` description of the API from the table of endpoints: paths, methods, parameters, media types,
+//! summaries and callers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -10,8 +10,8 @@ use super::examples::{Example, examples};
 use super::{BodyType, CallerClass, Endpoint, Method, Route, SocketKind, schema};
 use crate::error::ErrorType;
 
-/// Returns the description of the admin listener's API (`OpenAPI` 3.1), with the schemas of its main bodies. The
-/// controller serves it at `/openapi.json`, and `docs/openapi.json` is a copy.
+/// Returns the `OpenAPI` 3.1 description of the admin listener's API, with the schemas of request and response bodies.
+/// The controller serves the description at `/openapi.json`. The file `docs/openapi.json` is a copy of it.
 pub fn openapi(version: &str) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for endpoint in Endpoint::ALL.iter().filter(|endpoint| endpoint.route().listener == SocketKind::Admin) {
@@ -27,8 +27,8 @@ pub fn openapi(version: &str) -> Value {
     })
 }
 
-/// Returns the ways to authenticate on the admin listener. A caller needs one of them. Which callers may use an
-/// endpoint depends on its `CallerSet`.
+/// Returns the three ways to authenticate on the admin listener. A caller uses one of these ways. The `CallerSet` of an
+/// endpoint decides which authenticated callers may use the endpoint.
 fn security_schemes() -> Value {
     json!({
         "certificate": {"type": "mutualTLS", "description": "A client certificate of the fleet's admin issuer."},
@@ -37,19 +37,20 @@ fn security_schemes() -> Value {
     })
 }
 
-/// Returns the description of one endpoint: callers, responses, parameters, body and examples.
+/// Returns the `OpenAPI` operation of one endpoint: callers, responses, parameters, request body and examples. `route`
+/// is the row of the endpoint in the table.
 fn operation(endpoint: Endpoint, route: &Route) -> Value {
     let callers: Vec<_> = CallerClass::ALL.into_iter().filter(|caller| endpoint.allows(*caller)).map(caller_name).collect();
-    let success = |status: &u16| {
+    let success_response = |status: &u16| {
         let schema = route.accepted_schema.filter(|_| *status == 202).or(route.response_schema);
         (status.to_string(), json!({"description": "Done.", "content": body_content(route.response, schema)}))
     };
-    let statuses = route.statuses.iter().map(success);
-    let statuses = statuses.chain(preferred_response(endpoint));
+    let success_responses = route.statuses.iter().map(success_response);
+    let success_responses = success_responses.chain(preferred_response(endpoint));
     let error_response = |status: u16| (status.to_string(), json!({"$ref": format!("#/components/responses/{status}")}));
     let examples = || examples().iter().filter(|example| example.endpoint == endpoint);
-    let refusals = error_statuses(endpoint).into_iter().filter(|status| !route.statuses.contains(status));
-    let responses: Map<String, Value> = statuses.chain(refusals.map(error_response)).collect();
+    let refusal_statuses = error_statuses(endpoint).into_iter().filter(|status| !route.statuses.contains(status));
+    let responses: Map<String, Value> = success_responses.chain(refusal_statuses.map(error_response)).collect();
     let mut operation = json!({
         "operationId": endpoint.name(),
         "summary": route.summary,
@@ -57,12 +58,12 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
         "security": if endpoint.allows(CallerClass::Nobody) { json!([]) } else { json!([{"certificate": []}, {"bearer": []}, {"token": []}]) },
         "responses": responses,
     });
-    let queried = route.query.parameter_names().chain(endpoint.has_dry_run().then_some("dry_run"));
-    let queried = queried.map(|name| parameter(name, "query"));
-    let parameters: Vec<Value> = queried.chain(header_parameters(endpoint)).collect();
-    let requests =
+    let query_parameters = route.query.parameter_names().chain(endpoint.has_dry_run().then_some("dry_run"));
+    let query_parameters = query_parameters.map(|name| parameter(name, "query"));
+    let parameters: Vec<Value> = query_parameters.chain(header_parameters(endpoint)).collect();
+    let example_requests =
         examples().map(|example| json!({"request": format!("{} {}", example.method, example.path), "status": example.status}));
-    operation["x-examples"] = requests.collect();
+    operation["x-examples"] = example_requests.collect();
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
@@ -76,7 +77,8 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
     operation
 }
 
-/// Adds an example's body to its media type, if it is JSON.
+/// Adds the body of an example to the entry of its media type in `content`. Does nothing if `content` has no such
+/// entry, or if the body is not JSON.
 fn add_example(content: &mut Value, example: &Example) {
     let media_type = example.headers.iter().find(|(name, _)| *name == "Content-Type").map(|(_, value)| *value);
     if let Some(media) = content.get_mut(media_type.unwrap_or("application/json"))
@@ -86,29 +88,29 @@ fn add_example(content: &mut Value, example: &Example) {
     }
 }
 
-/// Returns the statuses with which an endpoint may respond.
+/// Returns the HTTP statuses with which an endpoint may respond, for success and for errors.
 #[cfg(test)]
 pub(super) fn response_statuses(endpoint: Endpoint) -> BTreeSet<u16> {
-    let successes = endpoint.route().statuses.iter().copied().chain(endpoint.preferred_status());
+    let successes = endpoint.route().statuses.iter().copied().chain(endpoint.representation_status());
     successes.chain(error_statuses(endpoint)).collect()
 }
 
-/// Returns the response to a request with `Prefer: return=representation`, for an endpoint whose normal response has no
-/// body.
+/// Returns the status and description of the response to a request with `Prefer: return=representation`. Returns `None`
+/// if the endpoint does not support this header, because its normal response already has a body.
 fn preferred_response(endpoint: Endpoint) -> Option<(String, Value)> {
     let response = json!({
         "description": "The changes of the write, for a request with `Prefer: return=representation`.",
         "headers": {"Preference-Applied": {"schema": {"type": "string"}}},
         "content": body_content(BodyType::Json, Some("Changed")),
     });
-    endpoint.preferred_status().map(|status| (status.to_string(), response))
+    endpoint.representation_status().map(|status| (status.to_string(), response))
 }
 
-/// Returns the statuses with which an endpoint may refuse a request.
+/// Returns the HTTP statuses with which an endpoint may refuse a request. Every endpoint has the first six.
 fn error_statuses(endpoint: Endpoint) -> BTreeSet<u16> {
     let route = endpoint.route();
     let mut statuses = BTreeSet::from([400, 406, 408, 431, 500, 503]);
-    statuses.extend(route.min_version.map(|since| since.refusal.status()));
+    statuses.extend(route.min_version.map(|version| version.refusal.status()));
     if !endpoint.allows(CallerClass::Nobody) {
         statuses.extend([401, 403, 404]);
     }
@@ -130,30 +132,33 @@ fn error_statuses(endpoint: Endpoint) -> BTreeSet<u16> {
     statuses
 }
 
-/// Returns whether an endpoint may call an extension, because it can give roles to nodes.
+/// Returns whether a request to this endpoint can make the controller call an extension. Extensions decide which tags
+/// a role gives to a node, so a write that can change the roles of nodes may call one.
 fn may_call_extension(endpoint: Endpoint) -> bool {
     let route = endpoint.route();
     let paths = ["/v1/nodes", "/v1/cluster", "/v1/releases", "/v1/allocations", "/v1/apply"];
     route.method != Method::Get && paths.iter().any(|path| route.path.starts_with(path))
 }
 
-/// Returns the error responses by status, with the error types of each.
+/// Returns the description of the error response of each HTTP status. A description lists all error types with that
+/// status.
 fn error_responses() -> Map<String, Value> {
-    let mut types: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    let mut error_types: BTreeMap<u16, Vec<String>> = BTreeMap::new();
     for error_type in ErrorType::ALL {
-        types.entry(error_type.status()).or_default().push(format!("`{}`: {}", error_type.name(), error_type.title()));
+        error_types.entry(error_type.status()).or_default().push(format!("`{}`: {}", error_type.name(), error_type.title()));
     }
-    let response = |(status, types): (u16, Vec<String>)| {
+    let response = |(status, error_types): (u16, Vec<String>)| {
         let body = json!({"application/json": {"schema": schema::schema_reference("Error")}});
-        (status.to_string(), json!({"description": types.join("\n\n"), "content": body}))
+        (status.to_string(), json!({"description": error_types.join("\n\n"), "content": body}))
     };
-    types.into_iter().map(response).collect()
+    error_types.into_iter().map(response).collect()
 }
 
-/// Returns the media types of a body, each with its schema.
+/// Returns the media types of a body, each with its schema. A patch has the schema of its patch format. Any other media
+/// type has the schema with the name `schema`.
 fn body_content(kind: BodyType, schema: Option<&'static str>) -> Value {
-    let entry = |media: &&'static str| {
-        let schema = match (*media, kind) {
+    let media_type_entry = |media_type: &&'static str| {
+        let schema = match (*media_type, kind) {
             ("application/apply-patch+json", _) => Some("ApplyPatch"),
             ("application/json-patch+json", _) | ("application/json", BodyType::AnyPatch | BodyType::FieldPatch) => {
                 Some("JsonPatch")
@@ -161,28 +166,31 @@ fn body_content(kind: BodyType, schema: Option<&'static str>) -> Value {
             _ => schema,
         };
         let body = schema.map_or_else(|| json!({}), |name| json!({"schema": schema::schema_reference(name)}));
-        ((*media).to_owned(), body)
+        ((*media_type).to_owned(), body)
     };
-    kind.media_types().iter().map(entry).collect::<Map<_, _>>().into()
+    kind.media_types().iter().map(media_type_entry).collect::<Map<_, _>>().into()
 }
 
-/// Returns the descriptions of the parameters in braces in a path.
+/// Returns the descriptions of the parameters of a path. In the path, each parameter is a segment in braces.
 fn path_parameters(path: &str) -> Vec<Value> {
     let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     names.map(|name| parameter(name, "path")).collect()
 }
 
-/// The schemas of parameters in paths, queries and headers. A path parameter without an entry of its own has that of
-/// `*`.
+/// The schemas of parameters in paths, queries and headers. The entry `*` describes every path parameter that has no
+/// entry under its own name.
 static PARAMETER_SCHEMAS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("parameters.json")).expect("parameters.json is JSON"));
 
-/// Returns the description of a parameter in a path or query.
+/// Returns the `OpenAPI` description of a parameter. `place` is `path` or `query`. A parameter without an entry in
+/// `parameters.json` gets the entry `*` of its place.
 fn parameter(name: &str, place: &str) -> Value {
-    let known = &PARAMETER_SCHEMAS[place];
-    parameter_object(name, place, known.get(name).unwrap_or(&known["*"]))
+    let entries = &PARAMETER_SCHEMAS[place];
+    parameter_object(name, place, entries.get(name).unwrap_or(&entries["*"]))
 }
 
+/// Returns a copy of an entry of `parameters.json`, completed to an `OpenAPI` parameter: its name, its place (`path`,
+/// `query` or `header`), and whether requests must contain it. Only path parameters are required.
 fn parameter_object(name: &str, place: &str, entry: &Value) -> Value {
     let mut parameter = entry.clone();
     parameter["name"] = name.into();
@@ -191,22 +199,23 @@ fn parameter_object(name: &str, place: &str, entry: &Value) -> Value {
     parameter
 }
 
-/// Returns the headers that an endpoint reads.
+/// Returns the descriptions of the request headers that an endpoint reads. `parameters.json` lists headers in named
+/// sets. An endpoint reads all headers of a set, or none of them.
 fn header_parameters(endpoint: Endpoint) -> impl Iterator<Item = Value> {
     let route = endpoint.route();
-    let sets = [
+    let header_sets = [
         ("version", route.path.starts_with("/v1")),
         ("write", endpoint.has_dry_run()),
-        ("preferred", endpoint.preferred_status().is_some()),
+        ("preferred", endpoint.representation_status().is_some()),
         ("resumed", route.response == BodyType::Events),
     ];
-    let read_sets = sets.into_iter().filter(|(_, is_read)| *is_read).map(|(set, _)| set);
-    let read_sets = read_sets.chain(route.headers.iter().map(|header| header.name()));
-    let headers = read_sets.flat_map(|set| PARAMETER_SCHEMAS["header"][set].as_array().into_iter().flatten());
+    let set_names = header_sets.into_iter().filter(|(_, is_read)| *is_read).map(|(set_name, _)| set_name);
+    let set_names = set_names.chain(route.headers.iter().map(|header| header.name()));
+    let headers = set_names.flat_map(|set_name| PARAMETER_SCHEMAS["header"][set_name].as_array().into_iter().flatten());
     headers.map(|entry| parameter_object(entry["name"].as_str().unwrap_or_default(), "header", entry))
 }
 
-/// Returns the name of a class of callers in the API's description.
+/// Returns the name of a class of callers, as in the field `x-callers` of the API's description.
 fn caller_name(caller: CallerClass) -> &'static str {
     match caller {
         CallerClass::Nobody => "nobody",
@@ -222,17 +231,18 @@ fn caller_name(caller: CallerClass) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Compares a page of the documentation with the text that a table generates. Writes the page if
-    /// `STEMMA_WRITE_DOCS` is set.
+    /// Compares a page of the documentation with its generated text. Fails if the two differ. If the environment
+    /// variable `STEMMA_WRITE_DOCS` is set, first overwrites the page with the generated text.
     fn check_documented(page: &str, generated: &str) {
         let path = format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("STEMMA_WRITE_DOCS").is_some() {
             std::fs::write(&path, generated).expect("the documentation's directory");
         }
         let documented = std::fs::read_to_string(&path).expect(page);
-        assert!(generated == documented, "write {page} anew: STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire openapi");
+        assert!(generated == documented, "{page} is out of date: run STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire openapi");
     }
 
+    /// Returns indented JSON text that ends with a newline.
     fn to_pretty_json(value: &Value) -> String {
         serde_json::to_string_pretty(value).expect("JSON") + "\n"
     }
@@ -250,15 +260,16 @@ mod tests {
 
     #[test]
     fn openapi_describes_every_body_and_parameter() {
-        let rows = Endpoint::ALL.iter().filter(|row| row.route().listener == SocketKind::Admin);
-        for row in rows {
-            let route = row.route();
-            let is_json =
-                |content| matches!(content, BodyType::Json | BodyType::MergePatch | BodyType::AnyPatch | BodyType::FieldPatch);
-            assert_eq!(route.request_schema.is_some(), is_json(route.request), "{row:?} takes");
-            assert_eq!(route.response_schema.is_some(), is_json(route.response), "{row:?} answers");
+        let endpoints = Endpoint::ALL.iter().filter(|endpoint| endpoint.route().listener == SocketKind::Admin);
+        for endpoint in endpoints {
+            let route = endpoint.route();
+            let is_json = |body_type| {
+                matches!(body_type, BodyType::Json | BodyType::MergePatch | BodyType::AnyPatch | BodyType::FieldPatch)
+            };
+            assert_eq!(route.request_schema.is_some(), is_json(route.request), "{endpoint:?}: schema of the request");
+            assert_eq!(route.response_schema.is_some(), is_json(route.response), "{endpoint:?}: schema of the response");
             for name in route.query.parameter_names() {
-                assert!(parameter(name, "query")["description"].is_string(), "{row:?} {name}");
+                assert!(parameter(name, "query")["description"].is_string(), "{endpoint:?} {name}");
             }
         }
     }
@@ -274,46 +285,47 @@ mod tests {
             ("post", "/v2/metadefs/namespaces/{namespace}/tags", &["If-Match", "X-Openstack-Append"]),
         ] {
             let parameters = api["paths"][path][method]["parameters"].as_array().expect("parameters");
-            let names = parameters.iter().filter_map(|one| one["name"].as_str());
-            let found: Vec<_> = names.filter(|name| matches!(*name, "If-Match" | "X-Openstack-Append")).collect();
-            assert_eq!(found, expected, "{method} {path}");
+            let names = parameters.iter().filter_map(|parameter| parameter["name"].as_str());
+            let write_headers: Vec<_> = names.filter(|name| matches!(*name, "If-Match" | "X-Openstack-Append")).collect();
+            assert_eq!(write_headers, expected, "{method} {path}");
         }
     }
 
+    /// Checks samples of the description: callers, parameters, responses and schemas. The agents' routes are not in it.
     #[test]
     fn openapi_lists_admin_routes_only() {
         let api = openapi("1");
-        let item = &api["paths"]["/v1/nodes/{node}/traits/{trait}"];
-        assert_eq!(item["put"]["operationId"], "AddNodeTrait");
-        assert_eq!(item["put"]["x-callers"], json!(["operator", "admin"]));
-        assert_eq!(item["parameters"][1]["name"], "trait");
-        for (at, name) in [(1, "strict"), (2, "force"), (3, "dry_run")] {
-            let parameter = &item["put"]["parameters"][at];
-            let shown = json!([parameter["name"], parameter["in"], parameter["schema"]]);
-            assert_eq!(shown, json!([name, "query", {"type": "boolean"}]));
+        let path_item = &api["paths"]["/v1/nodes/{node}/traits/{trait}"];
+        assert_eq!(path_item["put"]["operationId"], "AddNodeTrait");
+        assert_eq!(path_item["put"]["x-callers"], json!(["operator", "admin"]));
+        assert_eq!(path_item["parameters"][1]["name"], "trait");
+        for (index, name) in [(1, "strict"), (2, "force"), (3, "dry_run")] {
+            let parameter = &path_item["put"]["parameters"][index];
+            let description = json!([parameter["name"], parameter["in"], parameter["schema"]]);
+            assert_eq!(description, json!([name, "query", {"type": "boolean"}]));
         }
-        let preferred = &item["put"]["responses"]["200"];
-        assert!(item["put"]["responses"]["204"].is_object());
+        let preferred = &path_item["put"]["responses"]["200"];
+        assert!(path_item["put"]["responses"]["204"].is_object());
         assert_eq!(preferred["content"]["application/json"]["schema"]["$ref"], "#/components/schemas/Changed");
         assert!(preferred["headers"]["Preference-Applied"].is_object(), "{preferred}");
         let has_prefer = |operation: &Value| {
-            operation["parameters"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == "Prefer"))
+            operation["parameters"].as_array().is_some_and(|entries| entries.iter().any(|entry| entry["name"] == "Prefer"))
         };
         let blob = &api["paths"]["/v1/blobs/{hash}"]["put"];
-        assert!(has_prefer(&item["put"]) && !has_prefer(blob) && blob["responses"]["200"].is_null(), "{blob}");
+        assert!(has_prefer(&path_item["put"]) && !has_prefer(blob) && blob["responses"]["200"].is_null(), "{blob}");
         assert!(api["paths"]["/v1/nodes/{node}"]["patch"]["requestBody"]["content"]["application/apply-patch+json"].is_object());
-        let of = |path: &str, method: &str| api["paths"][path][method].clone();
+        let operation_at = |path: &str, method: &str| api["paths"][path][method].clone();
         assert_eq!(
-            of("/v1/nodes", "post")["requestBody"]["content"]["application/json"]["schema"]["$ref"],
+            operation_at("/v1/nodes", "post")["requestBody"]["content"]["application/json"]["schema"]["$ref"],
             "#/components/schemas/Node"
         );
         assert_eq!(
-            of("/v1/clusters/{cluster}", "get")["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
+            operation_at("/v1/clusters/{cluster}", "get")["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
             "#/components/schemas/ShownCluster"
         );
         for (status, schema) in [("200", "ChangedCluster"), ("202", "ChangedUuid")] {
-            let answer = &of("/v1/clusters/{cluster}", "patch")["responses"][status]["content"]["application/json"];
-            assert_eq!(answer["schema"]["$ref"], format!("#/components/schemas/{schema}"), "{status}");
+            let content = &operation_at("/v1/clusters/{cluster}", "patch")["responses"][status]["content"]["application/json"];
+            assert_eq!(content["schema"]["$ref"], format!("#/components/schemas/{schema}"), "{status}");
         }
         assert!(api["paths"].as_object().expect("paths").keys().all(|path| !path.starts_with("/agent/")));
     }

@@ -1,5 +1,5 @@
-//! The schemas of the API's main bodies. The fields of each kind come from core's reference of manifests, which is
-//! built from the tables that parse bodies.
+//! The schemas of the bodies in the API's description. The fields of each kind come from `stemma_core::manifest`, which
+//! reads them from the tables by which the controller parses bodies. So the schemas agree with the parser.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -9,15 +9,15 @@ use stemma_core::catalog;
 use stemma_core::field::FieldDef;
 use stemma_core::manifest::{KindFields, api_only_kinds, kinds, type_schema};
 
-use super::{Endpoint, PAGE, SelectableFields};
+use super::{Endpoint, PAGING_PARAMETERS, SelectableFields};
 
-/// Returns a reference to a schema.
+/// Returns a JSON object that refers (`$ref`) to a schema of the API's description, by the schema's name.
 pub(super) fn schema_reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-/// Returns all schemas, by name. The body of a write has the kind's name. The schema of a read starts with `Shown`, and
-/// that of the response to a change with `Changed`.
+/// Returns all schemas of the API's description, by name. Each kind has three schemas, for example `Node` for the body
+/// of a write, `ShownNode` for the response to a read, and `ChangedNode` for the response to a change.
 pub(super) fn all_schemas() -> Map<String, Value> {
     let mut schemas = Map::new();
     for kind_fields in kinds().into_iter().chain(api_only_kinds()) {
@@ -33,46 +33,50 @@ pub(super) fn all_schemas() -> Map<String, Value> {
     schemas
 }
 
-/// The fields of a manifest that only the command-line tool reads.
+/// The fields of a manifest that only the command-line tool reads. The tool does not send them to the API.
 const CLI_ONLY_FIELDS: &[&str] = &["include", "reports"];
 
-/// The schemas of fields that only responses have: of every kind, of the kinds that are levels, and of single kinds.
+/// The schemas of fields that only responses contain, in groups. The group `every` is for all kinds, `level` is for the
+/// kinds from which labels are inherited, and each other group is for the kind of that name.
 static RESPONSE_FIELDS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("shown.json")).expect("shown.json is JSON"));
 
-/// Returns the fields of a kind that only responses have, or that have another form there.
+/// Returns the fields of a kind whose schema is for responses only, each with this schema. A request either does not
+/// contain such a field, or contains it in another form.
 fn response_fields(kind: &str) -> impl Iterator<Item = (&'static String, &'static Value)> {
     let is_level = matches!(kind, "ClusterTemplate" | "Cluster" | "NodeGroup" | "Node");
-    let sets = [Some("every"), is_level.then_some("level"), Some(kind)];
-    sets.into_iter().flatten().filter_map(|set| RESPONSE_FIELDS[set].as_object()).flatten()
+    let group_names = [Some("every"), is_level.then_some("level"), Some(kind)];
+    group_names.into_iter().flatten().filter_map(|group_name| RESPONSE_FIELDS[group_name].as_object()).flatten()
 }
 
-/// Returns the fields of each response that a query can choose: the properties of its schema, or of its entries'
-/// schema.
+/// Returns the fields that a query can choose with the parameter `fields`, for each endpoint that has this parameter.
+/// If the response is a list, they are the fields of its entries.
 pub(super) fn selectable_fields() -> BTreeMap<Endpoint, SelectableFields> {
     let schemas = all_schemas();
-    let names = |schema: &Value| -> BTreeSet<String> {
+    let property_names = |schema: &Value| -> BTreeSet<String> {
         let parts = flatten_schema(&schemas, schema);
         let properties = parts.iter().filter_map(|part| part["properties"].as_object()).flat_map(Map::keys);
-        // Links are always shown, and are not a field (as in Ironic). `stored` is requested by a parameter of its own.
+        // As in Ironic, `links` is always shown and cannot be chosen. The query parameter `stored` requests `stored`.
         properties.filter(|name| !["links", "stored"].contains(&name.as_str())).cloned().collect()
     };
     let fields_of = |endpoint: &Endpoint| {
         let route = endpoint.route();
         let schema = &schemas[route.response_schema.filter(|_| route.query.parameter_names().any(|name| name == "fields"))?];
-        let is_list = |(_, property): &(&String, &Value)| property["type"] == "array";
-        let lists = route.query.parameter_names().any(|name| name == PAGE[0]);
-        let list = schema["properties"].as_object()?.iter().find(is_list).filter(|_| lists);
-        let fields = match list {
-            Some((name, rows)) => SelectableFields { list_name: Some(name.clone()), names: names(&rows["items"]) },
-            None => SelectableFields { list_name: None, names: names(schema) },
+        let is_array = |(_, property): &(&String, &Value)| property["type"] == "array";
+        // Only lists have paging parameters.
+        let is_list_endpoint = route.query.parameter_names().any(|name| name == PAGING_PARAMETERS[0]);
+        let list_property = schema["properties"].as_object()?.iter().find(is_array).filter(|_| is_list_endpoint);
+        let fields = match list_property {
+            Some((name, list)) => SelectableFields { list_name: Some(name.clone()), names: property_names(&list["items"]) },
+            None => SelectableFields { list_name: None, names: property_names(schema) },
         };
         Some((*endpoint, fields))
     };
     Endpoint::ALL.iter().filter_map(fields_of).collect()
 }
 
-/// Returns a schema and all that it is composed of (`allOf`), with references resolved.
+/// Returns a schema and, at any depth, the schemas of which it is composed (`allOf`). A reference (`$ref`) is replaced
+/// by the schema that it names.
 fn flatten_schema<'a>(schemas: &'a Map<String, Value>, schema: &'a Value) -> Vec<&'a Value> {
     let name = schema["$ref"].as_str().and_then(|reference| reference.rsplit('/').next());
     let schema = name.map_or(schema, |name| &schemas[name]);
@@ -80,33 +84,36 @@ fn flatten_schema<'a>(schemas: &'a Map<String, Value>, schema: &'a Value) -> Vec
     std::iter::once(schema).chain(nested).collect()
 }
 
-/// Adds the three schemas of a kind: its write, its read (`Shown…`), and the response to a change (`Changed…`).
+/// Adds the three schemas of a kind: the body of a write, the response to a read (`Shown…`), and the response to a
+/// change (`Changed…`).
 fn add_kind_schemas(schemas: &mut Map<String, Value>, kind: &KindFields) {
     let name = kind.kind;
-    let accepted = kind.fields.iter().filter(|part| !CLI_ONLY_FIELDS.contains(&part.name));
-    let of_part = |part: &FieldDef| (part.name.to_owned(), type_schema(part.name, part.field_type));
-    let mut properties: Map<String, Value> = accepted.map(of_part).collect();
-    let opaque = json!({"description": "Accepted, stored and shown, but without effect."});
-    properties.extend(kind.passthrough.iter().map(|field| ((*field).to_owned(), opaque.clone())));
-    let mut shown = properties.clone();
-    shown.extend(response_fields(name).map(|(field, schema)| (field.clone(), schema.clone())));
+    let api_fields = kind.fields.iter().filter(|field_def| !CLI_ONLY_FIELDS.contains(&field_def.name));
+    let to_property = |field_def: &FieldDef| (field_def.name.to_owned(), type_schema(field_def.name, field_def.field_type));
+    let mut properties: Map<String, Value> = api_fields.map(to_property).collect();
+    let passthrough_schema = json!({"description": "Accepted, stored and shown, but without effect."});
+    properties.extend(kind.passthrough.iter().map(|field| ((*field).to_owned(), passthrough_schema.clone())));
+    let mut response_properties = properties.clone();
+    response_properties.extend(response_fields(name).map(|(field, schema)| (field.clone(), schema.clone())));
     schemas.insert(name.to_owned(), json!({"type": "object", "properties": properties}));
-    schemas.insert(format!("Shown{name}"), json!({"type": "object", "properties": shown}));
+    schemas.insert(format!("Shown{name}"), json!({"type": "object", "properties": response_properties}));
     schemas.insert(
         format!("Changed{name}"),
         json!({"allOf": [schema_reference(&format!("Shown{name}")), schema_reference("Changed")]}),
     );
 }
 
-/// Returns the schemas of the catalogue, from those that Glance's clients read.
+/// Returns the schemas of the bodies of the catalogue (namespaces, properties and objects, as in Glance's metadata
+/// definitions). They are derived from the schemas that the API serves to Glance's clients.
 fn catalog_schemas() -> impl Iterator<Item = (String, Value)> {
     let names = [("CatalogNamespace", "namespace"), ("NamespaceProperty", "property"), ("NamespaceObject", "object")];
     let schemas = names.map(|(name, catalog_name)| (name, catalog::schema(catalog_name).expect("it has this name there")));
     let fields = schemas[0].1["properties"]["properties"]["additionalProperties"].clone();
-    let all = schemas.into_iter().chain([("NamespacePropertyFields", fields)]);
-    all.map(|(name, mut schema)| {
-        // `name` is not a keyword of JSON Schema. Additional fields are refused by the controller.
-        schema.as_object_mut().expect("a schema is an object").retain(|word, _| word != "name" && word != "additionalProperties");
+    let named_schemas = schemas.into_iter().chain([("NamespacePropertyFields", fields)]);
+    named_schemas.map(|(name, mut schema)| {
+        // `name` is not a keyword of JSON Schema. The other schemas have no `additionalProperties` either: the
+        // controller refuses additional fields in all bodies.
+        schema.as_object_mut().expect("a schema is an object").retain(|key, _| key != "name" && key != "additionalProperties");
         if name == "CatalogNamespace" {
             schema["properties"]["field_owners"] = schema_reference("Owners");
         }
@@ -117,12 +124,12 @@ fn catalog_schemas() -> impl Iterator<Item = (String, Value)> {
 /// Returns the schema of the body of an apply: a list of objects of any kind.
 fn apply_schema() -> Value {
     let kinds = kinds().map(|fields| fields.kind);
-    let presumed = "The revision of the object, as in its ETag; 0 if it does not exist yet. Refused if it is another one.";
-    let presumed = json!({"description": presumed, "type": ["integer", "null"], "minimum": 0});
-    let common = json!({"kind": {"enum": kinds}, "resource_version": presumed});
-    let kind = json!({"type": "object", "required": ["kind"], "properties": common});
-    let of_any = kinds.map(schema_reference);
-    let objects = json!({"type": "array", "items": {"allOf": [kind, {"anyOf": of_any}]}});
+    let revision_schema = "The revision of the object, as in its ETag; 0 if it does not exist yet. The apply is refused if the object has another revision.";
+    let revision_schema = json!({"description": revision_schema, "type": ["integer", "null"], "minimum": 0});
+    let common_properties = json!({"kind": {"enum": kinds}, "resource_version": revision_schema});
+    let object_schema = json!({"type": "object", "required": ["kind"], "properties": common_properties});
+    let kind_references = kinds.map(schema_reference);
+    let objects = json!({"type": "array", "items": {"allOf": [object_schema, {"anyOf": kind_references}]}});
     json!({"type": "object", "required": ["objects"], "properties": {"objects": objects}})
 }
 
@@ -145,9 +152,10 @@ mod tests {
         ] {
             assert_eq!(group[field], schema, "{field}");
         }
+        // `flavor_id` of Magnum is stored without effect. Only a cluster has the field `rollout`.
         assert!(group["flavor_id"].is_object() && group["rollout"].is_null());
         assert_eq!(schemas["Release"]["properties"]["tasks"]["items"]["type"], "object");
-        assert!(schemas["Release"]["properties"]["merge_labels"].is_null(), "a release stands on no level");
+        assert!(schemas["Release"]["properties"]["merge_labels"].is_null(), "a release is not a level");
     }
 
     #[test]
@@ -167,28 +175,34 @@ mod tests {
     /// A client that is generated from the description knows only what the description contains.
     #[test]
     fn schemas_describe_every_response_value() {
-        fn walk(at: &str, schema: &Value, thin: &mut Vec<String>) {
-            let has = |word: &str| schema.get(word).is_some();
-            let is =
-                |name: &str| schema["type"] == name || schema["type"].as_array().is_some_and(|all| all.contains(&name.into()));
-            let says = ["type", "enum", "anyOf", "allOf", "if", "$ref", "description"].into_iter().any(has);
-            if !says || (is("object") && !has("properties") && !has("additionalProperties")) || (is("array") && !has("items")) {
-                thin.push(format!("{at}: {schema}"));
+        /// Adds each schema that lacks a type, its fields or its entries to the list, with the path of the schema.
+        fn walk(path: &str, schema: &Value, incomplete: &mut Vec<String>) {
+            let has_keyword = |keyword: &str| schema.get(keyword).is_some();
+            let has_type = |name: &str| {
+                schema["type"] == name || schema["type"].as_array().is_some_and(|types| types.contains(&name.into()))
+            };
+            let is_described = ["type", "enum", "anyOf", "allOf", "if", "$ref", "description"].into_iter().any(has_keyword);
+            if !is_described
+                || (has_type("object") && !has_keyword("properties") && !has_keyword("additionalProperties"))
+                || (has_type("array") && !has_keyword("items"))
+            {
+                incomplete.push(format!("{path}: {schema}"));
             }
             let properties = schema["properties"].as_object().into_iter().flatten();
-            properties.for_each(|(name, schema)| walk(&format!("{at}.{name}"), schema, thin));
-            let below = ["items", "additionalProperties"].map(|word| &schema[word]).into_iter().filter(|one| one.is_object());
-            below.for_each(|schema| walk(&format!("{at}[]"), schema, thin));
+            properties.for_each(|(name, schema)| walk(&format!("{path}.{name}"), schema, incomplete));
+            let nested_schemas =
+                ["items", "additionalProperties"].map(|keyword| &schema[keyword]).into_iter().filter(|nested| nested.is_object());
+            nested_schemas.for_each(|schema| walk(&format!("{path}[]"), schema, incomplete));
             ["allOf", "anyOf"]
-                .map(|word| &schema[word])
+                .map(|keyword| &schema[keyword])
                 .into_iter()
                 .filter_map(Value::as_array)
                 .flatten()
-                .for_each(|schema| walk(at, schema, thin));
+                .for_each(|schema| walk(path, schema, incomplete));
         }
-        let (schemas, mut thin) = (all_schemas(), Vec::new());
-        schemas.iter().for_each(|(name, schema)| walk(name, schema, &mut thin));
-        assert!(thin.is_empty(), "{}", thin.join("\n"));
+        let (schemas, mut incomplete) = (all_schemas(), Vec::new());
+        schemas.iter().for_each(|(name, schema)| walk(name, schema, &mut incomplete));
+        assert!(incomplete.is_empty(), "{}", incomplete.join("\n"));
     }
 
     /// A response with chosen fields lacks all others, so its schema must not require any.
@@ -202,6 +216,7 @@ mod tests {
             for part in flatten_schema(&schemas, schema) {
                 assert!(part["required"].is_null(), "{endpoint:?}: {}", part["required"]);
             }
+            // The fields were found: every object has more than three.
             assert!(fields.names.len() > 3, "{endpoint:?}: {:?}", fields.names);
         }
     }

@@ -1,10 +1,11 @@
-//! The table of routes. Each line has the variant, method and path, the callers, the scope, the query parameters and,
-//! after a plus sign, the headers. Then follow the body with its schema, the statuses, the response with its schema,
-//! and whether it is streamed. It ends with the first microversion that has the route, and a summary.
+//! The table of routes. The first part of each line describes the request: variant, method, path, callers, scope, query
+//! parameters, headers (each after a plus sign), and the body with its schema. The part after the arrow describes the
+//! response: statuses, the body with its schema, and whether the response is streamed. Then follow the fields that a
+//! list shows by default (`shows`), the first version that has the route (`since`), and a summary.
 
 use super::{
-    BodyType, CallerSet, DefaultFields, Delivery, Method, MinVersion, Minor, QueryRule, Route, RouteHeader, Scope, SocketKind,
-    min_versions,
+    BodyType, CallerSet, DefaultFields, Delivery, Method, MinVersion, MinorVersion, QueryRule, Route, RouteHeader, Scope,
+    SocketKind, min_versions,
 };
 use crate::error::ErrorType;
 
@@ -14,20 +15,20 @@ const ANYONE: CallerSet = CallerSet::EVERYONE;
 const JOINING: CallerSet = CallerSet::JOINING;
 /// A node, identified by its certificate.
 const AGENT: CallerSet = CallerSet::AGENT;
-/// Callers that may read.
+/// All principals, because every principal may read.
 const READ: CallerSet = CallerSet::VIEWER.union(CallerSet::OPERATOR).union(CallerSet::ADMIN);
-/// Callers that may write what belongs to clusters and nodes.
+/// Principals that may write objects of clusters and nodes.
 const WRITE: CallerSet = CallerSet::OPERATOR.union(CallerSet::ADMIN);
-/// Callers that may write what belongs to the whole fleet, or grants access.
+/// Principals that may write objects of the whole fleet, or grant access to other principals.
 const ADMIN: CallerSet = CallerSet::ADMIN;
 
 /// The query may have any parameters, and they are ignored.
 const IGNORED: QueryRule = QueryRule::Ignored;
 /// The query may have no parameters.
 const NO_PARAMETERS: QueryRule = QueryRule::Only(&[]);
-/// A read whose only parameter is `at_least`.
+/// The query parameters of a read whose only parameter is `at_least`.
 const READ_ONE: QueryRule = QueryRule::Only(&[AT_LEAST_PARAMETER]);
-/// A list that has only the common parameters.
+/// The query parameters of a list that has only the common ones.
 const LIST: QueryRule = QueryRule::Only(&[PAGE, &["selector"], FIELDS, AT_LEAST_PARAMETER]);
 /// The query parameters of the list of a cluster's groups.
 const GROUPS: QueryRule = QueryRule::Only(&[PAGE, &["selector", "role"], FIELDS, AT_LEAST_PARAMETER]);
@@ -45,14 +46,14 @@ const PRINCIPALS: QueryRule = QueryRule::Only(&[PAGE, &["role", "cluster"], FIEL
 const CERTIFICATES: QueryRule = QueryRule::Only(&[PAGE, &["principal"], FIELDS, AT_LEAST_PARAMETER]);
 /// The query parameters of the list of join tokens.
 const TOKENS: QueryRule = QueryRule::Only(&[PAGE, &["node", "nodegroup"], FIELDS, AT_LEAST_PARAMETER]);
-/// A read of one object, with a choice of fields.
+/// The query parameters of a read of one object. The query can choose the fields.
 const READ_FIELDS: QueryRule = QueryRule::Only(&[FIELDS, AT_LEAST_PARAMETER]);
-/// A read of one level. Its response contains computed and inherited values, so the query can also request the
-/// fields as stored.
+/// The query parameters of a read of one template, cluster, node group or node. The response contains computed and
+/// inherited values. With `stored`, it also contains the fields as they are stored.
 const READ_LEVEL: QueryRule = QueryRule::Only(&[FIELDS, &["stored"], AT_LEAST_PARAMETER]);
-/// A read of the node that the query names.
+/// The query parameters of a read of a node that the query names, and not the path.
 const NODE_QUERY: QueryRule = QueryRule::Only(&[&["node", "node_uuid"], AT_LEAST_PARAMETER]);
-/// An explanation of a label, tag, task or trait.
+/// The query parameters of the explanation of a label, tag, task or trait of a node.
 const EXPLAIN: QueryRule = QueryRule::Only(&[&["label", "tag", "task", "trait"], AT_LEAST_PARAMETER]);
 /// The query parameters of the list of audit entries.
 const AUDIT: QueryRule =
@@ -63,41 +64,45 @@ const EVENTS: QueryRule = QueryRule::Only(&[&["from", "class", "kind", "selector
 const TASKS: QueryRule = QueryRule::Only(&[PAGE, NODE_FILTERS, FIELDS, AT_LEAST_PARAMETER]);
 /// The query parameters of a single task. They also select the nodes on which its state is shown.
 const ONE_TASK: QueryRule = QueryRule::Only(&[NODE_FILTERS, AT_LEAST_PARAMETER]);
-/// An explanation of one key of the catalogue.
+/// The query parameters of the explanation of a key of the catalogue (of a label, parameter, property or fact).
 const EXPLAIN_KEY: QueryRule = QueryRule::Only(&[&["label", "parameter", "property", "fact"], AT_LEAST_PARAMETER]);
 /// The query parameters of a write: the manager that writes, and whether findings refuse the write.
 const WRITE_QUERY: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS]);
-/// A change of maps or fields of an object. `force` decides whether it takes keys from other managers or is refused.
+/// The query parameters of a change of maps or fields of an object. With `force`, the change takes over keys that other
+/// managers own. Without `force`, such a change is refused.
 const PATCH: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force"]]);
-/// A change of a node. It may also move the primaries of the node to other nodes.
+/// The query parameters of a change of a node. With `release_primary`, the change also moves the primaries of the node
+/// to other nodes.
 const PATCH_NODE: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force", "release_primary"]]);
-/// An apply. It may also take over the keys of another manager, and add to its own objects without removing anything.
+/// The query parameters of an apply. `adopt` names a manager whose keys the apply takes over. With `partial`, the apply
+/// removes nothing that the manifest lacks.
 const APPLY: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force", "adopt", "partial"]]);
-/// The parameters of every write.
+/// The parameters of every write: the name of the manager that writes, and whether findings refuse the write.
 const WRITE_PARAMETERS: &[&str] = &["manager", "strict"];
 
 /// The query parameters of the list of namespaces.
 const NAMESPACES: QueryRule = QueryRule::Lenient(&[PAGE, &["visibility", "resource_types"], AT_LEAST_PARAMETER]);
-/// A read of properties with the prefix of a resource type.
+/// The query parameters of a read of a property of a namespace. If the query names a resource type, the response has
+/// the property's name with the prefix of that type.
 const RESOURCE_TYPE_PREFIX: QueryRule = QueryRule::Only(&[&["resource_type"], AT_LEAST_PARAMETER]);
-/// A read of a namespace. The query can name a resource type, whose prefix the names then get, and request the owners
-/// of the fields.
+/// The query parameters of a read of a namespace. If the query names a resource type, the response has the names of
+/// properties with the prefix of that type. With `owners`, it also lists the managers that own the fields.
 const NAMESPACE: QueryRule = QueryRule::Only(&[&["resource_type", "owners"], AT_LEAST_PARAMETER]);
-/// The lists of what a namespace contains.
+/// The query parameters of the lists of objects or tags of a namespace.
 const MEMBERS: QueryRule = QueryRule::Only(&[PAGE, AT_LEAST_PARAMETER]);
 
 /// The parameter that chooses the fields to show.
 const FIELDS: &[&str] = &["fields"];
 /// The parameter with the minimum revision that a read waits for.
 const AT_LEAST_PARAMETER: &[&str] = &["at_least"];
-/// The part of a list to show, and its order.
+/// The parameters that choose the part of a list to show, and its order.
 pub(super) const PAGE: &[&str] = &["limit", "marker", "sort_key", "sort_dir"];
 /// The fields that a list of nodes shows by default: Ironic's, and Stemma's own.
 const NODE_LIST_FIELDS: DefaultFields = DefaultFields::Only {
     fields: &["uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links"],
-    own: &["nodegroup", "state", "notes", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"],
+    stemma_fields: &["nodegroup", "state", "notes", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"],
 };
-/// The fields of a cluster that Magnum's list shows.
+/// The fields that a list of clusters shows by default: the ones that Magnum shows, and `resource_version`.
 const CLUSTER_LIST_FIELDS: DefaultFields = DefaultFields::Only {
     fields: &[
         "uuid",
@@ -118,9 +123,9 @@ const CLUSTER_LIST_FIELDS: DefaultFields = DefaultFields::Only {
         "merge_labels",
         "resource_version",
     ],
-    own: &[],
+    stemma_fields: &[],
 };
-/// The fields of a node group that Magnum's list shows.
+/// The fields that a list of node groups shows by default: Magnum's, and Stemma's own.
 const GROUP_LIST_FIELDS: DefaultFields = DefaultFields::Only {
     fields: &[
         "uuid",
@@ -146,39 +151,45 @@ const GROUP_LIST_FIELDS: DefaultFields = DefaultFields::Only {
         "links",
         "resource_version",
     ],
-    own: &[],
+    stemma_fields: &[],
 };
-/// The fields of an inspection rule that Ironic's list shows, and its name.
-const RULE_LIST_FIELDS: DefaultFields =
-    DefaultFields::Only { fields: &["uuid", "name", "priority", "phase", "description", "links", "resource_version"], own: &[] };
-/// A list of releases omits the tasks, of which there can be many.
+/// The fields that a list of inspection rules shows by default: Ironic's, and `name` and `resource_version`.
+const RULE_LIST_FIELDS: DefaultFields = DefaultFields::Only {
+    fields: &["uuid", "name", "priority", "phase", "description", "links", "resource_version"],
+    stemma_fields: &[],
+};
+/// The fields that a list of releases shows by default: all except the tasks, because there can be many tasks.
 const RELEASE_LIST_FIELDS: DefaultFields = DefaultFields::AllExcept(&["tasks"]);
 
-/// The query parameters that Ironic added in some version.
+/// The query parameters that early versions of Ironic's API lack, each with the first version that has it.
 pub(super) const PARAMETER_MIN_VERSIONS: &[(&str, MinVersion)] = &[
     ("fields", parameter_min_version(min_versions::FIELDS, ErrorType::RequestNotAcceptable, "fields can be chosen")),
-    ("detail", parameter_min_version(min_versions::DETAIL, ErrorType::RequestQuery, "details can be asked for")),
+    ("detail", parameter_min_version(min_versions::DETAIL, ErrorType::RequestQuery, "details can be requested")),
     ("traits", TRAIT_FILTER_MIN_VERSION),
     ("traits-any", TRAIT_FILTER_MIN_VERSION),
     ("not-traits", TRAIT_FILTER_MIN_VERSION),
     ("not-traits-any", TRAIT_FILTER_MIN_VERSION),
 ];
+/// The first version of Ironic's API in which a query can filter nodes by traits.
 const TRAIT_FILTER_MIN_VERSION: MinVersion =
     parameter_min_version(min_versions::TRAITS, ErrorType::RequestNotAcceptable, "nodes are filtered by traits");
 
-const fn parameter_min_version(minor: Minor, refusal: ErrorType, subject: &'static str) -> MinVersion {
+/// Returns the first version of Ironic's API that has a query parameter. An older client gets the error `refusal`. The
+/// message of the error contains `subject`: the addition of that version.
+const fn parameter_min_version(minor: MinorVersion, refusal: ErrorType, subject: &'static str) -> MinVersion {
     MinVersion { minor, refusal, subject, api_suffix: "" }
 }
 
-/// The fields of a node that Ironic added in some version.
-pub(super) const FIELD_MIN_VERSIONS: &[(&str, Minor)] = &[
+/// The fields of a node that early versions of Ironic's API lack, each with the first version that has it.
+pub(super) const FIELD_MIN_VERSIONS: &[(&str, MinorVersion)] = &[
     ("name", min_versions::NAMES),
     ("resource_class", min_versions::RESOURCE_CLASS),
     ("traits", min_versions::TRAITS),
     ("allocation_uuid", min_versions::ALLOCATIONS),
 ];
 
-/// Filters that select nodes, or the tasks of these: those of Ironic's traits specification, and Stemma's own.
+/// The query parameters that filter nodes, or the tasks of nodes: the filters of Ironic's traits specification, and
+/// Stemma's own.
 const NODE_FILTERS: &[&str] = &[
     "traits",
     "traits-any",
@@ -193,7 +204,7 @@ const NODE_FILTERS: &[&str] = &[
     "requirement",
 ];
 
-/// Filters that select nodes: Ironic's own.
+/// The query parameters that filter nodes and come from Ironic's API.
 const IRONIC_FILTERS: &[&str] = &[
     "resource_class",
     "driver",
@@ -207,21 +218,23 @@ const IRONIC_FILTERS: &[&str] = &[
     "shard",
 ];
 
-/// The version that a write expects.
+/// The header `If-Match`, with the `resource_version` that a write expects its object to have.
 const IF_MATCH: RouteHeader = RouteHeader::IfMatch;
-/// Glance's header to add to a list.
+/// Glance's header `X-Openstack-Append`. With it, a write adds entries to a list instead of replacing the list.
 const APPEND: RouteHeader = RouteHeader::Append;
 
 const OK: &[u16] = &[200];
 const CREATED: &[u16] = &[201];
 const ACCEPTED: &[u16] = &[202];
-/// The response to a JSON patch has status 202, as in Magnum.
+/// The statuses of a change of a cluster or node group: 202 for a JSON patch, as in Magnum, and 200 for any other
+/// change.
 const OK_OR_ACCEPTED: &[u16] = &[200, 202];
 const NO_CONTENT: &[u16] = &[204];
-/// A process that does not accept writes responds with 503 and the reason.
+/// The statuses of `/readyz`. A controller that does not accept writes responds with 503 and the reason.
 const OK_OR_UNAVAILABLE: &[u16] = &[200, 503];
 
-/// To a client with an older version, Ironic responds as if the path did not exist. The error depends on the method.
+/// The first version in which clients can read traits. Ironic responds to an older client as if the path did not exist,
+/// so the error depends on the method of the request.
 const TRAITS_READ: MinVersion = traits_min_version(ErrorType::RequestNotAcceptable);
 const TRAITS_PUT: MinVersion = traits_min_version(ErrorType::RequestMethod);
 const TRAITS_DELETE: MinVersion = traits_min_version(ErrorType::PathUnknown);
@@ -233,7 +246,8 @@ const NODEGROUPS: MinVersion = container_infra_min_version(min_versions::NODEGRO
 const UPGRADE: MinVersion = container_infra_min_version(min_versions::UPGRADE);
 const RESIZE: MinVersion = container_infra_min_version(min_versions::RESIZE);
 
-const fn container_infra_min_version(minor: Minor) -> MinVersion {
+/// Returns the first version of Magnum's API (container-infra) that has a route.
+const fn container_infra_min_version(minor: MinorVersion) -> MinVersion {
     MinVersion {
         minor,
         refusal: ErrorType::RequestNotAcceptable,
@@ -242,14 +256,17 @@ const fn container_infra_min_version(minor: Minor) -> MinVersion {
     }
 }
 
+/// Returns the first version of Ironic's API with traits. An older client gets the error `refusal`.
 const fn traits_min_version(refusal: ErrorType) -> MinVersion {
     MinVersion { minor: min_versions::TRAITS, refusal, subject: "traits are available", api_suffix: "" }
 }
 
+/// Returns the first version of Ironic's API with inspection rules. An older client gets the error `refusal`.
 const fn rules_min_version(refusal: ErrorType) -> MinVersion {
     MinVersion { minor: min_versions::INSPECTION_RULES, refusal, subject: "inspection rules are available", api_suffix: "" }
 }
 
+/// Returns the first version of Ironic's API with allocations. An older client gets the error `refusal`.
 const fn allocations_min_version(refusal: ErrorType) -> MinVersion {
     MinVersion { minor: min_versions::ALLOCATIONS, refusal, subject: "allocations are available", api_suffix: "" }
 }
@@ -263,14 +280,16 @@ macro_rules! endpoints {
     (@schema $schema:ident) => { Some(stringify!($schema)) };
     (@own {$($rows:tt)*}) => {};
     (@own $own:ident {$($name:ident $summary:literal;)+}) => {
-        /// The routes of the agents' listener. Their handlers are chosen by an exhaustive `match` on it.
+        /// The routes of the agents' listener. An exhaustive `match` on this type chooses the handler of a request, so
+        /// a route without a handler does not compile.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $own {
             $(#[doc = $summary] $name,)+
         }
 
         impl $own {
-            /// Returns the variant of an endpoint, or `None` if it belongs to the other listener.
+            /// Returns the route of this listener for an endpoint, or `None` if the endpoint belongs to the other
+            /// listener.
             pub const fn from_endpoint(endpoint: Endpoint) -> Option<Self> {
                 match endpoint {
                     $(Endpoint::$name => Some(Self::$name),)+
@@ -283,8 +302,8 @@ macro_rules! endpoints {
         $name:ident $method:ident $path:literal $callers:ident $scope:ident $query:ident
             $(+ $header:ident)* $request:ident $(($taken:ident))? -> $statuses:ident $answer:ident $(($given:ident $(| $accepted:ident)?))? $delivery:ident $(shows $shows:ident)? $(since $since:ident)? : $summary:literal;
     )+ })+) => {
-        /// All routes of both listeners. Handlers are chosen by an exhaustive `match` on it, or on [`AgentEndpoint`],
-        /// so a route without a handler does not compile.
+        /// The routes of both listeners. An exhaustive `match` on this type, or on [`AgentEndpoint`], chooses the
+        /// handler of a request, so a route without a handler does not compile.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Endpoint {
             $($(#[doc = $summary] $name,)+)+
@@ -294,7 +313,7 @@ macro_rules! endpoints {
             /// All routes, in the order of the documentation.
             pub const ALL: &[Self] = &[$($(Self::$name,)+)+];
 
-            /// Returns its properties.
+            /// Returns the row of this endpoint in the table: path, callers, parameters, bodies and statuses.
             pub const fn route(self) -> &'static Route {
                 match self {
                     $($(Self::$name => &Route {
@@ -319,7 +338,7 @@ macro_rules! endpoints {
                 }
             }
 
-            /// Returns its name, which is the operation id in the API's description.
+            /// Returns the name of this endpoint, which is also its operation id in the API's description.
             pub const fn name(self) -> &'static str {
                 match self { $($(Self::$name => stringify!($name),)+)+ }
             }
@@ -333,7 +352,7 @@ endpoints! {
     Agents as AgentEndpoint {
         Enroll Post "/agent/v1/enroll" JOINING Fleet IGNORED Postcard -> OK Postcard Whole: "Issues a node's first certificate for a join token and a signing request.";
         Renew Post "/agent/v1/renew" AGENT Itself IGNORED Postcard -> OK Postcard Whole: "Issues the next certificate to the holder of the current one.";
-        CheckIn Post "/agent/v1/checkin" AGENT Itself IGNORED Postcard -> OK Postcard Whole: "Stores a host's report, and responds when there is news for it or the wait is over.";
+        CheckIn Post "/agent/v1/checkin" AGENT Itself IGNORED Postcard -> OK Postcard Whole: "Stores a host's report, and responds when something changed for the host or the wait is over.";
         AgentProfile Get "/agent/v1/profiles/{hash}" AGENT Itself IGNORED Nothing -> OK Postcard Whole: "Returns a task profile that the node's own desired state names.";
         AgentBlob Get "/agent/v1/blobs/{hash}" AGENT Itself IGNORED Nothing -> OK Bytes Whole: "Returns a file body that the node's own desired state names.";
     }
@@ -353,12 +372,12 @@ endpoints! {
         GetNode Get "/v1/nodes/{node}" READ Node READ_LEVEL Nothing -> OK Json(ShownNode) Whole: "Shows a node.";
         PatchNode Patch "/v1/nodes/{node}" WRITE Node PATCH_NODE + IF_MATCH AnyPatch(Node) -> OK Json(ChangedNode) Whole: "Changes a node, or applies its labels, annotations and parameters.";
         DeleteNode Delete "/v1/nodes/{node}" WRITE Node WRITE_QUERY + IF_MATCH Nothing -> NO_CONTENT Nothing Whole: "Deletes a node.";
-        ValidateNamedNode Get "/v1/nodes/validate" READ Fleet NODE_QUERY Nothing -> OK Json(Validation) Whole: "Checks whether the node that the query names can be used, as the same path below a node does.";
+        ValidateNamedNode Get "/v1/nodes/validate" READ Fleet NODE_QUERY Nothing -> OK Json(Validation) Whole: "Checks whether the node that the query names can be used, as the path of a single node does.";
         ValidateNode Get "/v1/nodes/{node}/validate" READ Node READ_ONE Nothing -> OK Json(Validation) Whole: "Checks whether a node can be used: it has the traits that its instance requires, meets the requirements of its group, and refers to nothing that is missing.";
         NodeStates Get "/v1/nodes/{node}/states" READ Node READ_ONE Nothing -> OK Json(States) Whole: "Shows a node's states, as Ironic names them.";
         SetNodeProvisionState Put "/v1/nodes/{node}/states/provision" WRITE Node WRITE_QUERY + IF_MATCH Json(ProvisionTarget) -> ACCEPTED Nothing Whole: "Sets the state of a node's instance; for `active` the node must be usable.";
         ParkNode Put "/v1/nodes/{node}/maintenance" WRITE Node PATCH + IF_MATCH Json(Reason) -> ACCEPTED Nothing Whole: "Parks a node, with a reason.";
-        UnparkNode Delete "/v1/nodes/{node}/maintenance" WRITE Node PATCH + IF_MATCH Nothing -> ACCEPTED Nothing Whole: "Ends a node's parking.";
+        UnparkNode Delete "/v1/nodes/{node}/maintenance" WRITE Node PATCH + IF_MATCH Nothing -> ACCEPTED Nothing Whole: "Unparks a node.";
         ListNodeTraits Get "/v1/nodes/{node}/traits" READ Node READ_ONE Nothing -> OK Json(NodeTraits) Whole since TRAITS_READ: "Lists a node's traits.";
         ReplaceNodeTraits Put "/v1/nodes/{node}/traits" WRITE Node PATCH + IF_MATCH Json(Traits) -> OK Json(NodeTraits) Whole since TRAITS_PUT: "Replaces all of a node's asserted traits.";
         DeleteNodeTraits Delete "/v1/nodes/{node}/traits" WRITE Node PATCH + IF_MATCH Nothing -> NO_CONTENT Nothing Whole since TRAITS_DELETE: "Removes all of a node's asserted traits.";
@@ -406,8 +425,8 @@ endpoints! {
         GetClusterTag Get "/v1/clusters/{cluster}/tags/{tag}" READ Cluster READ_ONE Nothing -> OK Json(Tag) Whole: "Shows a tag of a cluster.";
         PutClusterTag Put "/v1/clusters/{cluster}/tags/{tag}" WRITE Cluster PATCH + IF_MATCH Json(TagFields) -> OK Json(Tag) Whole: "Changes a tag of a cluster's own.";
         DeleteClusterTag Delete "/v1/clusters/{cluster}/tags/{tag}" WRITE Cluster PATCH + IF_MATCH Nothing -> NO_CONTENT Nothing Whole: "Deletes a tag of a cluster's own.";
-        ListClusterRoles Get "/v1/clusters/{cluster}/roles" READ Cluster READ_ONE Nothing -> OK Json(RoleChanges) Whole: "Shows a cluster's changes to what its roles give.";
-        PutClusterRoles Put "/v1/clusters/{cluster}/roles" WRITE Cluster PATCH + IF_MATCH Json(RoleChanges) -> OK Json(ClusterRoles) Whole: "Replaces a cluster's changes to what its roles give.";
+        ListClusterRoles Get "/v1/clusters/{cluster}/roles" READ Cluster READ_ONE Nothing -> OK Json(RoleChanges) Whole: "Shows a cluster's changes to the tags that its roles give.";
+        PutClusterRoles Put "/v1/clusters/{cluster}/roles" WRITE Cluster PATCH + IF_MATCH Json(RoleChanges) -> OK Json(ClusterRoles) Whole: "Replaces a cluster's changes to the tags that its roles give.";
         ListPrimaries Get "/v1/clusters/{cluster}/primaries" READ Cluster READ_ONE Nothing -> OK Json(PrimaryList) Whole: "Lists the primary node of each tag of a cluster, and why it was chosen.";
         ChoosePrimary Put "/v1/clusters/{cluster}/primaries/{tag}" WRITE Cluster WRITE_QUERY Json(NewPrimary) -> OK Json(ChosenPrimary) Whole: "Makes a node the primary of a tag of a cluster.";
         ValidateCluster Get "/v1/clusters/{cluster}/validate" READ Cluster READ_ONE Nothing -> OK Json(ClusterValidation) Whole: "Checks a cluster before anything is changed.";
@@ -497,8 +516,8 @@ endpoints! {
         RecordBackup Post "/v1/backups" ADMIN Fleet WRITE_QUERY Json(NewBackup) -> OK Json(RecordedBackup) Whole: "Records that a backup was made, so that the age of the last one can be monitored.";
         ResumeFleet Post "/v1/fleet/resume" ADMIN Fleet WRITE_QUERY Json(Resumption) -> OK Json(Resumed) Whole: "Ends the epoch of a store that was restored from an older copy, so that the hosts that are ahead of it follow it again.";
         ListTasks Get "/v1/tasks" READ Fleet TASKS Nothing -> OK Json(FleetTaskList) Whole: "Lists the tasks of nodes, each with the number of nodes on which it is done, failed or waiting.";
-        ShowTask Get "/v1/tasks/{task}" READ Fleet ONE_TASK Nothing -> OK Json(FleetTask) Whole: "Shows where a task failed and why, and what it would change on which nodes.";
-        ListAudit Get "/v1/audit" READ Fleet AUDIT Nothing -> OK Json(AuditList) Whole: "Lists what was done and what was refused, in the order of revisions. The query can select a principal, an object and a time.";
+        ShowTask Get "/v1/tasks/{task}" READ Fleet ONE_TASK Nothing -> OK Json(FleetTask) Whole: "Shows the nodes on which a task failed, with the reasons, and the nodes that the task would change.";
+        ListAudit Get "/v1/audit" READ Fleet AUDIT Nothing -> OK Json(AuditList) Whole: "Lists the writes that were applied or refused, in the order of revisions. The query can select a principal, an object and a time.";
         GetRequest Get "/v1/requests/{request}" READ Fleet NO_PARAMETERS Nothing -> OK Json(RequestRecord) Whole: "Shows the result of a write.";
         ListTokens Get "/v1/join-tokens" READ Fleet TOKENS Nothing -> OK Json(TokenList) Whole: "Lists join tokens, without their secrets.";
         CreateToken Post "/v1/join-tokens" WRITE Body WRITE_QUERY Json(NewToken) -> CREATED Json(MadeToken) Whole: "Creates a join token. Its secret is returned only this once.";

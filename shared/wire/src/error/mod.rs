@@ -22,17 +22,18 @@ pub const MAX_QUOTED_CHARS: usize = 64;
 pub struct ApiError {
     /// The error type, with its HTTP status.
     pub kind: ErrorType,
-    /// What is wrong, where and why, for a person. Names from the request are escaped with [`quote`].
+    /// The problem, its place and its reason, for a person. Names from the request are escaped with [`quote`].
     pub message: String,
     /// Further text, if any: advice, or further findings, one on each line.
     pub detail: Option<String>,
     /// The path of the invalid field: `tasks[3].parameters.path`.
     pub field: Option<String>,
-    /// If the path does not support the request's method: the methods that it supports, as in the header `Allow`.
+    /// The methods that the path supports, as in the header `Allow`. Set if the path does not support the request's
+    /// method.
     pub allow: Option<Box<str>>,
-    /// After how many seconds the client can retry, if this is more precise than the default of the type.
+    /// Seconds after which the client can retry. `None`: the default of the error type.
     pub retry_after_s: Option<u32>,
-    /// What is wrong, without the names of object and field, for a program that shows object and field itself.
+    /// The message without the names of object and field, for a program that shows object and field itself.
     pub reason: Option<Box<str>>,
     /// The request's id, which is in the response and in the journal.
     pub request_id: Option<String>,
@@ -70,14 +71,14 @@ impl ApiError {
         self
     }
 
-    /// Sets the reason: what is wrong, without the names of object and field.
+    /// Sets the reason: the message without the names of object and field.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<Box<str>>) -> Self {
         self.reason = Some(reason.into());
         self
     }
 
-    /// Sets after how many seconds the client can retry.
+    /// Sets the number of seconds after which the client can retry.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
@@ -91,7 +92,7 @@ impl ApiError {
         self
     }
 
-    /// Adds a member next to `error`.
+    /// Adds a member to the body, next to the member `error`.
     #[must_use]
     pub fn extra(mut self, name: &str, value: Value) -> Self {
         self.extra.insert(name.to_owned(), value);
@@ -129,8 +130,8 @@ impl ApiError {
     }
 }
 
-/// An error body as a client reads it. The type is kept as text, so that an older client can print an error of a newer
-/// controller.
+/// An error body as a client reads it. The error type is a text and not an [`ErrorType`], so that an older client can
+/// print an error of a newer controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     /// HTTP status.
@@ -141,7 +142,7 @@ pub struct ErrorBody {
     /// The title of the error type.
     #[serde(default)]
     pub title: String,
-    /// What is wrong with this request.
+    /// The problem of this request, for a person.
     #[serde(default)]
     pub message: String,
     /// Further text: advice, or further findings.
@@ -156,8 +157,8 @@ pub struct ErrorBody {
 }
 
 impl ErrorBody {
-    /// Parses an error body. Returns `None` if the bytes are no error body, for example because another program
-    /// responded.
+    /// Parses an error body. Returns `None` if the bytes are not an error body, for example because a proxy responded
+    /// instead of the controller.
     pub fn parse(body: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct ErrorEnvelope {
@@ -173,8 +174,8 @@ pub fn is_format_character(character: char) -> bool {
     matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Quotes a name from a request, to show it in an error. Control and formatting characters are escaped. The name is cut
-/// after 64 characters.
+/// Returns a name from a request in single quotes, for an error message. Control and formatting characters are escaped.
+/// A double quote is not escaped, because the quotes around the name are single. The name is cut after 64 characters.
 ///
 /// ```
 /// assert_eq!(stemma_wire::error::quote("web-1"), "'web-1'");

@@ -14,13 +14,13 @@ use super::lines::is_empty_value;
 /// The catalog entry of one log message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CatalogEntry {
-    /// The constant message.
+    /// The message of the log line. It is constant, because the logger finds the entry by it.
     pub message: &'static str,
     /// The `MESSAGE_ID`: 32 hexadecimal digits that never change.
     pub id: &'static str,
-    /// The subject, in one line. Field names are in capitals between `@`.
+    /// The subject, in one line. `journalctl -x` replaces `@NAME@` by the value of the log field `name`.
     pub subject: &'static str,
-    /// What the message means and what to do.
+    /// The explanation of the message, and the advice for the operator.
     pub text: &'static str,
 }
 
@@ -34,55 +34,55 @@ macro_rules! catalog {
 catalog! {
     "agent started" "f3a6c03ee5e044a89f943e3f7f411a50"
         "The agent has started"
-        "It converges this host from what it holds, and checks in with its controllers.";
+        "It applies the desired state that the host holds, and checks in with its controllers.";
     "desired state accepted" "6335fa783e94454aa847f2dbdf9328f7"
-        "This host is to be as revision @REVISION@ says"
-        "The state was verified: signature, order and digests. `stemma-agent status` shows what became of it.";
+        "This host accepted the desired state of revision @REVISION@"
+        "The state was verified: signature, order and digests. `stemma-agent status` shows the result.";
     "the tasks of this host have been applied" "bfa67355d503462a9ec0028bd401af3a"
-        "All tasks of this host have ended well"
+        "All tasks of this host have succeeded"
         "stemma-applied.target is reached.";
     "no controller serves this host" "3c76473453604513b2d502d65a3dfa39"
         "No controller serves this host"
-        "The host keeps converging from what it holds, and asks again with growing pauses. The field ERROR says what was answered: look at the network, the controller, and this host's clock.";
+        "The host continues with the desired state that it holds, and retries with growing pauses. The field ERROR contains the reason: check the network, the controller, and this host's clock.";
     "what a controller sent is refused" "756b169710ed44e0a37b81715272b6f0"
         "A desired state was refused"
-        "Its signature, order or digests do not hold, as the field ERROR says; nothing was changed. A controller restored from an old backup, or somebody in between, can be the cause.";
+        "Its signature, order or digests are invalid, and the field ERROR contains the reason. Nothing was changed. The cause can be a controller that was restored from an old backup, or an attacker between controller and host.";
     "another agent with this host's certificate has checked in" "39f7db69141d4652808f8224073fa2cd"
-        "Another agent speaks with this host's certificate"
+        "Another agent uses this host's certificate"
         "A cloned disk has the same certificate. Delete the node on the controller and join each host with a token of its own.";
     "the agent's own state cannot be kept; nothing is begun before it can" "c786c85939b5431fbe71a89e03180574"
         "The agent's state directory cannot be written"
         "A full or read-only disk: make room below /var/lib/stemma-agent. Labels and tasks stay as they are until then.";
     "labels cannot be written on this host; it is tried again" "68087c720f094740f8220fec2ae3eb4a"
         "This host cannot write its labels"
-        "The field ERROR says where: make room there, or move away what stands in the place of the file. Tasks run on; it is tried again within 30 seconds.";
+        "The field ERROR contains the path: make room there, or move away the object that is in the place of the file. Tasks continue to run. The agent retries within 30 seconds.";
     "certificate renewed" "81f122c108b24ac18d8935e6f1c2968c"
         "This host's certificate was renewed"
-        "Nothing is to be done.";
+        "No action is needed.";
     "serving agents" "b894ff1a6f274d1986f7d3a259446d77"
         "The controller serves agents at @ADDRESS@"
-        "Nothing is to be done.";
+        "No action is needed.";
     "stopping" "35d585b32f55466e8108f4589deed400"
         "The controller stops"
-        "Requests in hand are answered first. Hosts keep what they hold.";
+        "It completes the requests in progress first. Hosts continue with the desired state that they hold.";
     "node joined" "a28498dc7b784ef690abb7a5b0ef68fe"
         "Node @NAME@ joined with token @TOKEN@"
-        "Its certificate is good for 24 hours and renews itself.";
+        "Its certificate is valid for 24 hours, and the agent renews it.";
     "node is silent" "10212f689c6a420dba926e6eeb812435"
         "Node @NAME@ (@NODE@) is silent"
-        "It has not checked in for longer than silent_after of its group. Tasks on other hosts that wait for it wait on.";
+        "It has not checked in for longer than silent_after of its group. Tasks on other hosts that wait for this node continue to wait.";
     "node is back" "2c6fb0b741244263b69aed11e52ea279"
         "Node @NAME@ (@NODE@) is back"
-        "Nothing is to be done.";
+        "No action is needed.";
     "store write failed, the store is read-only until it is reopened" "2ba5b59cfb534c25954b581a309d55a2"
         "The store cannot be written any more"
-        "The controller ends, so that it is restarted. What was answered is stored; of the last write nobody knows. Look at the disk of the data directory.";
+        "The controller stops, so that systemd restarts it. Every confirmed write is stored. The result of the last write is unknown. Check the disk of the data directory.";
     "a full resolve found something to do" "597d96b257c2400cabd2fd4ea8e36aa0"
-        "@NODES@ nodes were not as the store says"
-        "A change did not reach them when it was made, and did now. Please report it with the log around it.";
+        "The desired states of @NODES@ nodes were outdated"
+        "An earlier change had not reached these nodes, and has reached them now. Please report this with the surrounding log.";
     "certificate renewed after it had expired" "d1436d84c052425cb4104f489e47e28b"
         "Node @NAME@ (@NODE@) renewed an expired certificate"
-        "Its controllers or its network were gone for a day or more, or its disk was found: know which.";
+        "Its controllers or its network were unavailable for a day or more, or somebody started an old copy of its disk: find out which.";
 }
 
 /// Returns the catalog entry of a log message.
@@ -99,7 +99,8 @@ pub fn catalog_file() -> String {
     file
 }
 
-/// A logger that adds the message id to messages in the catalog, and omits fields without a value.
+/// A logger that passes each record on to an inner logger. It adds the `message_id` if the message is in the catalog,
+/// and omits fields without a value.
 pub(super) struct CatalogLogger<L>(pub(super) L);
 
 impl<L: Log> Log for CatalogLogger<L> {
@@ -107,6 +108,7 @@ impl<L: Log> Log for CatalogLogger<L> {
         self.0.enabled(metadata)
     }
 
+    /// Passes the record on. Only a constant message (`as_str`) can be in the catalog.
     fn log(&self, record: &Record<'_>) {
         let id = record.args().as_str().and_then(catalog_entry).map(|entry| entry.id);
         let fields = CatalogFields { fields: record.key_values(), id };
@@ -125,6 +127,7 @@ struct CatalogFields<'a> {
 }
 
 impl Source for CatalogFields<'_> {
+    /// Visits the fields that have a value, then `message_id`.
     fn visit<'kvs>(&'kvs self, visitor: &mut dyn VisitSource<'kvs>) -> Result<(), Error> {
         self.fields.visit(&mut NonEmptyFields(visitor))?;
         self.id.map_or(Ok(()), |id| visitor.visit_pair(Key::from_str("message_id"), Value::from(id)))
@@ -147,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Records what it logs: the message, then the fields in their order.
+    /// A logger that stores each record as one text: the message, then the fields in their order.
     struct CapturingLogger<'a>(&'a Mutex<Vec<String>>);
 
     impl Log for CapturingLogger<'_> {
@@ -165,7 +168,7 @@ mod tests {
             }
             let mut fields = FieldText(record.args().to_string());
             record.key_values().visit(&mut fields).expect("nothing fails here");
-            self.0.lock().expect("nobody panics with it").push(fields.0);
+            self.0.lock().expect("no thread panicked").push(fields.0);
         }
 
         fn flush(&self) {}
@@ -179,7 +182,7 @@ mod tests {
         for message in [format_args!("node is back"), format_args!("node is hungry")] {
             logger.log(&Record::builder().args(message).key_values(&fields).build());
         }
-        let lines = lines.into_inner().expect("nobody panics with it");
+        let lines = lines.into_inner().expect("no thread panicked");
         assert_eq!(lines, ["node is back node=n1 message_id=2c6fb0b741244263b69aed11e52ea279", "node is hungry node=n1"]);
     }
 
@@ -189,7 +192,7 @@ mod tests {
         let fields = [("node", Some("n1")), ("name", None)];
         CatalogLogger(CapturingLogger(&lines))
             .log(&Record::builder().args(format_args!("node joins")).key_values(&fields).build());
-        assert_eq!(lines.into_inner().expect("nobody panics with it"), ["node joins node=n1"]);
+        assert_eq!(lines.into_inner().expect("no thread panicked"), ["node joins node=n1"]);
     }
 
     #[test]
@@ -206,6 +209,6 @@ mod tests {
             std::fs::write(path, catalog_file()).expect("the units' directory");
         }
         let installed = std::fs::read_to_string(path).expect("systemd/stemma.catalog");
-        assert!(installed == catalog_file(), "write it anew: STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire catalog");
+        assert!(installed == catalog_file(), "out of date: run STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire catalog");
     }
 }

@@ -1,12 +1,12 @@
 //! Formats a log line for standard error: as text with its fields after the message (logfmt), or as a JSON object.
 //!
 //! A record is always one line, whatever text from a host, a command or a library it contains. A program that reads
-//! lines would take a second line for another record.
+//! the log line by line would treat a second line as another record.
 
 use std::fmt::Write as _;
 
 use log::Record;
-use log::kv::{Error, Key, Value as Given, VisitSource, VisitValue};
+use log::kv::{Error, Key, Value as FieldValue, VisitSource, VisitValue};
 use serde_json::Value;
 
 use super::error_chain;
@@ -14,14 +14,15 @@ use super::error_chain;
 /// Formats a record as text: `[TIME LEVEL] message key=value key="a value with spaces"`.
 pub(super) fn format_text(time: &str, record: &Record<'_>) -> String {
     let mut line = format!("[{time} {:<5}] ", record.level());
-    escape(&mut line, &record.args().to_string(), false);
+    // `false`: the message is not inside quotes, so its own quotes are not escaped.
+    push_escaped_text(&mut line, &record.args().to_string(), false);
     for (key, value) in typed_fields(record) {
         let _infallible = write!(line, " {key}=");
         match value {
             Value::String(text) if is_unquoted(&text) => line.push_str(&text),
             Value::String(text) => {
                 line.push('"');
-                escape(&mut line, &text, true);
+                push_escaped_text(&mut line, &text, true);
                 line.push('"');
             }
             number_or_bool => line.push_str(&number_or_bool.to_string()),
@@ -30,12 +31,12 @@ pub(super) fn format_text(time: &str, record: &Record<'_>) -> String {
     line
 }
 
-/// Formats a record as a JSON object: `time`, `level`, `message`, then its fields. Numbers and booleans keep their
-/// type.
+/// Formats a record as a JSON object: `time`, `level`, `message`, then its fields. Numbers and booleans are written as
+/// such in JSON, and other values as strings.
 pub(super) fn format_json(time: &str, record: &Record<'_>) -> String {
     let level = record.level().as_str().to_ascii_lowercase();
-    let head = [("time", time.to_owned()), ("level", level), ("message", record.args().to_string())];
-    let mut members: Vec<(String, Value)> = head.into_iter().map(|(key, text)| (key.to_owned(), Value::from(text))).collect();
+    let first = [("time", time.to_owned()), ("level", level), ("message", record.args().to_string())];
+    let mut members: Vec<(String, Value)> = first.into_iter().map(|(key, text)| (key.to_owned(), Value::from(text))).collect();
     for (key, value) in typed_fields(record) {
         // Parsers disagree about a duplicate name in an object, so only the first one is written.
         if members.iter().all(|(existing, _)| *existing != key) {
@@ -46,8 +47,8 @@ pub(super) fn format_json(time: &str, record: &Record<'_>) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// Returns whether a field has no value, and so is omitted.
-pub(super) fn is_empty_value(value: &Given<'_>) -> bool {
+/// Returns whether a field has no value (null). Log lines omit such a field.
+pub(super) fn is_empty_value(value: &FieldValue<'_>) -> bool {
     let mut check = EmptyCheck(false);
     let _infallible = value.visit(&mut check);
     check.0
@@ -61,17 +62,17 @@ fn typed_fields(record: &Record<'_>) -> Vec<(String, Value)> {
 }
 
 /// Returns the value of a field as JSON, with the type that it was logged with. An error is a text with its causes.
-fn typed_value(value: &Given<'_>) -> Value {
+fn typed_value(value: &FieldValue<'_>) -> Value {
     let mut typed = TypedValue(Value::Null);
     let _infallible = value.visit(&mut typed);
     typed.0
 }
 
-/// A visitor that sets its flag if a value is null.
+/// A visitor that sets its flag to true if the visited value is null.
 struct EmptyCheck(bool);
 
 impl VisitValue<'_> for EmptyCheck {
-    fn visit_any(&mut self, _: Given<'_>) -> Result<(), Error> {
+    fn visit_any(&mut self, _: FieldValue<'_>) -> Result<(), Error> {
         Ok(())
     }
 
@@ -81,11 +82,11 @@ impl VisitValue<'_> for EmptyCheck {
     }
 }
 
-/// A visitor that collects the fields that have a value.
+/// A visitor that collects the key and the JSON value of each field, except fields without a value.
 struct FieldCollector(Vec<(String, Value)>);
 
 impl<'kvs> VisitSource<'kvs> for FieldCollector {
-    fn visit_pair(&mut self, key: Key<'kvs>, value: Given<'kvs>) -> Result<(), Error> {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: FieldValue<'kvs>) -> Result<(), Error> {
         if !is_empty_value(&value) {
             self.0.push((key.as_str().to_owned(), typed_value(&value)));
         }
@@ -93,11 +94,12 @@ impl<'kvs> VisitSource<'kvs> for FieldCollector {
     }
 }
 
-/// A visitor that converts a value to JSON.
+/// A visitor that converts the value of a field to JSON, and stores the result in itself.
 struct TypedValue(Value);
 
 impl VisitValue<'_> for TypedValue {
-    fn visit_any(&mut self, value: Given<'_>) -> Result<(), Error> {
+    /// Stores a value without a JSON type as text, as `Display` formats it.
+    fn visit_any(&mut self, value: FieldValue<'_>) -> Result<(), Error> {
         let mut text = String::new();
         // If formatting fails, the text up to that point is logged.
         let _shown = write!(text, "{value}");
@@ -149,9 +151,9 @@ fn is_unquoted(text: &str) -> bool {
     !text.is_empty() && !text.contains(needs_quotes)
 }
 
-/// Appends a text so that it stays on one line, with the escapes of JSON. Quotes and backslashes are escaped only in a
-/// quoted text.
-fn escape(line: &mut String, text: &str, is_quoted: bool) {
+/// Appends a text to a line, and escapes line breaks and other control characters as JSON does. So the result is one
+/// line. Quotes and backslashes are escaped only if the text is inside quotes (`is_quoted`).
+fn push_escaped_text(line: &mut String, text: &str, is_quoted: bool) {
     for character in text.chars() {
         match character {
             '\n' => line.push_str("\\n"),
@@ -160,8 +162,8 @@ fn escape(line: &mut String, text: &str, is_quoted: bool) {
             '"' | '\\' if is_quoted => line.extend(['\\', character]),
             // Some programs treat these separators as the end of a line too.
             '\u{2028}' | '\u{2029}' => push_escape(line, character),
-            ordering if is_bidi_control(ordering) => push_escape(line, ordering),
-            control if control.is_control() => push_escape(line, control),
+            bidi_control if is_bidi_control(bidi_control) => push_escape(line, bidi_control),
+            control_character if control_character.is_control() => push_escape(line, control_character),
             other => line.push(other),
         }
     }
@@ -172,6 +174,7 @@ const fn is_bidi_control(character: char) -> bool {
     matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Appends a character as a JSON escape, for example `\u001b`.
 fn push_escape(line: &mut String, character: char) {
     let _infallible = write!(line, "\\u{:04x}", u32::from(character));
 }
@@ -185,8 +188,9 @@ mod tests {
 
     const TIME: &str = "2026-11-29T03:00:00Z";
 
-    fn format_line(message: &str, fields: &dyn Source, write: fn(&str, &Record<'_>) -> String) -> String {
-        write(TIME, &Record::builder().level(Level::Warn).args(format_args!("{message}")).key_values(fields).build())
+    /// Returns a record with this message and these fields, formatted by one of the two formatters.
+    fn format_line(message: &str, fields: &dyn Source, format_record: fn(&str, &Record<'_>) -> String) -> String {
+        format_record(TIME, &Record::builder().level(Level::Warn).args(format_args!("{message}")).key_values(fields).build())
     }
 
     /// Parses a line of logfmt into pairs. A quoted value is parsed as a JSON string.
@@ -194,14 +198,15 @@ mod tests {
         let (mut pairs, mut rest) = (Vec::new(), line);
         while let Some((key, value)) = rest.trim_start().split_once('=') {
             let end = if let Some(inner) = value.strip_prefix('"') {
-                let mut before = ' ';
+                let mut previous = ' ';
                 let mut is_escaped = false;
-                let close = inner.find(|character: char| {
-                    is_escaped = before == '\\' && !is_escaped;
-                    before = character;
+                let closing_quote = inner.find(|character: char| {
+                    is_escaped = previous == '\\' && !is_escaped;
+                    previous = character;
                     character == '"' && !is_escaped
                 });
-                close.unwrap() + 2
+                // The index counts from the character after the opening quote. The end includes both quotes.
+                closing_quote.unwrap() + 2
             } else {
                 value.find(' ').unwrap_or(value.len())
             };
@@ -252,25 +257,25 @@ mod tests {
     #[test]
     fn y09_format_json_keeps_numbers_and_booleans() {
         let path = std::path::Path::new("/a b");
-        let fields: Vec<(&str, Given<'_>)> = vec![
-            ("count", Given::from(7_u64)),
-            ("late", Given::from(-1_i64)),
-            ("is_first", Given::from(true)),
-            ("name", Given::from("web \"1\"\n")),
-            ("path", Given::from_debug(&path)),
-            ("missing", Given::null()),
+        let fields: Vec<(&str, FieldValue<'_>)> = vec![
+            ("count", FieldValue::from(7_u64)),
+            ("late", FieldValue::from(-1_i64)),
+            ("is_first", FieldValue::from(true)),
+            ("name", FieldValue::from("web \"1\"\n")),
+            ("path", FieldValue::from_debug(&path)),
+            ("missing", FieldValue::null()),
             // A field cannot overwrite `time`, `level` or `message`.
-            ("level", Given::from("none")),
+            ("level", FieldValue::from("none")),
         ];
         let line = format_line("m", &fields, format_json);
         assert_eq!(line.lines().count(), 1);
         assert!(line.starts_with(&format!("{{\"time\":\"{TIME}\",\"level\":\"warn\",\"message\":\"m\",\"count\":7,")));
         let object: Value = serde_json::from_str(&line).unwrap();
-        let wanted = serde_json::json!({
+        let expected = serde_json::json!({
             "time": TIME, "level": "warn", "message": "m", "count": 7, "late": -1, "is_first": true, "name": "web \"1\"\n",
             "path": "\"/a b\"",
         });
-        assert_eq!(object, wanted);
+        assert_eq!(object, expected);
     }
 
     #[test]
@@ -285,7 +290,7 @@ mod tests {
         #[error("outer")]
         struct WriteFailure(#[source] std::fmt::Error);
         let outer = WriteFailure(std::fmt::Error);
-        let line = format_line("m", &[("error", Given::from_dyn_error(&outer))], format_text);
+        let line = format_line("m", &[("error", FieldValue::from_dyn_error(&outer))], format_text);
         assert_eq!(line, format!("[{TIME} WARN ] m error=\"outer: {}\"", std::fmt::Error));
     }
 }

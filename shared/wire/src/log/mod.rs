@@ -3,8 +3,8 @@
 //! A program uses the `log` macros with a constant message and key-values (`info!(node:% = name, revision = r; "task
 //! set released")`). Under systemd each key becomes a journal field (`journalctl NODE=web-17`). Elsewhere it follows
 //! the message, or is a member of a JSON object ([`LogFormat`]). [`FIELDS`] is the dictionary of keys. A test scans the
-//! whole workspace for keys that are not in it, so that one thing has one name everywhere. Another test compares
-//! `docs/logs.md` with it.
+//! whole workspace for keys that the dictionary lacks, so that one thing has one name everywhere. Another test compares
+//! `docs/logs.md` with the dictionary.
 
 mod catalog;
 mod lines;
@@ -17,15 +17,15 @@ use log::{LevelFilter, Record};
 
 pub use catalog::{CATALOG, CatalogEntry, catalog_entry, catalog_file};
 
-/// How much is logged.
+/// The amount of log lines that a program writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verbosity {
     /// Only warnings and errors.
     Quiet,
-    /// Also state transitions: what an operator wants to read a week later.
+    /// Warnings, errors, and state transitions, which an operator may still want to read a week later.
     #[default]
     Normal,
-    /// Also single requests and decisions.
+    /// All lines, including those about single requests and decisions.
     Debug,
 }
 
@@ -48,11 +48,12 @@ impl LogFormat {
     /// The names of the formats.
     pub const NAMES: [&'static str; 2] = ["text", "json"];
 
-    /// Formats a record in this format, with its time: seconds for people, milliseconds for programs.
-    fn format_line(self, out: &Formatter, record: &Record<'_>) -> String {
+    /// Returns a record as a line in this format. The time of a text line has seconds, for people. The time of a JSON
+    /// line has milliseconds, for programs.
+    fn format_line(self, formatter: &Formatter, record: &Record<'_>) -> String {
         match self {
-            Self::Text => lines::format_text(&out.timestamp_seconds().to_string(), record),
-            Self::Json => lines::format_json(&out.timestamp_millis().to_string(), record),
+            Self::Text => lines::format_text(&formatter.timestamp_seconds().to_string(), record),
+            Self::Json => lines::format_json(&formatter.timestamp_millis().to_string(), record),
         }
     }
 }
@@ -88,14 +89,14 @@ macro_rules! fields {
 fields! {
     address: "a socket address on which something listens, or that was called";
     bytes: "a size in bytes";
-    cause: "what led to it, a stable word";
+    cause: "the cause of the event, as a stable word";
     certificate: "a certificate's serial number, in hexadecimal";
-    change: "what changed, a stable word";
+    change: "the kind of change, as a stable word";
     cluster: "a cluster's name";
     connections: "how many connections";
     count: "how many things";
     digest: "the beginning of a digest, in hexadecimal";
-    duration_ms: "how long it took, in milliseconds";
+    duration_ms: "the duration, in milliseconds";
     epoch: "the store's epoch, in hexadecimal";
     error: "what failed, with its causes";
     facts: "how many facts";
@@ -122,7 +123,7 @@ fields! {
     peer: "the address of the caller";
     principal: "the name of the caller, by certificate or token";
     profile: "the hash that names a task profile";
-    reason: "why, a stable word; the label of rejected_total where it is a refusal";
+    reason: "the reason, as a stable word; for a refusal, it is the label of rejected_total";
     refusal: "why a write was refused";
     release: "a release, as NAME@VERSION";
     request: "a request's id";
@@ -145,10 +146,10 @@ fields! {
     wait_ms: "how long the program waits, in milliseconds";
 }
 
-/// Why logging could not be set up.
+/// The reason why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// Standard error is connected to the journal, and the journal does not answer.
+    /// Standard error is connected to the journal, and the journal does not respond.
     #[error("the journal cannot be reached")]
     Journal(#[source] std::io::Error),
     /// A logger is installed already.
@@ -156,9 +157,9 @@ pub enum LogError {
     Installed(#[from] log::SetLoggerError),
 }
 
-/// Installs the logger of this process. Lines go to the journal if standard error is connected to it and `format` is
-/// `None`. Otherwise they go to standard error, as text unless a format is given. `program` is the identifier of the
-/// lines in the journal.
+/// Installs the logger of this process. If `format` is `None` and standard error is connected to the journal, the
+/// logger writes to the journal, with `program` as the identifier of the lines. Otherwise the logger writes to standard
+/// error, as text unless `format` is given.
 ///
 /// # Errors
 /// [`LogError`].
@@ -172,19 +173,21 @@ pub fn init(program: &str, verbosity: Verbosity, format: Option<LogFormat>) -> R
         return Ok(());
     }
     let format = format.unwrap_or_default();
-    // `notify` warns when a watched directory is deleted. The program that uses it gets an event for that anyway.
-    let notify = level.min(LevelFilter::Error);
+    // The library `notify` logs a warning when a watched directory is deleted. The program gets an event for the
+    // deletion anyway, so the warning is suppressed.
+    let notify_level = level.min(LevelFilter::Error);
     env_logger::Builder::new()
         .filter_level(level)
-        .filter_module("notify", notify)
-        .format(move |out, record| {
-            let line = format.format_line(out, record);
-            writeln!(out, "{line}")
+        .filter_module("notify", notify_level)
+        .format(move |formatter, record| {
+            let line = format.format_line(formatter, record);
+            writeln!(formatter, "{line}")
         })
         .try_init()?;
     Ok(())
 }
 
+/// Returns the lowest level that is logged at this verbosity.
 fn level_filter(verbosity: Verbosity) -> LevelFilter {
     match verbosity {
         Verbosity::Quiet => LevelFilter::Warn,
@@ -193,19 +196,19 @@ fn level_filter(verbosity: Verbosity) -> LevelFilter {
     }
 }
 
-/// Returns an error and its causes in one line, as the field `error` contains it: `cannot be reached: connection
-/// refused`.
+/// Returns the message of an error and the messages of its causes, separated by colons. Example: `cannot be reached:
+/// connection refused`. The log field `error` contains this text.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
+    let mut source = error.source();
+    while let Some(cause) = source {
         let message = cause.to_string();
         // The message of some errors already ends with the message of their source.
         if !text.ends_with(&message) {
             text.push_str(": ");
             text.push_str(&message);
         }
-        next = cause.source();
+        source = cause.source();
     }
     text
 }
@@ -221,10 +224,10 @@ mod tests {
     fn log_keys(source: &str) -> BTreeSet<String> {
         let mut keys = BTreeSet::new();
         for level in ["trace!(", "debug!(", "info!(", "warn!(", "error!("] {
-            for after in source.split(level).skip(1) {
-                let Some((arguments, _)) = after.split_once(';') else { continue };
+            for rest in source.split(level).skip(1) {
+                let Some((arguments, _)) = rest.split_once(';') else { continue };
                 // The arguments of a macro without key-values start with its message.
-                if arguments.trim_start().starts_with('"') || arguments.contains(");") {
+                if arguments.trim_start().starts_with('"') {
                     continue;
                 }
                 keys.extend(arguments.split(',').filter_map(log_key));
@@ -233,13 +236,15 @@ mod tests {
         keys
     }
 
+    /// Returns the key of one argument of a log macro, or `None` if the argument is not a key-value.
     fn log_key(argument: &str) -> Option<String> {
         let name = argument.split(['=', ':']).next()?.trim();
-        let plain =
+        let is_key =
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_' || byte.is_ascii_digit());
-        plain.then(|| name.to_owned())
+        is_key.then(|| name.to_owned())
     }
 
+    /// Adds the keys of all log macros in the Rust files below a directory, each with the path of its file.
     fn collect_log_keys(directory: &Path, found: &mut BTreeSet<(String, String)>) {
         for entry in std::fs::read_dir(directory).expect("the workspace").flatten() {
             let path = entry.path();
@@ -258,8 +263,8 @@ mod tests {
         collect_log_keys(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")), &mut found);
         let known: BTreeSet<_> = FIELDS.iter().map(|field| field.name).collect();
         let unknown: Vec<_> = found.iter().filter(|(key, _)| !known.contains(key.as_str())).collect();
-        assert!(unknown.is_empty(), "explain these in shared/wire/src/log.rs, or use a name that is there: {unknown:?}");
-        assert!(found.iter().any(|(key, _)| key == "reason"), "the search finds what is there");
+        assert!(unknown.is_empty(), "explain these in shared/wire/src/log/mod.rs, or use a listed name: {unknown:?}");
+        assert!(found.iter().any(|(key, _)| key == "reason"), "the search finds a key that is logged");
     }
 
     #[test]
@@ -269,14 +274,17 @@ mod tests {
             read_sources(&Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(directory), &mut sources);
         }
         for entry in CATALOG {
+            // The message is the last argument of a log macro.
             assert!(sources.contains(&format!("\"{}\")", entry.message)), "nobody logs {:?}", entry.message);
-            let named = entry.subject.split('@').skip(1).step_by(2);
-            for field in named {
-                assert!(FIELDS.iter().any(|known| known.name == field.to_ascii_lowercase()), "{field}");
+            // In a subject such as `node @NODE@ is back`, every second part is the name of a field.
+            let field_names = entry.subject.split('@').skip(1).step_by(2);
+            for field in field_names {
+                assert!(FIELDS.iter().any(|log_field| log_field.name == field.to_ascii_lowercase()), "{field}");
             }
         }
     }
 
+    /// Appends the text of all files below a directory.
     fn read_sources(directory: &Path, sources: &mut String) {
         for entry in std::fs::read_dir(directory).expect("the workspace").flatten() {
             if entry.path().is_dir() {
@@ -298,9 +306,9 @@ mod tests {
 
     #[test]
     fn y09_log_format_parses_two_names() {
-        assert_eq!(LogFormat::NAMES.map(|word| word.parse::<LogFormat>().ok()), [Some(LogFormat::Text), Some(LogFormat::Json)]);
-        for other in ["", "JSON", "logfmt"] {
-            assert_eq!(other.parse::<LogFormat>().unwrap_err().to_string(), "unknown log format: write text or json");
+        assert_eq!(LogFormat::NAMES.map(|name| name.parse::<LogFormat>().ok()), [Some(LogFormat::Text), Some(LogFormat::Json)]);
+        for invalid_name in ["", "JSON", "logfmt"] {
+            assert_eq!(invalid_name.parse::<LogFormat>().unwrap_err().to_string(), "unknown log format: write text or json");
         }
     }
 

@@ -12,54 +12,55 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// Maximum number of entries for which space is reserved before they arrive.
+/// Maximum number of entries for which a list reserves memory before the entries arrive.
 const MAX_RESERVED_ENTRIES: usize = 16;
 
-/// Deserializes a list of at most `N` entries.
-pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const N: usize>(from: D) -> Result<Vec<T>, D::Error> {
-    from.deserialize_seq(ListVisitor::<T, N>(PhantomData))
+/// Deserializes a list of at most `N` entries. Fails on a longer list.
+pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const N: usize>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(ListVisitor::<T, N>(PhantomData))
 }
 
-/// Deserializes a map of at most `N` entries. Fails on a duplicate key.
-pub(super) fn map<'de, D, K, V, const N: usize>(from: D) -> Result<BTreeMap<K, V>, D::Error>
+/// Deserializes a map of at most `N` entries. Fails on a larger map, or on a duplicate key.
+pub(super) fn map<'de, D, K, V, const N: usize>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
 where
     D: Deserializer<'de>,
     K: Deserialize<'de> + Ord,
     V: Deserialize<'de>,
 {
-    from.deserialize_map(MapVisitor::<K, V, N>(PhantomData))
+    deserializer.deserialize_map(MapVisitor::<K, V, N>(PhantomData))
 }
 
-/// Deserializes at most `N` bytes.
-pub(super) fn bytes<'de, D: Deserializer<'de>, const N: usize>(from: D) -> Result<Vec<u8>, D::Error> {
-    from.deserialize_bytes(BytesVisitor::<N>)
+/// Deserializes a byte string of at most `N` bytes. Fails on a longer one.
+pub(super) fn bytes<'de, D: Deserializer<'de>, const N: usize>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    deserializer.deserialize_bytes(BytesVisitor::<N>)
 }
 
-/// Deserializes an optional value of at most `N` bytes.
-pub(super) fn maybe_bytes<'de, D: Deserializer<'de>, const N: usize>(from: D) -> Result<Option<Vec<u8>>, D::Error> {
-    Ok(Option::<BoundedBytes<N>>::deserialize(from)?.map(|bytes| bytes.0))
+/// Deserializes an optional byte string of at most `N` bytes. Fails on a longer one.
+pub(super) fn maybe_bytes<'de, D: Deserializer<'de>, const N: usize>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
+    Ok(Option::<BoundedBytes<N>>::deserialize(deserializer)?.map(|bytes| bytes.0))
 }
 
 /// Deserializes a certificate chain: at most three certificates of at most 4 KiB each.
-pub(super) fn chain<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Vec<u8>>, D::Error> {
-    let chain = list::<_, BoundedBytes<{ crate::tls::MAX_CERTIFICATE_BYTES }>, { crate::tls::MAX_CHAIN_CERTIFICATES }>(from)?;
+pub(super) fn chain<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Vec<u8>>, D::Error> {
+    let chain = list::<_, BoundedBytes<{ crate::tls::MAX_CERTIFICATE_BYTES }>, { crate::tls::MAX_CHAIN_CERTIFICATES }>(input)?;
     Ok(chain.into_iter().map(|certificate| certificate.0).collect())
 }
 
 /// Deserializes a text of at most `N` bytes.
-pub(super) fn text<'de, D: Deserializer<'de>, const N: usize>(from: D) -> Result<String, D::Error> {
-    from.deserialize_str(TextVisitor::<N>)
+pub(super) fn text<'de, D: Deserializer<'de>, const N: usize>(deserializer: D) -> Result<String, D::Error> {
+    deserializer.deserialize_str(TextVisitor::<N>)
 }
 
-/// At most `N` bytes, for use as the entry of a list or the value of an option.
+/// A byte string of at most `N` bytes, for use as the entry of a list or the value of an option.
 struct BoundedBytes<const N: usize>(Vec<u8>);
 
 impl<'de, const N: usize> Deserialize<'de> for BoundedBytes<N> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        bytes::<_, N>(from).map(Self)
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        bytes::<_, N>(deserializer).map(Self)
     }
 }
 
+/// The visitor of [`list()`], which fails on more than `N` entries.
 struct ListVisitor<T, const N: usize>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for ListVisitor<T, N> {
@@ -69,12 +70,14 @@ impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for ListVisitor<T, N
         write!(f, "at most {N} entries")
     }
 
+    /// Collects the entries of a list. If the declared length exceeds `N`, fails before the first entry is read. A
+    /// format without a declared length fails at the entry after the `N`th.
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Vec<T>, A::Error> {
-        let length = entries.size_hint().unwrap_or(0);
-        if length > N {
-            return Err(A::Error::invalid_length(length, &self));
+        let declared_length = entries.size_hint().unwrap_or(0);
+        if declared_length > N {
+            return Err(A::Error::invalid_length(declared_length, &self));
         }
-        let mut list = Vec::with_capacity(length.min(MAX_RESERVED_ENTRIES));
+        let mut list = Vec::with_capacity(declared_length.min(MAX_RESERVED_ENTRIES));
         while let Some(entry) = entries.next_element()? {
             if list.len() == N {
                 return Err(A::Error::invalid_length(N + 1, &self));
@@ -85,6 +88,7 @@ impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for ListVisitor<T, N
     }
 }
 
+/// The visitor of [`map()`], which fails on more than `N` entries.
 struct MapVisitor<K, V, const N: usize>(PhantomData<(K, V)>);
 
 impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>, const N: usize> Visitor<'de> for MapVisitor<K, V, N> {
@@ -94,10 +98,12 @@ impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>, const N: usize> Visito
         write!(f, "at most {N} entries, each key once")
     }
 
+    /// Collects the entries of a map. If the declared length exceeds `N`, fails before the first entry is read. Also
+    /// fails at the entry after the `N`th, and at a duplicate key.
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<BTreeMap<K, V>, A::Error> {
-        let length = entries.size_hint().unwrap_or(0);
-        if length > N {
-            return Err(A::Error::invalid_length(length, &self));
+        let declared_length = entries.size_hint().unwrap_or(0);
+        if declared_length > N {
+            return Err(A::Error::invalid_length(declared_length, &self));
         }
         let mut map = BTreeMap::new();
         while let Some((key, value)) = entries.next_entry()? {
@@ -109,6 +115,7 @@ impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>, const N: usize> Visito
     }
 }
 
+/// The visitor of [`bytes()`], which fails on more than `N` bytes.
 struct BytesVisitor<const N: usize>;
 
 impl<const N: usize> Visitor<'_> for BytesVisitor<N> {
@@ -123,6 +130,7 @@ impl<const N: usize> Visitor<'_> for BytesVisitor<N> {
     }
 }
 
+/// The visitor of [`text()`], which fails on more than `N` bytes.
 struct TextVisitor<const N: usize>;
 
 impl<const N: usize> Visitor<'_> for TextVisitor<N> {

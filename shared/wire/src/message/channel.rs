@@ -1,5 +1,6 @@
-//! The messages between the two halves of the agent. No message contains a path or a command. So a compromised network
-//! half can only withhold messages and report wrong facts about its own host.
+//! The messages between the two halves of the agent: `apply` runs as root without the network, and `sync` has the
+//! network and is not root. No message contains a path or a command. So a compromised `sync` can only withhold messages
+//! and report wrong facts about its own host.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,33 +13,33 @@ use super::{Hash, PartDigest};
 /// A message from `apply` (root, no network) to `sync`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ApplyMessage {
-    /// The first message: the key for sealed secrets, and the accepted desired state.
+    /// The first message: the key for encrypted secrets, and the desired state that `apply` has accepted.
     Hello {
-        /// The X25519 public key to which controllers seal secrets. Apply created it.
+        /// The X25519 public key with which controllers encrypt secrets for this host. `apply` created the key pair.
         seal_key: [u8; 32],
-        /// The desired state in the ledger.
+        /// The desired state in the ledger of `apply`, which stores the last accepted one. `None` before the first.
         held: Option<HeldDesired>,
     },
-    /// An offer was accepted and is on disk: the desired state that the agent holds now.
+    /// The acceptance of an offered desired state, which is on disk now.
     Accepted(HeldDesired),
-    /// An offer was refused by apply, for example because its signature is invalid.
+    /// The refusal of an offered desired state, for example because its signature is invalid.
     Refused {
         /// The reason, in one sentence.
         reason: String,
     },
-    /// A request for a profile or blob that the accepted state names and that is not on disk.
+    /// A request for a profile or blob that the accepted desired state names and that is not on disk yet.
     ContentRequest(Hash),
-    /// The results that are not acknowledged yet, in order.
+    /// The results of tasks that no controller has acknowledged yet, in the order of their sequence numbers.
     Results(#[serde(deserialize_with = "bounded::list::<_, _, 256>")] Vec<TaskResult>),
-    /// The part of the Observation that only root can collect. Sync merges it into its own Observation.
+    /// The facts, traits and labels that only root can collect. `sync` merges them into its own Observation.
     Observed(Observation),
-    /// The Report of the root half. Sync adds its own facts and findings.
+    /// The Report of `apply`. `sync` adds its own facts and findings before it sends the Report.
     Report(Report),
-    /// The leases that apply requests.
+    /// The leases that `apply` requests from the controller.
     LeaseRequest(#[serde(deserialize_with = "bounded::list::<_, _, 8>")] Vec<LeaseKind>),
-    /// The leases and primaries that the host no longer needs.
+    /// The leases and primaries that the host gives back to the controller, because it no longer needs them.
     Returned(#[serde(deserialize_with = "bounded::list::<_, _, 1024>")] Vec<ReturnedItem>),
-    /// Pause, hold and park as set on the host.
+    /// The pause, hold and park that were set on the host itself.
     Local(LocalState),
 }
 
@@ -46,19 +47,20 @@ pub enum ApplyMessage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "one message at a time is in memory, and offers are most of them")]
 pub enum SyncMessage {
-    /// What a controller sent in the response to a check-in. Apply verifies it before use.
+    /// The content of a controller's response to a check-in. `apply` verifies its signatures before it uses the
+    /// content.
     Offer {
-        /// The desired state, if it differs from the one that the agent has.
+        /// The desired state, if it differs from the desired state that the agent holds.
         desired: Option<SignedDesired>,
         /// The grants of the controller: open barriers and leases.
         #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
         grants: Vec<SignedGrant>,
-        /// The controller has stored all results up to this sequence number.
+        /// The sequence number up to which the controller has stored all results of tasks.
         acknowledged: u64,
     },
-    /// The next piece of a requested body. A body begins with an empty piece, which discards an earlier incomplete
-    /// transfer. The other pieces follow in order. Apply hashes them as they arrive. The body is complete when its hash
-    /// matches.
+    /// The next piece of a requested profile or blob. An empty piece begins a transfer, and discards an earlier
+    /// incomplete transfer. The other pieces follow in order. `apply` hashes the pieces as they arrive. The body is
+    /// complete when its hash matches.
     Body {
         /// The hash of the complete body.
         hash: Hash,
@@ -66,11 +68,11 @@ pub enum SyncMessage {
         #[serde(deserialize_with = "bounded::bytes::<_, { 1 << 20 }>")]
         bytes: Vec<u8>,
     },
-    /// The controller does not send the requested body for now, or sent only a part of it. Apply discards the pieces
-    /// that have arrived.
+    /// The notice that the controller did not send the requested body, or sent only a part of it. `apply` discards the
+    /// pieces that have arrived.
     BodyUnavailable(Hash),
-    /// Pause, hold or park, as set through the network half.
+    /// The pause, hold and park that were set on the host through `sync`.
     Local(LocalState),
-    /// The digest of the Observation that sync assembled, for the host's own record (`status`).
+    /// The digest of the Observation that `sync` assembled. `apply` does not use it yet.
     Observed(PartDigest),
 }

@@ -11,18 +11,18 @@ use super::{Epoch, PartDigest, Revision};
 /// The body of `POST /agent/v1/checkin`: what the agent has, and what it reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckIn {
-    /// The kernel's boot id.
+    /// The kernel's boot id, which is different after each boot.
     pub boot_id: [u8; 16],
-    /// The desired state that the agent holds. `None` before the first one.
+    /// The desired state that the agent holds. `None` before the first accepted desired state.
     pub held_desired: Option<HeldDesired>,
-    /// The results after the last acknowledged one, in order.
+    /// The results of tasks that the controller has not acknowledged, in the order of their sequence numbers.
     #[serde(deserialize_with = "bounded::list::<_, _, 256>")]
     pub results: Vec<TaskResult>,
     /// The digest of the host's current Observation.
     pub observation_digest: PartDigest,
-    /// The Observation, if the controller has not acknowledged this digest.
+    /// The Observation (facts, traits and labels of the host). `None` if the controller has acknowledged its digest.
     pub observation: Option<Observation>,
-    /// The Report, if it changed.
+    /// The Report, if it changed since the last check-in.
     pub report: Option<Report>,
     /// The leases that the agent requests.
     #[serde(deserialize_with = "bounded::list::<_, _, 8>")]
@@ -30,9 +30,9 @@ pub struct CheckIn {
     /// The leases and primaries that the agent no longer needs.
     #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
     pub returned_items: Vec<ReturnedItem>,
-    /// Pause, hold and park as set on the host.
+    /// The pause, hold and park that were set on the host itself.
     pub local: LocalState,
-    /// How long the controller may hold this request, in milliseconds.
+    /// Maximum time for which the controller may hold this request before it responds, in milliseconds.
     pub wait_ms: u32,
 }
 
@@ -43,7 +43,7 @@ pub struct HeldDesired {
     pub epoch: Epoch,
     /// The revision of the desired state.
     pub revision: Revision,
-    /// The digest of the known part.
+    /// The digest of the *known* part.
     pub known: PartDigest,
     /// The digest of the task set.
     pub task_set: PartDigest,
@@ -54,14 +54,15 @@ pub struct HeldDesired {
 pub enum ReturnedItem {
     /// The lease of this kind.
     Lease(LeaseKind),
-    /// The primary of this tag, because its tasks have ended on this host.
+    /// The role of primary for this tag. The host returns it when the tasks of the tag have ended on the host.
     Primary(#[serde(deserialize_with = "bounded::text::<_, 255>")] String),
 }
 
-/// The response to a check-in: the changes for the agent, unless another check-in replaced this one.
+/// The response to a check-in: either the changes for the agent, or the notice that a newer check-in replaced this
+/// check-in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckInResponse {
-    /// Another check-in of the same agent replaced this one. The agent closes the connection.
+    /// The notice that another check-in of the same agent replaced this check-in. The agent closes the connection.
     Superseded,
     /// The changes since the agent's last check-in.
     Current(Box<CheckInUpdate>),
@@ -70,15 +71,16 @@ pub enum CheckInResponse {
 /// The changes that a controller sends to an agent. Each part is sent only if it is new to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckInUpdate {
-    /// All results up to this sequence number are stored and need not be sent again.
+    /// The sequence number up to which the controller has stored all results. The agent does not send them again.
     pub acknowledged: u64,
-    /// The digest of the Observation that the controller has.
+    /// The digest of the Observation that the controller has. If the agent's Observation has another digest, the agent
+    /// sends its Observation.
     pub observation: Option<PartDigest>,
-    /// The desired state, if a part of it differs from what the agent holds.
+    /// The desired state, if a part of it differs from the part that the agent holds.
     pub desired: Option<SignedDesired>,
     /// The open barriers and leases for the task set that the agent holds or that is in this message.
     #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
     pub grants: Vec<SignedGrant>,
-    /// How long the agent waits before the next check-in, in milliseconds.
+    /// The time that the agent waits before its next check-in, in milliseconds.
     pub next_check_in_ms: u32,
 }

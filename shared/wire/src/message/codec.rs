@@ -2,11 +2,12 @@
 //! trailing bytes are an error.
 //!
 //! This program reads every version from 1 to its own. A request has the version of its sender, and a response has the
-//! version of the request. So either end may be upgraded first. A message is one type in all versions. If its form
-//! changes, its [`Message`] implementation reads and writes the older form, and callers only pass the version's number.
+//! version of the request. So either end may be upgraded first. A message is one type in all versions. If the encoding
+//! of a message changes, its [`Message`] implementation reads and writes the older encoding too, and callers only pass
+//! the version's number.
 //!
 //! Builds with debug assertions, which are never released, support one more version for tests ([`WireVersion::NEXT`]).
-//! Tests use it to run an earlier program against a later one. It is used only if a test requests it.
+//! With it, a test can run an earlier program against a later one.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,7 @@ impl WireVersion {
     pub const FIRST: Self = Self(1);
     /// The version that this program writes, and the newest that it reads.
     pub const CURRENT: Self = Self(1);
-    /// The version after the current one, for tests: each message has another form than today and the same contents.
+    /// The version after the current one, for tests only. Its messages have the same contents in another encoding.
     #[cfg(debug_assertions)]
     pub const NEXT: Self = Self(Self::CURRENT.0 + 1);
 
@@ -49,7 +50,7 @@ impl WireVersion {
         (Self::FIRST..=Self::NEWEST).contains(&self)
     }
 
-    /// Returns the index of the version among all versions.
+    /// Returns the index of the version among all versions. The first version has index 0.
     pub fn index(self) -> usize {
         usize::from(self.0 - Self::FIRST.0)
     }
@@ -62,27 +63,28 @@ impl WireVersion {
 
 /// A message of the protocol, or a part of a message that has its own digest.
 pub trait Message: Serialize + DeserializeOwned {
-    /// The message's name in errors and golden files.
+    /// The message's name in errors and in the names of test files with encoded messages.
     const NAME: &'static str;
-    /// Maximum size of an encoding, in bytes. Also the listener's limit for the body.
+    /// Maximum size of an encoded message, in bytes. The listener refuses a larger body.
     const MAX_BYTES: usize;
 
-    /// Reads the message in the form of a version. Returns it with the bytes after it. If the form of a message
-    /// changed, its implementation reads the older form here.
+    /// Decodes the message from its encoding in a wire version. Returns the message, and the bytes that follow it. This
+    /// default decodes all released versions in the same way. A message whose encoding changed overrides it.
     ///
     /// # Errors
-    /// If the bytes do not contain the message.
+    /// If the bytes do not begin with a complete message.
     fn read(version: WireVersion, bytes: &[u8]) -> postcard::Result<(Self, &[u8])> {
         #[cfg(debug_assertions)]
         if version == WireVersion::NEXT {
             return next_version::read(bytes);
         }
+        // In a release build, `version` is not used otherwise.
         let _ = version;
         postcard::take_from_bytes(bytes)
     }
 
-    /// Appends the message to the buffer in the form of a version, and returns the buffer. The counterpart of
-    /// [`Message::read`].
+    /// Appends the message to the buffer, in its encoding in a wire version, and returns the buffer. This is the
+    /// counterpart of [`Message::read`]. A message whose encoding changed overrides both.
     ///
     /// # Errors
     /// If the message contains a value that the encoding does not support.
@@ -91,13 +93,14 @@ pub trait Message: Serialize + DeserializeOwned {
         if version == WireVersion::NEXT {
             return next_version::write(self, buffer);
         }
+        // In a release build, `version` is not used otherwise.
         let _ = version;
         postcard::to_extend(self, buffer)
     }
 }
 
-/// The form of every message in [`WireVersion::NEXT`]: the form of the current version, and one more byte. The codec
-/// refuses trailing and missing bytes, so it cannot decode a message of one version as one of the other.
+/// The encoding of every message in [`WireVersion::NEXT`]: the encoding of the current version, and one more byte. The
+/// codec refuses trailing and missing bytes, so it never decodes a message in the wrong one of the two versions.
 #[cfg(debug_assertions)]
 mod next_version {
     use serde::Serialize;
@@ -105,6 +108,7 @@ mod next_version {
 
     const TRAILING_BYTE: u8 = 0xa5;
 
+    /// Decodes a message and the byte after it. Fails if that byte is missing or wrong.
     pub(super) fn read<M: DeserializeOwned>(bytes: &[u8]) -> postcard::Result<(M, &[u8])> {
         match postcard::take_from_bytes(bytes)? {
             (message, [TRAILING_BYTE, rest @ ..]) => Ok((message, rest)),
@@ -112,6 +116,7 @@ mod next_version {
         }
     }
 
+    /// Appends a message, and one more byte.
     pub(super) fn write<M: Serialize>(message: &M, buffer: Vec<u8>) -> postcard::Result<Vec<u8>> {
         let mut bytes = postcard::to_extend(message, buffer)?;
         bytes.push(TRAILING_BYTE);
@@ -119,10 +124,10 @@ mod next_version {
     }
 }
 
-/// Why bytes could not be decoded.
+/// The reason why bytes could not be decoded as a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// There are more bytes than this message may have.
+    /// More bytes than this message may have.
     #[error("{name} has {bytes} bytes, at most {limit} are allowed")]
     TooLarge {
         /// The message's name.
@@ -132,13 +137,13 @@ pub enum DecodeError {
         /// The maximum number of bytes.
         limit: usize,
     },
-    /// There is no version byte.
+    /// No bytes at all, so that even the version byte is missing.
     #[error("{name} is empty")]
     Empty {
         /// The message's name.
         name: &'static str,
     },
-    /// This program does not read this version.
+    /// A version that this program does not support.
     #[error("{name} has protocol version {found}; this program reads versions 1 to {newest}")]
     Version {
         /// The message's name.
@@ -148,13 +153,13 @@ pub enum DecodeError {
         /// The newest supported version.
         newest: WireVersion,
     },
-    /// The bytes are not this message, or a collection exceeds its bound.
+    /// Bytes that are not this message, or a list, map or text in the message that is longer than its maximum.
     #[error("{name} cannot be decoded")]
     Malformed {
         /// The message's name.
         name: &'static str,
     },
-    /// There are bytes after the message.
+    /// Bytes that follow the message.
     #[error("{name} is followed by {bytes} unexpected bytes")]
     Trailing {
         /// The message's name.
@@ -167,30 +172,32 @@ pub enum DecodeError {
 /// The initial capacity for an encoding. Nearly all messages are smaller, and the buffer grows for the others.
 const INITIAL_CAPACITY_BYTES: usize = 128;
 
-/// Encodes a message in this program's own version, with the version byte.
+/// Encodes a message in this program's own wire version. The first byte is the version.
 pub fn encode<M: Message>(message: &M) -> Vec<u8> {
     encode_as(WireVersion::CURRENT, message)
 }
 
-/// Encodes a message in a version that the other end reads, with the version byte. A response uses the version of its
-/// request.
+/// Encodes a message in a wire version that the other end supports. The first byte is the version. A response has the
+/// version of its request.
 pub fn encode_as<M: Message>(version: WireVersion, message: &M) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(INITIAL_CAPACITY_BYTES);
     bytes.push(version.0);
     expect_encoded(message.write(version, bytes))
 }
 
-/// Encodes a part that has its own digest. It has no version byte, because the message that contains it has one.
+/// Encodes a part of a message that has its own digest, such as the task set of a desired state. The encoded part has
+/// no version byte, because the message that contains the part has one.
 pub fn encode_part<M: Message>(version: WireVersion, part: &M) -> Vec<u8> {
     expect_encoded(part.write(version, Vec::new()))
 }
 
-/// Returns the encoded bytes. Panics on an error, because no message contains a value that postcard cannot encode.
+/// Returns the encoded bytes. Panics on an error, which never happens: postcard can encode every value that a message
+/// contains.
 fn expect_encoded(bytes: postcard::Result<Vec<u8>>) -> Vec<u8> {
-    bytes.expect("the messages hold nothing that postcard cannot write")
+    bytes.expect("postcard can encode every value of a message")
 }
 
-/// Decodes a message of any version up to this program's own.
+/// Decodes a message of any wire version up to this program's own.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -198,24 +205,23 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     decode_up_to(WireVersion::CURRENT, bytes).map(|(_, message)| message)
 }
 
-/// Decodes a message of any version up to `newest`. Returns it with its version, which is also the version of its
-/// parts. The response must use the same version.
+/// Decodes a message of any wire version up to `newest`. Returns the version and the message. The parts of the message
+/// have the same version, and so must the response.
 ///
 /// # Errors
 /// [`DecodeError`].
 pub fn decode_up_to<M: Message>(newest: WireVersion, bytes: &[u8]) -> Result<(WireVersion, M), DecodeError> {
     let name = M::NAME;
     check_size::<M>(bytes)?;
-    let (&found, body) = bytes.split_first().ok_or(DecodeError::Empty { name })?;
-    let version = WireVersion(found);
+    let (&version_byte, body) = bytes.split_first().ok_or(DecodeError::Empty { name })?;
+    let version = WireVersion(version_byte);
     if !(WireVersion::FIRST..=newest).contains(&version) {
-        return Err(DecodeError::Version { name, found, newest });
+        return Err(DecodeError::Version { name, found: version_byte, newest });
     }
     Ok((version, decode_part(version, body)?))
 }
 
-/// Decodes a part of a message of this version. The bytes have no version byte, and all of them must belong to the
-/// part.
+/// Decodes a part of a message of this wire version. The bytes have no version byte. Fails if bytes follow the part.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -229,20 +235,20 @@ pub fn decode_part<M: Message>(version: WireVersion, bytes: &[u8]) -> Result<M, 
     }
 }
 
-/// Fails if there are more bytes than the message may have.
+/// Fails if there are more bytes than a message of this type may have.
 fn check_size<M: Message>(bytes: &[u8]) -> Result<(), DecodeError> {
     let (name, limit) = (M::NAME, M::MAX_BYTES);
     if bytes.len() > limit { Err(DecodeError::TooLarge { name, bytes: bytes.len(), limit }) } else { Ok(()) }
 }
 
-/// The bytes that are hashed before the version's number in the digest of a part ([`digest_part`]). In version 1, every
-/// part begins with a number, and postcard never encodes a number with this many such bytes. So bytes of version 1
-/// never have the digest of bytes of a later version.
+/// The first bytes that [`digest_part`] hashes for a version after the first. A part of version 1 is hashed alone, and
+/// never begins with these bytes: it begins with an integer, and postcard encodes no integer as 16 bytes of 0xff. So a
+/// part of version 1 and a part of a later version never have the same digest.
 const VERSION_MARKER: [u8; 16] = [0xff; 16];
 
-/// Returns the digest of a part's bytes, as sent in this version. Version 1 hashes the bytes alone. Later versions hash
-/// the version's number first, so that the same bytes have different digests in versions in which they mean different
-/// things.
+/// Returns the digest of an encoded part, as sent in this wire version. For version 1, the digest is the hash of the
+/// bytes alone. For a later version, the hash begins with a marker and the version, so that the same bytes have another
+/// digest in each version.
 pub fn digest_part(version: WireVersion, bytes: &[u8]) -> PartDigest {
     let mut digest = Sha256::new();
     if version > WireVersion::FIRST {
@@ -252,7 +258,7 @@ pub fn digest_part(version: WireVersion, bytes: &[u8]) -> PartDigest {
     PartDigest(digest.chain_update(bytes).finalize().into())
 }
 
-/// Returns the hash that names a profile or blob.
+/// Returns the SHA-256 of some content, which is the name of a profile or blob.
 pub fn hash_content(bytes: &[u8]) -> Hash {
     Hash(Sha256::digest(bytes).into())
 }

@@ -1,7 +1,7 @@
 //! The two parts of the desired state (*known* and *task set*), and the profile that the task set names.
 //!
-//! *Known* is replaced at once. The *task set* is replaced only when the controller releases it. The parts are encoded
-//! separately, so that each has its own digest and editing a label encodes no tasks again.
+//! *Known* is replaced at once. The *task set* is replaced only when the controller releases a new one. The parts are
+//! encoded separately. So each part has its own digest, and after a change of a label the tasks are not encoded again.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,9 +18,10 @@ use super::bounded;
 /// Maximum size of both parts of a desired state together, in bytes. A controller never sends more, and an agent
 /// refuses more.
 pub const MAX_DESIRED_BYTES: usize = 256 * 1024;
-/// Maximum number of tags that an agent reads. The same limit applies to primaries, traits and probes.
+/// Maximum number of tags of a node that an agent reads. The same limit applies to primaries, traits and probes.
 pub const MAX_LISTED: usize = 1024;
-/// Maximum number of tasks that an agent reads. The same limit applies to inputs and to tasks that are left out.
+/// Maximum number of tasks of a profile that an agent reads. The same limit applies to the inputs of a task set, and to
+/// the tasks that a node leaves out.
 pub const MAX_ENTRIES: usize = 16_384;
 
 /// The part of a desired state that the agent replaces at once when it arrives.
@@ -35,27 +36,29 @@ pub struct Known {
     /// Effective labels by key.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub labels: BTreeMap<String, KnownLabel>,
-    /// Effective annotations.
+    /// Effective annotations by key.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub annotations: BTreeMap<String, String>,
-    /// The union of all traits without the suppressed ones, sorted.
+    /// All traits of the node, without the suppressed ones, sorted.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub traits: Vec<String>,
-    /// Lifecycle fields in seconds, by their name in the manifest. Fields without a limit are omitted.
+    /// The lifecycle fields, such as `min_ready_seconds`: a duration in seconds for each name in the manifest. A field
+    /// without a limit is omitted.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 16>")]
     pub lifecycle: BTreeMap<String, u64>,
-    /// The highest allowed mode. The lower of this mode and the task set's mode is in force.
+    /// The highest mode that the host may use. The host runs in the lower of this mode and the task set's mode.
     #[serde(with = "ModeForm")]
     pub ceiling: Mode,
-    /// The period over which hooks are spread, in seconds.
+    /// The period over which the hosts of a group spread the runs of their hooks (programs in `hooks.d`), in seconds.
     pub splay_s: u32,
-    /// The end of the hold (seconds since 1970) and its reason. Until then the task set is not replaced.
+    /// The end of the node's hold (seconds since 1970) and its reason. The task set is not replaced before that time.
     pub hold: Option<(u64, String)>,
     /// True if the operator parked the node.
     pub parked: bool,
-    /// True if the group or cluster is paused and grants no new leases.
+    /// True if the node's group or cluster is paused. It then grants no new leases.
     pub paused: bool,
-    /// Ready probes by tag, each as canonical JSON text.
+    /// The probes of each tag that decide whether the software of the tag is ready, as canonical JSON text. No host
+    /// runs them yet.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_LISTED>")]
     pub ready: BTreeMap<String, String>,
 }
@@ -65,13 +68,14 @@ pub struct Known {
 pub struct KnownLabel {
     /// The value.
     pub value: String,
-    /// True if the label is written to the host label map.
+    /// True if the agent also writes the label to the host label map, a file for other programs of the host.
     pub to_host: bool,
-    /// The origin of the value, in short: `nodegroup prod/frontends`, `host`.
+    /// The level or host that provides the value: `nodegroup prod/frontends`, `host`.
     pub origin: String,
 }
 
-/// The names of the modes in stored records, where they are capitalized. A manifest has them in lower case.
+/// The serialized form of [`Mode`] in messages and stored records, with capitalized names. A manifest has the names in
+/// lower case.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Mode")]
 enum ModeForm {
@@ -83,37 +87,41 @@ enum ModeForm {
 /// The part of a desired state that the controller replaces only when it releases a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSet {
-    /// The node group's revision. Always 0 until rollouts exist.
+    /// The revision of the node group, for rollouts. It is always 0, because rollouts do not exist yet.
     pub group_revision: u64,
     /// The version of the algorithm that computed the task digest.
     pub digest_version: u32,
-    /// The task digest, which rollouts compare. It is not the [`PartDigest`](super::PartDigest) of this task set.
+    /// The task digest, which changes when the host must run something else. It is not the
+    /// [`PartDigest`](super::PartDigest) of this task set, which is the hash of the encoded bytes.
     pub task_digest: [u8; 32],
     /// The mode of this task set.
     #[serde(with = "ModeForm")]
     pub mode: Mode,
     /// The profile with the task definitions. `None` if there are no tasks.
     pub profile: Option<Hash>,
-    /// Effective tags, sorted. A tag with a value is written as `NAME:VALUE`. Written to `/run/stemma/tags`.
+    /// Effective tags, sorted. A tag with a value has the form `NAME:VALUE`. The agent writes them to
+    /// `/run/stemma/tags`.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub tags: Vec<String>,
-    /// The names, without values, of the tags that this node holds as primary, sorted.
+    /// The names of the tags of which this node is the primary, sorted, without values.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub primaries: Vec<String>,
     /// The ids of tasks that are in the profile and do not run on this node, each with the reason.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub left_out: BTreeMap<String, Arc<str>>,
-    /// The value of each reference, by the reference's canonical text.
+    /// The inputs: for each reference in a template or condition (such as `labels.tier`), its value. The key is the
+    /// canonical text of the reference.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub inputs: BTreeMap<String, InputValue>,
 }
 
-/// The value of an input, as sent and stored. It is kept as text, so that the digest covers the bytes that were sent.
+/// The value of an input, as sent and stored. It is a JSON text and not a parsed value, so that the digest of the task
+/// set covers the exact bytes that were sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InputValue {
     /// A value, as canonical JSON text.
     Json(JsonText),
-    /// The value is absent: `is defined` is false.
+    /// No value. In a template, the test `is defined` is false for this input.
     Absent,
     /// A secret, by name and version. Never contains its value.
     Secret {
@@ -126,7 +134,7 @@ pub enum InputValue {
 }
 
 impl InputValue {
-    /// Returns the JSON text of a value. `None` for an absent value or a secret.
+    /// Returns the JSON text of the value, or `None` for an absent value or a secret.
     pub const fn text(&self) -> Option<&JsonText> {
         match self {
             Self::Json(text) => Some(text),
@@ -134,7 +142,8 @@ impl InputValue {
         }
     }
 
-    /// Returns the chunks of a value's text, so that the caller can replace them with equal chunks that are shared.
+    /// Returns the chunks of the value's JSON text. To save memory, the caller can replace a chunk with an equal chunk
+    /// that other values share.
     pub fn chunks_mut(&mut self) -> &mut [Arc<str>] {
         match self {
             Self::Json(text) => text.chunks_mut(),
@@ -144,6 +153,7 @@ impl InputValue {
 }
 
 impl From<&Input> for InputValue {
+    /// Converts an input to the form that is sent: a value becomes canonical JSON text.
     fn from(input: &Input) -> Self {
         match input {
             Input::Value(value) => Self::Json(JsonText::from_value(value)),
@@ -157,6 +167,7 @@ impl From<&Input> for InputValue {
 impl TryFrom<&InputValue> for Input {
     type Error = serde_json::Error;
 
+    /// Parses a received input. Fails if its text is not JSON.
     fn try_from(input: &InputValue) -> Result<Self, serde_json::Error> {
         Ok(match input {
             InputValue::Json(text) => Self::Value(serde_json::from_str(&text.to_text())?),
@@ -167,8 +178,9 @@ impl TryFrom<&InputValue> for Input {
 }
 
 impl TaskSet {
-    /// Returns the task set with this profile, as a copy if it names another profile. The profile must be replaced for
-    /// another wire version, because a profile has a different name in each version.
+    /// Returns the task set with `profile` as its profile: a copy if the profile differs, or else the task set itself.
+    /// `None` leaves the profile unchanged. To send the task set in another wire version, a caller replaces the
+    /// profile, because a profile has another hash in each version.
     pub fn with_profile(&self, profile: Option<Hash>) -> Cow<'_, Self> {
         match profile {
             Some(_) if profile != self.profile => Cow::Owned(Self { profile, ..self.clone() }),
@@ -176,23 +188,23 @@ impl TaskSet {
         }
     }
 
-    /// Returns whether a task of the profile runs on this node.
-    pub fn runs_task(&self, task: &str) -> bool {
-        !self.left_out.contains_key(task)
+    /// Returns whether this node runs a task of the profile, by the task's id.
+    pub fn runs_task(&self, task_id: &str) -> bool {
+        !self.left_out.contains_key(task_id)
     }
 }
 
-/// An immutable task profile: the definitions and the order of tasks on one host, without values. Its name is the
-/// SHA-256 of its bytes.
+/// An immutable task profile: the definitions of the tasks of a host and their order, without the values of inputs. Its
+/// name is the SHA-256 of its encoded bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The tasks, in a valid order for the host: a dependency is before its dependants.
+    /// The tasks, in an order in which a host can run them: a task follows all tasks that it requires.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub tasks: Vec<ProfileTask>,
 }
 
 impl Profile {
-    /// Returns the blobs that the tasks use as their `source`.
+    /// Returns the hashes of the blobs that the tasks name as their `source`. A task without such a source is skipped.
     pub fn blobs(&self) -> impl Iterator<Item = Hash> {
         self.tasks.iter().filter_map(|task| {
             let task: Task = serde_json::from_str(&task.definition).ok()?;
@@ -208,11 +220,11 @@ pub struct ProfileTask {
     pub id: String,
     /// The definition: canonical JSON of the manifest's Task, without defaults.
     pub definition: String,
-    /// The references that the task's templates read, as canonical texts, sorted.
+    /// The references that the task's templates read (such as `labels.tier`), as canonical texts, sorted.
     #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
     pub references: Vec<String>,
-    /// Indices into `tasks` of the tasks that must succeed on this host first. Each is lower than this task's own
-    /// index.
+    /// Indices into [`Profile::tasks`] of the tasks that must succeed on this host before this task runs. Each index is
+    /// lower than this task's own index.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub after: Vec<u16>,
     /// The barriers that must be open before the task starts.
@@ -225,6 +237,6 @@ pub struct ProfileTask {
 pub struct Barrier {
     /// The task that must have succeeded.
     pub task: String,
-    /// The selector's canonical text, as core writes it.
+    /// The selector of the nodes, in the canonical form that `stemma_core` writes.
     pub selector: String,
 }

@@ -10,44 +10,46 @@ use super::bounded;
 /// The body of `POST /agent/v1/enroll`, by which a host joins. It is sent without a client certificate.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrollRequest {
-    /// The join token, `id.secret`. It is never logged. Accepts more bytes than any token has, so that the controller
-    /// can report what is wrong with a longer text.
+    /// The join token, `id.secret`. The controller never logs the token. The field may be longer than any token, so
+    /// that the controller can report the error in a text that is too long.
     #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub token: String,
     /// The certificate request (PKCS#10 in DER), at most 4 KiB. The controller uses only its public key.
     #[serde(deserialize_with = "bounded::bytes::<_, 4096>")]
     pub csr: Vec<u8>,
-    /// The X25519 public key to which controllers seal secrets for this node. Apply created it.
+    /// The X25519 public key with which controllers encrypt secrets for this node. The root half of the agent created
+    /// the key pair.
     pub seal_key: [u8; 32],
-    /// The requested name. The controller refuses a name that is taken, but reports this only to a caller with a valid
-    /// token. Accepts more bytes than any name has, so that the controller can report the rule.
+    /// The requested name of the node. The controller refuses a name that another node has, but gives this reason only
+    /// to a caller with a valid token. The field may be longer than any name, so that the controller can report the
+    /// rule for names.
     #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub name: String,
 }
 
-/// Why a text cannot be a token, neither a join token nor a token of a principal. Both have the form `id.secret`. The
-/// id has 16 hexadecimal digits. The secret has 64 hexadecimal digits, or, if a controller created it and not `stemma`,
-/// 43 letters, digits, `-` and `_`.
+/// The reason why a text is neither a join token nor a token of a principal. A token has the form `id.secret`. The id
+/// has 16 hexadecimal digits. A secret that `stemma` created has 64 hexadecimal digits. A secret that a controller
+/// created has 43 letters, digits, `-` and `_`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAToken {
-    /// There is no dot between id and secret.
+    /// A missing dot between id and secret.
     #[error("it is not ID.SECRET")]
     NoDot,
-    /// The id is truncated, or there is text before it.
+    /// An id with this wrong number of characters: the id is truncated, or other text precedes it.
     #[error("the part before its dot has {0} characters, and an id has 16")]
     IdLength(usize),
-    /// The id contains an invalid character.
+    /// An invalid character in the id.
     #[error("the part before its dot is not all digits and letters from a to f")]
     IdCharacters,
-    /// The secret is truncated, or there is text after it.
+    /// A secret with this wrong number of characters: the secret is truncated, or other text follows it.
     #[error("the part behind its dot has {0} characters, and a secret has 64, or 43 if a controller created it")]
     SecretLength(usize),
-    /// The secret contains an invalid character.
+    /// An invalid character in the secret.
     #[error("the part behind its dot has characters that no secret has")]
     SecretCharacters,
 }
 
-/// Checks that a text has the form of a token. Only a controller can check that the token exists.
+/// Checks that a text has the form of a token (`id.secret`). Only a controller can check that the token exists.
 ///
 /// # Errors
 /// [`NotAToken`].
@@ -55,7 +57,8 @@ pub fn check_token(text: &str) -> Result<(), NotAToken> {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let is_url_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let (id, secret) = text.split_once('.').ok_or(NotAToken::NoDot)?;
-    let is_secret = match (id.chars().count(), secret.chars().count()) {
+    // A secret that `stemma` created has 64 characters, and a secret that a controller created has 43.
+    let is_secret_valid = match (id.chars().count(), secret.chars().count()) {
         (16, 64) => secret.bytes().all(is_hex),
         (16, 43) => secret.bytes().all(is_url_safe),
         (16, length) => return Err(NotAToken::SecretLength(length)),
@@ -64,12 +67,12 @@ pub fn check_token(text: &str) -> Result<(), NotAToken> {
     if !id.bytes().all(is_hex) {
         return Err(NotAToken::IdCharacters);
     }
-    if is_secret { Ok(()) } else { Err(NotAToken::SecretCharacters) }
+    if is_secret_valid { Ok(()) } else { Err(NotAToken::SecretCharacters) }
 }
 
-/// Describes why a text cannot be a token, or returns `None` if it may be one. Callers check this before they send a
-/// text. A controller counts a well-formed but unknown token as a guess, and stops answering for a while after some
-/// guesses.
+/// Returns the reason why a text cannot be a token, or `None` if the text has the form of a token. Programs call this
+/// before they send a token, because a controller counts each unknown token as a guess, and refuses a caller for a
+/// while after some guesses.
 pub fn find_token_error(text: &str) -> Option<String> {
     let problem = if text.is_empty() {
         "it is empty"
@@ -93,7 +96,7 @@ pub fn find_token_error(text: &str) -> Option<String> {
     Some(problem.to_owned())
 }
 
-/// The response to a join request: the identity and certificate of the new node. The agent stores them.
+/// The response to a join request: the identity and certificate of the new node. The agent stores the whole response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrollResponse {
     /// The node's uuid, also in the SAN of the certificate.
@@ -101,10 +104,11 @@ pub struct EnrollResponse {
     /// The fleet's name, as in `spiffe://<fleet>/…`.
     #[serde(deserialize_with = "bounded::text::<_, 255>")]
     pub fleet: String,
-    /// The new certificate first, then its issuers below the root, DER.
+    /// The certificate chain, each certificate in DER: first the new certificate, then its issuers without the root.
     #[serde(deserialize_with = "bounded::chain")]
     pub chain: Vec<Vec<u8>>,
-    /// The fleet root, DER. The agent checked it against `--ca-hash` before it sent the request.
+    /// The certificate of the fleet root, in DER. During the handshake, the agent has compared the hash of its key with
+    /// `--ca-hash`.
     #[serde(deserialize_with = "bounded::bytes::<_, 4096>")]
     pub root: Vec<u8>,
 }
@@ -120,13 +124,13 @@ pub struct RenewRequest {
 /// The response to a request for the next certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewResponse {
-    /// The new certificate first, then its issuers below the root, DER.
+    /// The certificate chain, each certificate in DER: first the new certificate, then its issuers without the root.
     #[serde(deserialize_with = "bounded::chain")]
     pub chain: Vec<Vec<u8>>,
 }
 
 impl fmt::Debug for EnrollRequest {
-    /// Omits the token, so that printing a request does not reveal it.
+    /// Formats the request without its token, so that a log line cannot reveal the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EnrollRequest").field("name", &self.name).finish_non_exhaustive()
     }

@@ -1,8 +1,8 @@
 //! The messages of the agents' protocol, shared by both ends and the fleet simulator.
 //!
-//! Every body is one version byte, then postcard. No type is recursive and every collection has a bound, because
-//! postcard itself limits neither recursion nor growth. Data without a fixed shape (a task's parameters, an input's
-//! value) is sent as its canonical JSON text.
+//! Every body is one version byte, then the message in the encoding `postcard`. No type is recursive, and every
+//! collection has a maximum size, because `postcard` itself limits neither. Data without a fixed form (a task's
+//! parameters, an input's value) is sent as its canonical JSON text.
 //!
 //! No message contains the name of its sender. The certificate identifies the node.
 
@@ -34,12 +34,11 @@ pub use codec::{
 pub struct Hash(pub [u8; 32]);
 
 impl Hash {
-    /// Returns the blob that a task's `source` names. Controller, agent and CLI all accept one form: `sha256:` and the
-    /// hash.
+    /// Returns the hash of the blob that a task's `source` names, as `sha256:` and the hash.
     ///
     /// # Errors
-    /// [`NotASource`] for any other text, also for a hash without `sha256:`. A second form is never accepted: if only
-    /// one of the programs accepted it, the blob would never be served.
+    /// [`NotASource`] for any other text, also for a hash without `sha256:`. Controller, agent and CLI must accept the
+    /// same texts. If only the agent accepted another form, the controller would never serve the blob.
     pub fn from_source(source: &str) -> Result<Self, NotASource> {
         source.strip_prefix("sha256:").and_then(|digits| digits.parse().ok()).ok_or(NotASource)
     }
@@ -48,7 +47,7 @@ impl Hash {
 /// The error for a `source` that does not name a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "it names no blob: write sha256: and 64 hexadecimal digits in small letters (`stemma apply` puts it in the place of a file's name)"
+    "it does not name a blob: write sha256: and 64 hexadecimal digits in lower case (`stemma apply` replaces the name of a file with this text)"
 )]
 pub struct NotASource;
 
@@ -60,26 +59,27 @@ pub struct NotAHash;
 impl FromStr for Hash {
     type Err = NotAHash;
 
-    /// Parses a hash in lower case, the only spelling that paths use. Any other spelling is refused, however the path
-    /// was encoded (S54).
+    /// Parses a hash in lower case. Fails on upper case, so that each hash has only one spelling in the path of a
+    /// request (S54).
     fn from_str(text: &str) -> Result<Self, NotAHash> {
         let is_lower_case = !text.bytes().any(|digit| digit.is_ascii_uppercase());
         from_hex(text).filter(|_| is_lower_case).map(Self).ok_or(NotAHash)
     }
 }
 
-/// The digest of one part of a desired state (SHA-256 of its bytes as sent), or of an Observation. It is never compared
-/// with a task digest.
+/// The digest of one part of a desired state, or of an Observation: the SHA-256 of the bytes as sent. It is not a task
+/// digest, and is never compared with a task digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct PartDigest(pub [u8; 32]);
 
-/// The store's epoch: a random 128-bit id, created by `init`. `restore` creates a new one.
+/// The epoch of the controller's store: a random id of 128 bits. The command `init` creates the first epoch, and each
+/// `restore` of a backup creates another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct Epoch(pub [u8; 16]);
 
-/// A revision of the controller's store: that of the snapshot from which a desired state was resolved. It grows within
-/// an epoch.
+/// A revision of the controller's store, which grows with each write within an epoch. The revision of a desired state
+/// is that of the snapshot from which the controller computed the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Revision(pub u64);

@@ -1,5 +1,5 @@
-//! What a host reports about itself. The Observation is an input of resolve. The Report is never an input, and only the
-//! last one is stored. The two are separate types, so that a report can never decide anything.
+//! The data that a host reports about itself. The controller computes desired states from the Observation, and never
+//! from the Report. The two are separate types, so that a report cannot change a desired state by mistake.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,12 @@ use stemma_core::status::TaskOutcome;
 use super::PartDigest;
 use super::bounded;
 
-/// Marks the place where the beginning of an output was cut off, by the host or by the command that shows the end of
-/// it.
+/// The line that replaces the beginning of a truncated output. The output was truncated by the host, or by the command
+/// that shows it.
 pub const TRUNCATION_MARK: &str = "[the beginning is cut off]\n";
 
-/// The Observation of a host: stable facts, detected traits and reported labels. It is sent when its digest changes.
+/// The Observation of a host: stable facts, detected traits and reported labels. The agent sends it when its digest
+/// changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// Stable facts by dotted path (`cpu.count`, `memory.total_mb`, `network.addresses`), each a canonical JSON text.
@@ -22,24 +23,24 @@ pub struct Observation {
     /// The standard or custom traits that were detected on the host.
     #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
     pub traits: Vec<String>,
-    /// The labels from the host's own files, with the place of each.
+    /// The labels from the host's own files, by key, each with the file and line that contains it.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub labels: BTreeMap<String, ReportedLabel>,
 }
 
-/// A label that the host itself provides.
+/// A label from a file of the host itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedLabel {
     /// The value as written in the file.
     pub value: String,
-    /// The file and line, as `labels.d/10-local:3` or `node-labels`.
+    /// The file and, if known, the line: `labels.d/10-local:3`, `node-labels`.
     pub source: String,
 }
 
 /// The result of a task on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The host already had the desired state.
+    /// The host was in the desired state already, so the task changed nothing.
     Unchanged,
     /// The task changed the host to the desired state.
     Changed,
@@ -47,18 +48,21 @@ pub enum Outcome {
     WouldChange,
     /// The task ran and failed.
     Failed,
-    /// A task that this one requires failed.
+    /// The task did not run, because a task that it requires failed.
     DependencyFailed,
-    /// This agent does not support the task type, or the host's own ceiling forbids it.
+    /// This agent does not support the task's type, or the host's own configuration forbids the task.
     Unsupported,
-    /// The task started, and it is not known whether it ended. An operator settles this with `resolve-unknown`.
+    /// The task started, and the agent does not know whether it ended, for example after a crash. An operator decides
+    /// with `stemma-agent resolve-unknown` whether the task is done.
     Unknown,
-    /// Drift was found and not mended, for example because the task sets `on_drift: report`.
+    /// The host drifted from the desired state, and the agent did not mend this, for example because the task has
+    /// `on_drift: report`.
     Drifted,
 }
 
 impl Outcome {
-    /// Returns what this outcome means for the state of the node.
+    /// Returns the coarser outcome from which the controller computes the state of the node. Every outcome that needs
+    /// an operator counts as a failure.
     pub const fn to_task_outcome(self) -> TaskOutcome {
         match self {
             Self::Unchanged | Self::Changed => TaskOutcome::Succeeded,
@@ -68,12 +72,12 @@ impl Outcome {
         }
     }
 
-    /// Returns whether the tasks that depend on this one may start.
+    /// Returns whether the task succeeded, so that tasks that require it may start.
     pub const fn is_success(self) -> bool {
         matches!(self.to_task_outcome(), TaskOutcome::Succeeded)
     }
 
-    /// Returns whether the task failed: not only that it still waits, has drifted or would change something.
+    /// Returns whether the task failed. A task that drifted or would change something did neither fail nor succeed.
     pub const fn is_failure(self) -> bool {
         matches!(self.to_task_outcome(), TaskOutcome::Failed)
     }
@@ -90,19 +94,21 @@ pub struct TaskResult {
     pub task: String,
     /// The outcome.
     pub outcome: Outcome,
-    /// One sentence for people that explains the outcome. Empty if no explanation is needed.
+    /// A sentence that explains the outcome to people. Empty if the outcome needs no explanation.
     pub message: String,
-    /// The tail of the output, at most 4 KiB. Empty for sensitive tasks.
+    /// The end of the task's output, at most 4 KiB. Empty for sensitive tasks.
     #[serde(deserialize_with = "bounded::text::<_, 4096>")]
     pub output: String,
-    /// A unified diff, at most 16 KiB. Empty for sensitive tasks.
+    /// The difference between the host and the desired state, as a unified diff of at most 16 KiB. Empty for sensitive
+    /// tasks.
     #[serde(deserialize_with = "bounded::text::<_, 16384>")]
     pub diff: String,
-    /// How long the task ran, in milliseconds.
+    /// The duration of the task, in milliseconds.
     pub duration_ms: u64,
 }
 
-/// What a host reports in addition to its Observation. Only the last report is stored, and it decides nothing.
+/// The data that a host reports in addition to its Observation. The controller stores only the last report, and shows
+/// it. No desired state depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The version of the agent.
@@ -116,7 +122,7 @@ pub struct Report {
     pub findings: Vec<String>,
     /// The progress of this host with its task set.
     pub progress: Progress,
-    /// Pause, hold and park as set on the host.
+    /// The pause, hold and park that were set on the host itself.
     pub local: LocalState,
 }
 
@@ -136,12 +142,12 @@ pub enum Progress {
     Waiting,
 }
 
-/// Pause, hold and park as set on the host itself.
+/// The pause, hold and park that were set on the host itself, and not by an operator on the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LocalState {
     /// True after `stemma-agent pause`: nothing is applied until `resume`.
     pub paused: bool,
-    /// The end of the hold (seconds since 1970) and its reason.
+    /// The end of the hold (seconds since 1970) and its reason. `None` without a hold.
     pub hold: Option<(u64, String)>,
     /// The reason, if the host is parked.
     pub parked: Option<String>,

@@ -1,8 +1,8 @@
 //! The signed messages: desired state, open barriers, leases, and a change of epoch.
 //!
-//! Desired states are signed in batches. `proof` leads from the leaf of a state (domain tag, node, epoch, revision, the
-//! digest of each part) to a root that is signed once for all nodes of the batch. The `sign` module builds and checks
-//! proofs and signatures.
+//! The controller signs many desired states at once: each state has a leaf in a Merkle tree, and the controller signs
+//! the root of the tree. The leaf is the hash of domain tag, node, epoch, revision and the digest of each part. A
+//! `Proof` leads from the leaf to the root. The `sign` module builds and checks proofs and signatures.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,32 +10,35 @@ use super::bounded;
 use super::desired::Barrier;
 use super::{Epoch, PartDigest, Revision};
 
-/// A desired state as sent. A part that the agent already holds is omitted, and its digest is sent in any case.
+/// A signed desired state, as sent to an agent. A part that the agent already holds is omitted, but the digest of each
+/// part is always sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedDesired {
     /// The store's epoch.
     pub epoch: Epoch,
-    /// The revision of the snapshot that was resolved.
+    /// The revision of the store from which the controller computed the desired state.
     pub revision: Revision,
-    /// Digest of the known part.
+    /// Digest of the *known* part.
     pub known_digest: PartDigest,
     /// Digest of the task set.
     pub task_set_digest: PartDigest,
-    /// The encoding of `desired::Known` over which the digest was computed. It is postcard without a version byte
-    /// ([`super::encode_part`]), because the message that contains it has one.
+    /// The encoded `desired::Known` of which `known_digest` is the digest. `None` if the agent already holds this part.
+    /// The bytes have no version byte ([`super::encode_part`]), because the message that contains them has one.
     #[serde(deserialize_with = "bounded::maybe_bytes::<_, { 1 << 20 }>")]
     pub known: Option<Vec<u8>>,
-    /// The encoding of `desired::TaskSet` over which the digest was computed.
+    /// The encoded `desired::TaskSet` of which `task_set_digest` is the digest. `None` if the agent already holds this
+    /// part.
     #[serde(deserialize_with = "bounded::maybe_bytes::<_, { 8 << 20 }>")]
     pub task_set: Option<Vec<u8>>,
-    /// The proof that the leaf of this state is in a signed batch.
+    /// The proof that the hash of this state (a leaf) is in a signed batch (a Merkle tree of leaves).
     pub proof: Proof,
-    /// The change from the epoch that the agent holds to that of this state. The agent refuses a state of another epoch
-    /// without it.
+    /// The signed change from the agent's epoch to the epoch of this state. The agent refuses a state of another epoch
+    /// if this change is missing.
     pub epoch_change: Option<EpochChange>,
 }
 
-/// A proof that a leaf is in a signed batch.
+/// A proof that a leaf is in a signed batch. A leaf is the hash of one desired state or grant. A batch is a Merkle tree
+/// of leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     /// The leaf's index in the batch.
@@ -45,7 +48,7 @@ pub struct Proof {
     /// The sibling hashes from the leaf to the root, at most 32.
     #[serde(deserialize_with = "bounded::list::<_, _, 32>")]
     pub path: Vec<[u8; 32]>,
-    /// The Ed25519 signature over the tagged root.
+    /// The Ed25519 signature of the root of the tree, with its domain tag.
     pub signature: Signature,
 }
 
@@ -55,12 +58,13 @@ pub struct Signature {
     /// The Ed25519 signature, 64 bytes.
     #[serde(deserialize_with = "bounded::bytes::<_, 64>")]
     pub bytes: Vec<u8>,
-    /// The signer's certificate, then its issuer below the root, DER.
+    /// The signer's certificate, then the certificate of its issuer, each in DER. The root is not included.
     #[serde(deserialize_with = "bounded::chain")]
     pub signer: Vec<Vec<u8>>,
 }
 
-/// A signed permission for a task set that the node holds. It is not part of the task set's digest.
+/// A signed permission for a node. It is not a part of the task set, so a new permission does not change the digest of
+/// the task set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedGrant {
     /// The store's epoch.
@@ -69,14 +73,15 @@ pub struct SignedGrant {
     pub revision: Revision,
     /// The signed permission.
     pub grant: Grant,
-    /// The proof that the leaf of this grant is in a signed batch.
+    /// The proof that the hash of this grant (a leaf) is in a signed batch (a Merkle tree of leaves).
     pub proof: Proof,
 }
 
-/// A permission. Its leaf also contains the node's uuid and a domain tag for each kind.
+/// A permission for a node: open barriers or a lease. The signed hash also covers the node's uuid and the kind of the
+/// permission, so that the permission is valid only for that node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grant {
-    /// All barriers of this task set that are open now.
+    /// The barriers of this task set that are open now, so that tasks that wait for them may run.
     Barriers {
         /// The digest of the task set.
         task_set: PartDigest,
@@ -84,11 +89,12 @@ pub enum Grant {
         #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
         open: Vec<Barrier>,
     },
-    /// A permission to do something that uses the budget.
+    /// A permission for an action that only a limited number of hosts may do at the same time.
     Lease {
-        /// What the lease permits.
+        /// The action that the lease permits.
         kind: LeaseKind,
-        /// Its duration in seconds, from its arrival on the host, by the boot clock.
+        /// The duration of the lease in seconds. It begins when the lease arrives on the host, and is measured by the
+        /// host's boot clock.
         duration_s: u32,
     },
 }
@@ -96,13 +102,14 @@ pub enum Grant {
 /// The actions that a lease can permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LeaseKind {
-    /// To interrupt something while mending drift.
+    /// The host may interrupt a running program to mend drift.
     Mend,
     /// The host may reboot.
     Reboot,
 }
 
-/// A change of epoch: the store was restored from a backup, and revisions begin again in another epoch.
+/// A change of the store's epoch. After the restore of a backup, the revisions continue in a new epoch, from an earlier
+/// revision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochChange {
     /// The epoch that ends.
@@ -114,6 +121,6 @@ pub struct EpochChange {
     /// The reason, for people.
     #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub reason: String,
-    /// The signature of this change, which is not signed in a batch.
+    /// The signature of this change. A change of epoch is signed alone, and not in a batch.
     pub signature: Signature,
 }

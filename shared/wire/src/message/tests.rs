@@ -1,8 +1,8 @@
 //! Golden files of each message, and decoders on malformed input.
 //!
-//! The files under `golden/v1` are what version 1 wrote, in hexadecimal. They are never regenerated. A change of form
-//! is a new version with its own files, and the old ones still decode. For a new message, run `STEMMA_WRITE_GOLDEN=1
-//! cargo test -p stemma-wire golden`, which writes missing files only.
+//! The files under `golden/v1` contain the bytes that version 1 wrote, in hexadecimal. They are never regenerated. A
+//! change of the encoding is a new version with its own files, and the old files must still decode. For a new message,
+//! run `STEMMA_WRITE_GOLDEN=1 cargo test -p stemma-wire golden`, which writes only missing files.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -22,11 +22,13 @@ fn golden_path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/golden/v1")).join(format!("{name}.hex"))
 }
 
+/// Returns bytes in hexadecimal, 32 bytes on a line.
 fn to_hex(bytes: &[u8]) -> String {
-    let lines = bytes.chunks(32).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat() + "\n");
+    let lines = bytes.chunks(32).map(|chunk| chunk.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat() + "\n");
     lines.collect()
 }
 
+/// Returns the bytes of a hexadecimal text. Line breaks are ignored.
 fn from_hex(text: &str) -> Vec<u8> {
     let digits: Vec<_> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("digits"), 16).expect("digits");
@@ -42,6 +44,8 @@ trait MessageCheck {
 struct GoldenFileCheck;
 
 impl MessageCheck for GoldenFileCheck {
+    /// Fails if the golden file does not decode to the message, or if the encoded message differs from the file. With
+    /// `STEMMA_WRITE_GOLDEN` set, a missing file is written first.
     fn check<M: Message + PartialEq + Debug>(&self, case: &str, message: &M) {
         let name = if case.is_empty() { M::NAME.to_owned() } else { format!("{}-{case}", M::NAME) };
         let path = golden_path(&name);
@@ -50,30 +54,36 @@ impl MessageCheck for GoldenFileCheck {
         }
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         assert_eq!(decode::<M>(&from_hex(&text)).as_ref(), Ok(message), "{name}: an old file decodes");
-        assert_eq!(to_hex(&encode(message)), text, "{name}: the form has changed without a new version");
+        assert_eq!(to_hex(&encode(message)), text, "{name}: the encoding has changed without a new version");
     }
 }
 
-/// Checks that a later program reads what an earlier one writes, and the reverse. Neither may decode one form as the
-/// other.
+/// Checks that a program of the next wire version decodes the current version and the next one. A program of the
+/// current version must reject the next version. Neither encoding may decode as the other.
 #[cfg(debug_assertions)]
 struct VersionCheck;
 
 #[cfg(debug_assertions)]
 impl MessageCheck for VersionCheck {
+    /// Fails unless a program of the next version decodes both encodings of the message, and a program of the current
+    /// version decodes only the current encoding.
     fn check<M: Message + PartialEq + Debug>(&self, case: &str, message: &M) {
         let (old, new, name) = (WireVersion::CURRENT, WireVersion::NEXT, format!("{} {case}", M::NAME));
         for version in [old, new] {
             let bytes = encode_as(version, message);
-            let (found, read) = decode_up_to::<M>(new, &bytes).expect("it is read");
-            assert_eq!((found, &read), (version, message), "{name}");
+            let (found_version, decoded) = decode_up_to::<M>(new, &bytes).expect("it is read");
+            assert_eq!((found_version, &decoded), (version, message), "{name}");
         }
-        let (from_old, from_new) = (encode_as(old, message), encode_as(new, message));
-        assert_eq!(decode_up_to::<M>(old, &from_old).map(|(_, read)| read).as_ref(), Ok(message), "{name}");
-        let refused = DecodeError::Version { name: M::NAME, found: new.0, newest: old };
-        assert_eq!(decode_up_to::<M>(old, &from_new), Err(refused), "{name}: an old program says which versions it reads");
-        assert!(decode_part::<M>(old, &from_new[1..]).is_err(), "{name}: the new form is not the old one");
-        assert!(decode_part::<M>(new, &from_old[1..]).is_err(), "{name}: the old form is not the new one");
+        let (old_bytes, new_bytes) = (encode_as(old, message), encode_as(new, message));
+        assert_eq!(decode_up_to::<M>(old, &old_bytes).map(|(_, decoded)| decoded).as_ref(), Ok(message), "{name}");
+        let expected_error = DecodeError::Version { name: M::NAME, found: new.0, newest: old };
+        assert_eq!(
+            decode_up_to::<M>(old, &new_bytes),
+            Err(expected_error),
+            "{name}: an old program reports which versions it reads"
+        );
+        assert!(decode_part::<M>(old, &new_bytes[1..]).is_err(), "{name}: the new encoding is not the old one");
+        assert!(decode_part::<M>(new, &old_bytes[1..]).is_err(), "{name}: the old encoding is not the new one");
     }
 }
 
@@ -85,10 +95,14 @@ fn proof() -> Proof {
     Proof { index: 3, size: 1000, path: vec![[1; 32], [2; 32]], signature: signature() }
 }
 
+/// Returns a sample: the revision and the digests of the desired state that a host holds. Golden files contain these
+/// values.
 fn held_desired() -> HeldDesired {
     HeldDesired { epoch: Epoch([9; 16]), revision: Revision(300), known: PartDigest([4; 32]), task_set: PartDigest([5; 32]) }
 }
 
+/// Returns a sample of the known part of a desired state, with a value in each field. Golden files contain these
+/// values.
 fn known() -> Known {
     let label = KnownLabel { value: "gold".to_owned(), to_host: true, origin: "nodegroup prod/frontends".to_owned() };
     Known {
@@ -107,6 +121,7 @@ fn known() -> Known {
     }
 }
 
+/// Returns a sample of a task set, with an input of each kind. Golden files contain these values.
 fn task_set() -> TaskSet {
     TaskSet {
         group_revision: 2,
@@ -126,6 +141,7 @@ fn task_set() -> TaskSet {
     }
 }
 
+/// Returns a sample of a signed desired state that contains only the known part. Golden files contain these values.
 fn desired() -> SignedDesired {
     SignedDesired {
         epoch: Epoch([9; 16]),
@@ -149,6 +165,8 @@ fn barrier() -> Barrier {
     Barrier { task: "db".to_owned(), selector: "tag=mysql".to_owned() }
 }
 
+/// Returns samples of what a controller can grant to a host: open barriers, and a lease to mend for 600 seconds. Golden
+/// files contain these values.
 fn grants() -> Vec<SignedGrant> {
     let barriers = Grant::Barriers { task_set: PartDigest([5; 32]), open: vec![barrier()] };
     let lease = Grant::Lease { kind: LeaseKind::Mend, duration_s: 600 };
@@ -156,6 +174,7 @@ fn grants() -> Vec<SignedGrant> {
     vec![signed(barriers), signed(lease)]
 }
 
+/// Returns a sample of the result of a task. Golden files contain these values.
 fn result() -> TaskResult {
     TaskResult {
         sequence: 41,
@@ -169,6 +188,7 @@ fn result() -> TaskResult {
     }
 }
 
+/// Returns a sample of the facts, traits and labels that a host observes. Golden files contain these values.
 fn observation() -> Observation {
     let label = ReportedLabel { value: "r7".to_owned(), source: "labels.d/10-local:3".to_owned() };
     Observation {
@@ -182,6 +202,7 @@ fn local_state() -> LocalState {
     LocalState { paused: true, hold: Some((1_800_000_000, "exam".to_owned())), parked: Some("broken fan".to_owned()) }
 }
 
+/// Returns a sample of what an agent reports about itself. Golden files contain these values.
 fn report() -> Report {
     Report {
         agent_version: "0.1.0".to_owned(),
@@ -192,6 +213,7 @@ fn report() -> Report {
     }
 }
 
+/// Returns a sample of a check-in, with a value in each field. Golden files contain these values.
 fn check_in() -> CheckIn {
     CheckIn {
         boot_id: [6; 16],
@@ -207,6 +229,8 @@ fn check_in() -> CheckIn {
     }
 }
 
+/// Returns a sample of a profile with two tasks. The second task runs after the first, which has index 0. Golden files
+/// contain these values.
 fn profile() -> Profile {
     let task = |id: &str, after| ProfileTask {
         id: id.to_owned(),
@@ -218,6 +242,7 @@ fn profile() -> Profile {
     Profile { tasks: vec![task("a", vec![]), task("b", vec![0])] }
 }
 
+/// Returns a sample of a response to a check-in, with a value in each field. Golden files contain these values.
 fn check_in_response() -> CheckInResponse {
     CheckInResponse::Current(Box::new(CheckInUpdate {
         acknowledged: 41,
@@ -232,7 +257,7 @@ fn enroll_request() -> EnrollRequest {
     EnrollRequest { token: "id.secret".to_owned(), csr: vec![0x30, 0], seal_key: [1; 32], name: "web-1".to_owned() }
 }
 
-/// Runs a check on every message.
+/// Runs a check on a sample of every message. The text is the suffix in the name of its golden file.
 fn check_each_message(check: &impl MessageCheck) {
     check.check("", &enroll_request());
     let node = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0123_4567_89ab);
@@ -278,22 +303,23 @@ fn decode_rejects_message_when_version_is_unsupported() {
 #[test]
 fn s42_decode_explains_error_when_bytes_are_malformed() {
     let name = CheckIn::NAME;
-    let good = encode(&check_in());
+    let valid = encode(&check_in());
     assert_eq!(decode::<CheckIn>(&[]), Err(DecodeError::Empty { name }));
     for found in [0, 2, 255] {
-        let other: Vec<_> = [&[found], &good[1..]].concat();
-        assert_eq!(decode::<CheckIn>(&other), Err(DecodeError::Version { name, found, newest: WireVersion::CURRENT }));
+        let other_version: Vec<_> = [&[found], &valid[1..]].concat();
+        assert_eq!(decode::<CheckIn>(&other_version), Err(DecodeError::Version { name, found, newest: WireVersion::CURRENT }));
     }
-    assert_eq!(decode::<CheckIn>(&[&good[..], &[0]].concat()), Err(DecodeError::Trailing { name, bytes: 1 }));
-    for cut in 1..good.len() {
-        assert_eq!(decode::<CheckIn>(&good[..cut]), Err(DecodeError::Malformed { name }), "cut at {cut}");
+    assert_eq!(decode::<CheckIn>(&[&valid[..], &[0]].concat()), Err(DecodeError::Trailing { name, bytes: 1 }));
+    for length in 1..valid.len() {
+        assert_eq!(decode::<CheckIn>(&valid[..length]), Err(DecodeError::Malformed { name }), "cut at {length}");
     }
     let limit = CheckIn::MAX_BYTES;
-    let large = vec![WireVersion::CURRENT.0; limit + 1];
-    assert_eq!(decode::<CheckIn>(&large), Err(DecodeError::TooLarge { name, bytes: limit + 1, limit }));
+    let too_large = vec![WireVersion::CURRENT.0; limit + 1];
+    assert_eq!(decode::<CheckIn>(&too_large), Err(DecodeError::TooLarge { name, bytes: limit + 1, limit }));
 }
 
-/// A made-up second version of [`RenewResponse`], which also contains when the next renewal is due.
+/// A second version of [`RenewResponse`] that exists only in this test. Its new field is the time at which the next
+/// renewal is due.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RenewResponseV2 {
     chain: Vec<Vec<u8>>,
@@ -304,62 +330,70 @@ impl Message for RenewResponseV2 {
     const NAME: &'static str = RenewResponse::NAME;
     const MAX_BYTES: usize = RenewResponse::MAX_BYTES;
 
+    /// Reads the bytes of a version. Version 1 has no due time, so the field is then `None`.
     fn read(version: WireVersion, bytes: &[u8]) -> postcard::Result<(Self, &[u8])> {
         if version > WireVersion::FIRST {
             return postcard::take_from_bytes(bytes);
         }
-        let (RenewResponse { chain }, rest) = RenewResponse::read(version, bytes)?;
-        Ok((Self { chain, due_unix_seconds: None }, rest))
+        let (RenewResponse { chain }, remaining_bytes) = RenewResponse::read(version, bytes)?;
+        Ok((Self { chain, due_unix_seconds: None }, remaining_bytes))
     }
 
-    fn write(&self, version: WireVersion, to: Vec<u8>) -> postcard::Result<Vec<u8>> {
+    /// Appends the message to a buffer in the encoding of a version. Version 1 omits the due time.
+    fn write(&self, version: WireVersion, buffer: Vec<u8>) -> postcard::Result<Vec<u8>> {
         if version > WireVersion::FIRST {
-            return postcard::to_extend(self, to);
+            return postcard::to_extend(self, buffer);
         }
-        RenewResponse { chain: self.chain.clone() }.write(version, to)
+        RenewResponse { chain: self.chain.clone() }.write(version, buffer)
     }
 }
 
 #[test]
 fn decode_up_to_reads_every_version_up_to_newest() {
-    let second = WireVersion(2);
+    let version_2 = WireVersion(2);
     let chain = vec![vec![0x30, 1], vec![0x30, 2]];
-    let old = from_hex(&std::fs::read_to_string(golden_path(RenewResponse::NAME)).expect("the golden file"));
-    let (version, read) = decode_up_to::<RenewResponseV2>(second, &old).expect("version 1 is read");
-    assert_eq!((version, &read), (WireVersion::FIRST, &RenewResponseV2 { chain: chain.clone(), due_unix_seconds: None }));
-    let due = RenewResponseV2 { due_unix_seconds: Some(7), ..read };
-    assert_eq!(encode_as(version, &due), old, "the answer to a request of version 1 is in version 1, to the byte");
+    let old_bytes = from_hex(&std::fs::read_to_string(golden_path(RenewResponse::NAME)).expect("the golden file"));
+    let (version, decoded) = decode_up_to::<RenewResponseV2>(version_2, &old_bytes).expect("version 1 is read");
+    assert_eq!((version, &decoded), (WireVersion::FIRST, &RenewResponseV2 { chain: chain.clone(), due_unix_seconds: None }));
+    let response = RenewResponseV2 { due_unix_seconds: Some(7), ..decoded };
+    assert_eq!(
+        encode_as(version, &response),
+        old_bytes,
+        "the response to a request of version 1 has the same bytes as in version 1"
+    );
 
-    let new = encode_as(second, &due);
-    assert_eq!(new, [&[2], &old[1..], &[1, 7]].concat());
-    assert_eq!(decode_up_to(second, &new), Ok((second, due)));
-    for (newest, found) in [(WireVersion::FIRST, 2), (second, 3), (second, 0)] {
-        let bytes = [&[found], &new[1..]].concat();
-        let refused = Err(DecodeError::Version { name: RenewResponse::NAME, found, newest });
-        assert_eq!(decode_up_to::<RenewResponseV2>(newest, &bytes), refused, "{newest:?}");
+    let new_bytes = encode_as(version_2, &response);
+    // The version byte is 2. The bytes 1 and 7 at the end encode the new field, `Some(7)`.
+    assert_eq!(new_bytes, [&[2], &old_bytes[1..], &[1, 7]].concat());
+    assert_eq!(decode_up_to(version_2, &new_bytes), Ok((version_2, response)));
+    for (newest, found) in [(WireVersion::FIRST, 2), (version_2, 3), (version_2, 0)] {
+        let bytes = [&[found], &new_bytes[1..]].concat();
+        let expected = Err(DecodeError::Version { name: RenewResponse::NAME, found, newest });
+        assert_eq!(decode_up_to::<RenewResponseV2>(newest, &bytes), expected, "{newest:?}");
     }
 }
 
 #[test]
 fn digest_part_differs_between_versions() {
-    let of_first = digest_part(WireVersion::FIRST, b"part");
-    assert_eq!(of_first.0, stemma_core::digest::sha256(b"part"), "version 1 hashes the bytes alone");
-    assert_ne!(digest_part(WireVersion(2), b"part"), of_first);
+    let first_digest = digest_part(WireVersion::FIRST, b"part");
+    assert_eq!(first_digest.0, stemma_core::digest::sha256(b"part"), "version 1 hashes the bytes alone");
+    assert_ne!(digest_part(WireVersion(2), b"part"), first_digest);
     assert_ne!(digest_part(WireVersion(2), b"part"), digest_part(WireVersion(3), b"part"));
 }
 
-/// In version 1 the digest of a part is a plain hash of its bytes. So nothing that a later version hashes may decode as
-/// such a part. Otherwise, a host whose network half was compromised could be given one part with the signature of
-/// another.
+/// In version 1 the digest of a part is a plain hash of its bytes. So the bytes that a later version hashes must not
+/// decode as a part of version 1. Otherwise a compromised network half of the agent could present one part with the
+/// signature of another part.
 #[test]
 fn digest_part_input_of_later_version_never_decodes_as_first() {
-    let hashed = |bytes: &[u8]| [&[0xff; 16][..], &[2], bytes].concat();
-    assert_eq!(digest_part(WireVersion(2), b"part").0, stemma_core::digest::sha256(&hashed(b"part")));
+    let hash_input = |bytes: &[u8]| [&[0xff; 16][..], &[2], bytes].concat();
+    assert_eq!(digest_part(WireVersion(2), b"part").0, stemma_core::digest::sha256(&hash_input(b"part")));
     for bytes in [encode(&known()), encode(&task_set()), encode(&observation()), vec![0; 100]] {
-        let hashed = hashed(&bytes[1..]);
-        assert!(decode_part::<Known>(WireVersion::FIRST, &hashed).is_err());
-        assert!(decode_part::<TaskSet>(WireVersion::FIRST, &hashed).is_err());
-        assert!(decode_part::<Observation>(WireVersion::FIRST, &hashed).is_err());
+        // The first byte is the version, which no part has.
+        let hash_input = hash_input(&bytes[1..]);
+        assert!(decode_part::<Known>(WireVersion::FIRST, &hash_input).is_err());
+        assert!(decode_part::<TaskSet>(WireVersion::FIRST, &hash_input).is_err());
+        assert!(decode_part::<Observation>(WireVersion::FIRST, &hash_input).is_err());
     }
 }
 
@@ -367,10 +401,10 @@ fn digest_part_input_of_later_version_never_decodes_as_first() {
 fn y09_check_token_rejects_malformed_token() {
     let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
     let token = format!("{id}.{secret}");
-    let of_controller = format!("{id}.{}", "AZaz09-_".repeat(6).split_at(43).0);
+    let controller_token = format!("{id}.{}", "AZaz09-_".repeat(6).split_at(43).0);
     for (text, expected) in [
         (token.clone(), Ok(())),
-        (of_controller.clone(), Ok(())),
+        (controller_token.clone(), Ok(())),
         (token[..80].to_owned(), Err(NotAToken::SecretLength(63))),
         (token[..20].to_owned(), Err(NotAToken::SecretLength(3))),
         (format!("{token}0"), Err(NotAToken::SecretLength(65))),
@@ -380,7 +414,7 @@ fn y09_check_token_rejects_malformed_token() {
         (format!("{id}.zz"), Err(NotAToken::SecretLength(2))),
         (format!("{id}.{}", secret.replace('f', "g")), Err(NotAToken::SecretCharacters)),
         (format!("{id}.{}", secret.to_uppercase()), Err(NotAToken::SecretCharacters)),
-        (of_controller.replace('-', "+"), Err(NotAToken::SecretCharacters)),
+        (controller_token.replace('-', "+"), Err(NotAToken::SecretCharacters)),
         (token.to_uppercase(), Err(NotAToken::IdCharacters)),
         (token.replacen('f', "g", 1), Err(NotAToken::IdCharacters)),
         (format!("token={token}"), Err(NotAToken::IdLength(22))),
@@ -393,7 +427,8 @@ fn y09_check_token_rejects_malformed_token() {
     }
 }
 
-/// Encodes a length as postcard does: seven bits a byte, least significant first.
+/// Encodes a length as postcard does: seven bits in each byte, least significant bits first. The top bit marks that
+/// another byte follows.
 fn varint(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value >= 0x80 {
@@ -406,38 +441,43 @@ fn varint(mut value: u64) -> Vec<u8> {
 
 #[test]
 fn s50_decode_rejects_collection_when_over_bound() {
-    // A profile is one list of tasks; a task of empty texts and lists is five bytes.
-    let profile = |said: u64, tasks: usize| [vec![WireVersion::CURRENT.0], varint(said), vec![0; tasks * 5]].concat();
+    // A profile is a list of tasks. A task with empty texts and lists has five bytes: the length 0 of each.
+    let profile = |declared: u64, tasks: usize| [vec![WireVersion::CURRENT.0], varint(declared), vec![0; tasks * 5]].concat();
     assert_eq!(decode::<Profile>(&profile(16384, 16384)).expect("at the bound").tasks.len(), 16384);
     let malformed = Err(DecodeError::Malformed { name: Profile::NAME });
     assert_eq!(decode::<Profile>(&profile(16385, 16385)), malformed);
-    for said in [u64::from(u32::MAX), u64::MAX] {
-        assert_eq!(decode::<Profile>(&profile(said, 10)), malformed, "a length of {said} on its word alone");
+    for declared in [u64::from(u32::MAX), u64::MAX] {
+        assert_eq!(decode::<Profile>(&profile(declared, 10)), malformed, "a length of {declared} with bytes for ten tasks");
     }
     // A chain is limited in its length and in the size of each certificate.
     let chain = |count: usize, bytes: usize| RenewResponse { chain: vec![vec![1; bytes]; count] };
     assert!(decode::<RenewResponse>(&encode(&chain(3, 4096))).is_ok());
     assert!(decode::<RenewResponse>(&encode(&chain(4, 1))).is_err());
     assert!(decode::<RenewResponse>(&encode(&chain(1, 4097))).is_err());
-    // A map with a duplicate key is refused.
-    let twice = [&[WireVersion::CURRENT.0, 0, 0, 0, 0, 2][..], b"\x01a\x01x\x01a\x01y"].concat();
-    assert!(decode::<Known>(&twice).is_err());
+    // A map with a duplicate key is refused. Here the key `b` is replaced by the key `a`, which exists already.
+    let annotations = [("a", "x"), ("b", "y")].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let mut bytes = encode(&Known { annotations, ..Known::default() });
+    assert!(decode::<Known>(&bytes).is_ok());
+    let second_key = bytes.iter().position(|byte| *byte == b'b').expect("key `b`");
+    bytes[second_key] = b'a';
+    assert!(decode::<Known>(&bytes).is_err());
 }
 
 #[test]
 fn s50_decode_rejects_text_or_path_when_over_bound() {
     assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(1024), ..enroll_request() })).is_ok());
     assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(1025), ..enroll_request() })).is_err());
-    let long = |path: usize| {
+    let offer_with_path = |length: usize| {
         let mut desired = desired();
-        desired.proof.path = vec![[0; 32]; path];
+        desired.proof.path = vec![[0; 32]; length];
         SyncMessage::Offer { desired: Some(desired), grants: vec![], acknowledged: 0 }
     };
-    assert!(decode::<SyncMessage>(&encode(&long(32))).is_ok());
-    assert!(decode::<SyncMessage>(&encode(&long(33))).is_err());
-    let output = |bytes| CheckIn { results: vec![TaskResult { output: "x".repeat(bytes), ..result() }], ..check_in() };
-    assert!(decode::<CheckIn>(&encode(&output(4096))).is_ok());
-    assert!(decode::<CheckIn>(&encode(&output(4097))).is_err());
+    assert!(decode::<SyncMessage>(&encode(&offer_with_path(32))).is_ok());
+    assert!(decode::<SyncMessage>(&encode(&offer_with_path(33))).is_err());
+    let check_in_with_output =
+        |bytes| CheckIn { results: vec![TaskResult { output: "x".repeat(bytes), ..result() }], ..check_in() };
+    assert!(decode::<CheckIn>(&encode(&check_in_with_output(4096))).is_ok());
+    assert!(decode::<CheckIn>(&encode(&check_in_with_output(4097))).is_err());
 }
 
 #[test]
@@ -445,27 +485,28 @@ fn hash_from_source_accepts_only_canonical_form() {
     let digits = "0123456789abcdef".repeat(4);
     assert_eq!(Hash::from_source(&format!("sha256:{digits}")), Ok(digits.parse().unwrap()));
     let upper = format!("sha256:{}", digits.to_uppercase());
-    for bad in ["", "sha256:", &digits, &upper, "file.bin", &format!("SHA256:{digits}"), &format!("sha256:{digits}0")] {
-        assert_eq!(Hash::from_source(bad), Err(NotASource), "{bad:?}");
+    for invalid in ["", "sha256:", &digits, &upper, "file.bin", &format!("SHA256:{digits}"), &format!("sha256:{digits}0")] {
+        assert_eq!(Hash::from_source(invalid), Err(NotASource), "{invalid:?}");
     }
 }
 
 #[test]
 fn s54_hash_parse_accepts_only_canonical_spelling() {
-    let good = "0123456789abcdef".repeat(4);
-    assert_eq!(good.parse::<Hash>().map(|hash| hash.to_string()), Ok(good.clone()));
-    let upper = good.to_uppercase();
-    let (short, long) = (&good[1..], format!("{good}0"));
-    let dots = format!("..{}", &good[2..]);
-    for bad in ["", "..", "../../etc/passwd", "%2e%2e%2fetc%2fpasswd", "a/b", &upper, short, &long, &dots, &"é".repeat(32)] {
-        assert_eq!(bad.parse::<Hash>(), Err(NotAHash), "{bad:?}");
+    let valid = "0123456789abcdef".repeat(4);
+    assert_eq!(valid.parse::<Hash>().map(|hash| hash.to_string()), Ok(valid.clone()));
+    let upper = valid.to_uppercase();
+    let (short, long) = (&valid[1..], format!("{valid}0"));
+    let dots = format!("..{}", &valid[2..]);
+    for invalid in ["", "..", "../../etc/passwd", "%2e%2e%2fetc%2fpasswd", "a/b", &upper, short, &long, &dots, &"é".repeat(32)] {
+        assert_eq!(invalid.parse::<Hash>(), Err(NotAHash), "{invalid:?}");
     }
 }
 
-/// A small generator with a seed, so that a failure can be reproduced.
+/// A xorshift random number generator with a seed, so that a failure can be reproduced.
 struct TestRng(u64);
 
 impl TestRng {
+    /// Returns the next 64 random bits (xorshift).
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -473,31 +514,33 @@ impl TestRng {
         self.0
     }
 
-    fn bytes(&mut self, most: usize) -> Vec<u8> {
-        let length = usize::try_from(self.next()).expect("64 bits") % (most + 1);
+    /// Returns between 0 and `max_length` random bytes.
+    fn bytes(&mut self, max_length: usize) -> Vec<u8> {
+        let length = usize::try_from(self.next()).expect("64 bits") % (max_length + 1);
         (0..length).map(|_| self.next().to_le_bytes()[3]).collect()
     }
 }
 
-/// Decodes noise, and a valid encoding with bytes changed or cut off. Each must fail or give a message that encodes and
-/// decodes again.
-fn check_decode_never_panics<M: Message + PartialEq + Debug>(good: &M) {
-    let mut random = TestRng(0x9e37_79b9_7f4a_7c15);
-    let good = encode(good);
+/// Decodes random bytes, and a valid encoding with some bytes changed or cut off. Each decoding must fail, or return a
+/// message that is the same after another round trip.
+fn check_decode_never_panics<M: Message + PartialEq + Debug>(valid: &M) {
+    let mut rng = TestRng(0x9e37_79b9_7f4a_7c15);
+    let valid = encode(valid);
     for _ in 0..2000 {
-        let mut noise = random.bytes(200);
+        let mut noise = rng.bytes(200);
         noise.insert(0, WireVersion::CURRENT.0);
         check_round_trip::<M>(&noise);
-        let mut near = good.clone();
-        for change in random.bytes(4) {
-            let at = usize::try_from(random.next()).expect("64 bits") % near.len();
-            near[at] = change;
+        let mut changed = valid.clone();
+        for byte in rng.bytes(4) {
+            let index = usize::try_from(rng.next()).expect("64 bits") % changed.len();
+            changed[index] = byte;
         }
-        near.truncate(usize::try_from(random.next()).expect("64 bits") % (near.len() + 1));
-        check_round_trip::<M>(&near);
+        changed.truncate(usize::try_from(rng.next()).expect("64 bits") % (changed.len() + 1));
+        check_round_trip::<M>(&changed);
     }
 }
 
+/// Checks that bytes which decode give the same message again after encoding and decoding.
 fn check_round_trip<M: Message + PartialEq + Debug>(bytes: &[u8]) {
     if let Ok(message) = decode::<M>(bytes) {
         assert_eq!(decode::<M>(&encode(&message)), Ok(message), "{bytes:02x?}");
@@ -517,7 +560,8 @@ fn s50_decode_never_panics_on_random_bytes() {
     check_decode_never_panics(&SyncMessage::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });
 }
 
-/// The controller's records store a task set as JSON. The names of the modes are capitalized there since 118d023.
+/// The controller stores task sets as JSON. Since commit 118d023 the names of the modes are capitalized there, and a
+/// stored task set must still decode.
 #[test]
 fn task_set_json_keeps_mode_names() {
     for (mode, name) in [(Mode::Observe, "Observe"), (Mode::Noop, "Noop"), (Mode::Apply, "Apply")] {

@@ -1,4 +1,5 @@
-//! The body of a request, with its size limit: a body that is too large is refused before any byte is stored (S43).
+//! The body of a request, with its size limit. A body whose declared length is too large is refused before any byte is
+//! stored (S43).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,11 +13,12 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use super::connections::ConnectionMonitor;
 use crate::error::ErrorType;
 
-/// The body of a request that a listener accepted. It fails with [`BodyError::TooLarge`] once it exceeds its limit,
-/// with or without a `Content-Length`.
+/// The body of a request that a listener accepted. Reading the body fails with [`BodyError::TooLarge`] once more bytes
+/// have arrived than its limit allows, with or without a `Content-Length`.
 #[derive(Debug)]
 pub struct RequestBody {
     source: BodyOrigin,
+    /// The number of bytes that may still be read.
     remaining: u64,
 }
 
@@ -25,11 +27,11 @@ pub struct RequestBody {
 enum BodyOrigin {
     /// The whole body, which arrived in one read with its head.
     Buffered(Bytes),
-    /// A body that hyper reads.
+    /// A body that hyper reads from the connection, with the state of that connection.
     Incoming(Incoming, Arc<ConnectionMonitor>),
 }
 
-/// Why a body could not be read completely.
+/// The reason why a body could not be read completely.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// The body is larger than the limit.
@@ -54,6 +56,8 @@ impl BodyError {
 }
 
 impl RequestBody {
+    /// Creates the body of a request: `buffered` if the body arrived in one read with its head, or else `incoming`. At
+    /// most `limit` bytes can be read.
     pub(super) fn new(incoming: Incoming, buffered: Option<Bytes>, monitor: Arc<ConnectionMonitor>, limit: u64) -> Self {
         let source = buffered.map_or_else(|| BodyOrigin::Incoming(incoming, monitor), BodyOrigin::Buffered);
         Self { source, remaining: limit }
@@ -83,7 +87,8 @@ impl RequestBody {
 }
 
 impl BodyError {
-    /// Returns the error with the limit of the whole body, instead of the remaining bytes.
+    /// Returns the error with the limit of the whole body. The original error contains the bytes that remained before
+    /// the last read.
     fn with_limit(self, limit: u64) -> Self {
         match self {
             Self::TooLarge { .. } => Self::TooLarge { limit },
@@ -92,36 +97,39 @@ impl BodyError {
     }
 }
 
-/// The pieces of a body that were read so far. A single piece is kept without a copy.
+/// The pieces of a body that were read so far. A single piece is stored without a copy, and several pieces are copied
+/// into one buffer.
 enum BodyPieces {
     None,
-    One(Bytes),
-    Many(BytesMut),
+    Single(Bytes),
+    Joined(BytesMut),
 }
 
 impl BodyPieces {
-    /// Adds a piece. The pieces are copied into one buffer from the second piece on.
+    /// Adds a piece. The second piece creates a buffer with copies of both pieces. Later pieces are appended to the
+    /// buffer.
     fn push(&mut self, data: Bytes) {
         *self = match std::mem::replace(self, Self::None) {
-            Self::None => Self::One(data),
-            Self::One(first) => {
-                let mut many = BytesMut::with_capacity(first.len() + data.len());
-                many.extend_from_slice(&first);
-                many.extend_from_slice(&data);
-                Self::Many(many)
+            Self::None => Self::Single(data),
+            Self::Single(first) => {
+                let mut buffer = BytesMut::with_capacity(first.len() + data.len());
+                buffer.extend_from_slice(&first);
+                buffer.extend_from_slice(&data);
+                Self::Joined(buffer)
             }
-            Self::Many(mut many) => {
-                many.extend_from_slice(&data);
-                Self::Many(many)
+            Self::Joined(mut buffer) => {
+                buffer.extend_from_slice(&data);
+                Self::Joined(buffer)
             }
         };
     }
 
+    /// Returns the whole body.
     fn into_bytes(self) -> Bytes {
         match self {
             Self::None => Bytes::new(),
-            Self::One(data) => data,
-            Self::Many(many) => many.freeze(),
+            Self::Single(data) => data,
+            Self::Joined(buffer) => buffer.freeze(),
         }
     }
 }
@@ -130,6 +138,8 @@ impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;
 
+    /// Returns the next piece of the body. Fails if the piece exceeds the remaining limit. At the end of the body,
+    /// informs the connection's monitor, which then no longer waits for the body.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = match &mut self.source {
             BodyOrigin::Buffered(body) if body.is_empty() => None,
@@ -151,6 +161,7 @@ impl Body for RequestBody {
         Poll::Ready(Some(Ok(frame)))
     }
 
+    /// Returns whether no more data follows.
     fn is_end_stream(&self) -> bool {
         match &self.source {
             BodyOrigin::Buffered(body) => body.is_empty(),
@@ -158,6 +169,7 @@ impl Body for RequestBody {
         }
     }
 
+    /// Returns the size of the rest of the body, as far as it is known.
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             BodyOrigin::Buffered(body) => SizeHint::with_exact(body.len() as u64),

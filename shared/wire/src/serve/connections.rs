@@ -1,8 +1,8 @@
 //! The open connections: maximum numbers, deadlines and forced closes.
 //!
 //! A timer for each connection would cost a timer wheel entry for every request. Instead each connection stores its
-//! deadline in one atomic, and one sweep twice a second checks all of them (10,000 loads are 20 µs). A deadline is
-//! enforced within half a second, which is enough for limits of 5 s and more.
+//! deadline in an atomic. A *sweep* checks the deadlines of all connections twice a second (10,000 loads are 20 µs). So
+//! a deadline is enforced within half a second, which is enough for limits of 5 s and more.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -22,12 +22,12 @@ use super::{ListenerLimits, RejectionCounter};
 use crate::net::network_prefix;
 use crate::tls::Identity;
 
-/// The time between two checks of the deadlines.
+/// The time between two sweeps, which check the deadlines of all connections.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// The value of `deadline_ms` for a connection without a deadline.
 const NO_DEADLINE: u64 = u64::MAX;
 
-/// The event that a connection with a deadline waits for.
+/// The event that must happen before the deadline of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum AwaitedEvent {
@@ -40,8 +40,8 @@ pub(super) enum AwaitedEvent {
 }
 
 impl AwaitedEvent {
-    /// Returns the rejection reason to count if the event does not happen in time. An idle connection is closed without
-    /// a count.
+    /// Returns the reason of the rejection if the event does not happen in time. Returns `None` if the connection is
+    /// then closed without being counted as a rejection, because it was idle or had to close anyway.
     fn rejection_reason(self) -> Option<&'static str> {
         match self {
             Self::Handshake => Some("slow_handshake"),
@@ -52,27 +52,33 @@ impl AwaitedEvent {
         }
     }
 
+    /// Returns the event that `as u8` converts to this number.
     fn from_u8(value: u8) -> Self {
         [Self::Handshake, Self::Head, Self::Body, Self::WriteProgress, Self::Request]
             .into_iter()
-            .find(|awaited| *awaited as u8 == value)
+            .find(|event| *event as u8 == value)
             .unwrap_or(Self::Close)
     }
 }
 
-/// The state that the sweep, the guard and the handler of one connection share.
+/// The state of one connection that its stream, its handler and the sweep of deadlines share.
 #[derive(Debug)]
 pub(super) struct ConnectionMonitor {
+    /// The time from which `deadline_ms` counts.
     opened_at: Instant,
+    /// The deadline, in milliseconds after `opened_at`, or [`NO_DEADLINE`].
     deadline_ms: AtomicU64,
-    awaited: AtomicU8,
+    /// The [`AwaitedEvent`] that must happen before the deadline, as a number.
+    awaited_event: AtomicU8,
     /// True while a request's body has not arrived completely.
     pub(super) is_body_open: AtomicBool,
-    /// True while a response is being written. The connection is kept as long as the peer reads.
+    /// True from the start of a response until the next request.
     pub(super) is_answering: AtomicBool,
     /// True once a request has arrived.
     pub(super) has_request: AtomicBool,
+    /// True if the connection ends after its current request.
     is_draining: AtomicBool,
+    /// The waker of the connection's task.
     waker: Mutex<Option<Waker>>,
     /// The number of requests that hyper has passed on.
     pub(super) request_count: AtomicU32,
@@ -81,11 +87,12 @@ pub(super) struct ConnectionMonitor {
 }
 
 impl ConnectionMonitor {
+    /// Creates the state of a new connection, without a deadline. Deadlines count from `opened_at`.
     fn new(opened_at: Instant) -> Self {
         Self {
             opened_at,
             deadline_ms: AtomicU64::new(NO_DEADLINE),
-            awaited: AtomicU8::new(AwaitedEvent::Handshake as u8),
+            awaited_event: AtomicU8::new(AwaitedEvent::Handshake as u8),
             is_body_open: AtomicBool::new(false),
             is_answering: AtomicBool::new(false),
             has_request: AtomicBool::new(false),
@@ -96,57 +103,59 @@ impl ConnectionMonitor {
         }
     }
 
-    /// Sets a deadline for an event, relative to now.
-    pub(super) fn expect(&self, awaited: AwaitedEvent, timeout: Duration) {
-        self.expect_until(awaited, Instant::now() + timeout);
+    /// Sets a deadline for an event, as a time from now. If the event does not happen before the deadline, the sweep
+    /// closes the connection.
+    pub(super) fn set_timeout(&self, event: AwaitedEvent, timeout: Duration) {
+        self.set_deadline(event, Instant::now() + timeout);
     }
 
-    /// Sets a deadline for an event, as a time. If the event does not happen before it, the sweep closes the
-    /// connection.
-    pub(super) fn expect_until(&self, awaited: AwaitedEvent, deadline: Instant) {
-        self.awaited.store(awaited as u8, Ordering::Relaxed);
+    /// Sets a deadline for an event, as a point in time. If the event does not happen before the deadline, the sweep
+    /// closes the connection.
+    pub(super) fn set_deadline(&self, event: AwaitedEvent, deadline: Instant) {
+        self.awaited_event.store(event as u8, Ordering::Relaxed);
         self.deadline_ms.store(millis(deadline.duration_since(self.opened_at)), Ordering::Relaxed);
     }
 
     /// Sets a deadline for an event, relative to the time of the last sweep instead of now, so that the clock is not
     /// read for each response. The deadline is at most one sweep interval too late, and never too early.
-    pub(super) fn expect_after_sweep(&self, awaited: AwaitedEvent, last_sweep_ms: u64, timeout: Duration) {
-        self.awaited.store(awaited as u8, Ordering::Relaxed);
+    pub(super) fn set_timeout_after_sweep(&self, event: AwaitedEvent, last_sweep_ms: u64, timeout: Duration) {
+        self.awaited_event.store(event as u8, Ordering::Relaxed);
         self.deadline_ms.store(last_sweep_ms.saturating_add(millis(timeout + SWEEP_INTERVAL)), Ordering::Relaxed);
     }
 
-    /// Clears the deadline: a handler is running, or holds a check-in.
+    /// Clears the deadline, while the connection waits for this side and not for its peer, for example for a handler.
     pub(super) fn clear_deadline(&self) {
         self.deadline_ms.store(NO_DEADLINE, Ordering::Relaxed);
     }
 
-    /// Returns whether a handler is running for the connection.
+    /// Returns whether a handler is running for the connection. A connection without a running handler always has a
+    /// deadline.
     fn is_handler_running(&self) -> bool {
         self.deadline_ms.load(Ordering::Relaxed) == NO_DEADLINE
     }
 
-    /// Returns whether the connection is to end after its current request.
+    /// Returns whether the connection ends after its current request.
     pub(super) fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
     }
 
-    /// Stores a body for the request that hyper passes on next.
+    /// Stores the body of the request that hyper passes on next. [`Self::take_buffered_body`] returns it.
     pub(super) fn buffer_body(&self, body: Bytes) {
         *self.buffered_body.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
     }
 
-    /// Counts a request that hyper passes on, and returns its body if it was stored.
+    /// Counts a request that hyper passes on. Returns the body of the request if [`Self::buffer_body`] stored it.
     pub(super) fn take_buffered_body(&self) -> Option<Bytes> {
         self.request_count.fetch_add(1, Ordering::Relaxed);
         self.buffered_body.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Stores the waker of the connection's task, so that a drain can wake the task.
-    pub(super) fn register(&self, waker: &Waker) {
+    pub(super) fn store_waker(&self, waker: &Waker) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
     }
 
-    /// Marks the connection to end after its current request, and wakes its task.
+    /// Makes the connection end after its current request, and wakes its task so that an idle connection ends at once.
     fn drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
         if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -154,13 +163,15 @@ impl ConnectionMonitor {
         }
     }
 
-    /// Returns the event that did not happen before its deadline, if any.
+    /// Returns the awaited event if its deadline has passed, or else `None`.
     fn overdue_event(&self, now: Instant) -> Option<AwaitedEvent> {
         let is_overdue = millis(now.duration_since(self.opened_at)) > self.deadline_ms.load(Ordering::Relaxed);
-        is_overdue.then(|| AwaitedEvent::from_u8(self.awaited.load(Ordering::Relaxed)))
+        is_overdue.then(|| AwaitedEvent::from_u8(self.awaited_event.load(Ordering::Relaxed)))
     }
 }
 
+/// Returns a duration in whole milliseconds. A duration that does not fit becomes the largest number that differs from
+/// [`NO_DEADLINE`].
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(NO_DEADLINE - 1)
 }
@@ -175,6 +186,7 @@ struct ConnectionTable {
     started_at: Instant,
     /// The time of the last sweep, in milliseconds since `started_at`.
     last_sweep_ms: AtomicU64,
+    // The limits have the names and meanings of `ListenerLimits`.
     max_connections: usize,
     max_per_address: usize,
     max_handshakes_per_address: usize,
@@ -219,7 +231,7 @@ struct ConnectionEntry {
     task: Option<AbortHandle>,
 }
 
-/// A connection that can be counted for a principal.
+/// The link from a [`Peer`] to its connection in the table, by which the connection can be counted for a principal.
 #[derive(Debug)]
 struct PrincipalConnection {
     connections: Weak<ConnectionTable>,
@@ -228,11 +240,11 @@ struct PrincipalConnection {
 
 impl PrincipalSlot for PrincipalConnection {
     fn admit(&self, holder: &ShareHolder) -> AdmitOutcome {
-        self.connections.upgrade().map_or(AdmitOutcome::Admitted, |shared| OpenConnections(shared).admit_holder(self.id, holder))
+        self.connections.upgrade().map_or(AdmitOutcome::Admitted, |table| OpenConnections(table).admit_holder(self.id, holder))
     }
 }
 
-/// One connection's place in the table of connections. When the guard is dropped, the place is free again.
+/// The place of one connection in the table of connections. Dropping the guard removes the connection from the table.
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
     connections: OpenConnections,
@@ -243,6 +255,7 @@ pub(super) struct ConnectionGuard {
 }
 
 impl ConnectionEntry {
+    /// Returns whether the peer has not authenticated, or is not known yet because the handshake is not finished.
     fn is_unauthenticated(&self) -> bool {
         self.peer.as_deref().is_none_or(Peer::is_unauthenticated)
     }
@@ -254,6 +267,7 @@ impl ConnectionEntry {
 }
 
 impl OpenConnections {
+    /// Creates the empty table of connections of a listener with these limits.
     pub(super) fn new(limits: &ListenerLimits) -> Self {
         Self(Arc::new(ConnectionTable {
             started_at: Instant::now(),
@@ -269,7 +283,7 @@ impl OpenConnections {
         }))
     }
 
-    /// Returns the time of the last sweep.
+    /// Returns the time of the last sweep, in milliseconds since the listener started.
     pub(super) fn last_sweep_ms(&self) -> u64 {
         self.0.last_sweep_ms.load(Ordering::Relaxed)
     }
@@ -279,30 +293,31 @@ impl OpenConnections {
         self.lock().by_id.len()
     }
 
-    /// Closes the connections of all peers for which `should_close` returns true, including those with a held check-in.
-    /// Returns the number of closed connections. A revocation of certificates calls this.
+    /// Closes the connections of all peers for which `should_close` returns true, also while a check-in is held.
+    /// Returns the number of closed connections. The caller uses this after it has revoked certificates.
     pub fn close_where(&self, should_close: impl Fn(&Peer) -> bool) -> usize {
         let map = self.lock();
-        let matching = map.by_id.values().filter(|entry| entry.peer.as_deref().is_some_and(&should_close));
-        matching.filter_map(|entry| entry.task.as_ref()).map(AbortHandle::abort).count()
+        let matching_entries = map.by_id.values().filter(|entry| entry.peer.as_deref().is_some_and(&should_close));
+        matching_entries.filter_map(|entry| entry.task.as_ref()).map(AbortHandle::abort).count()
     }
 
-    /// Adds a connection from an address. Fails with the name of the limit if one is reached.
+    /// Adds a connection from an address to the table. If a limit is reached, fails with the name of that limit, which
+    /// is the reason of the rejection.
     pub(super) fn register(&self, address: IpAddr) -> Result<ConnectionGuard, &'static str> {
         let mut map = self.lock();
         if map.by_id.len() >= self.0.max_connections {
             return Err("too_many_connections");
         }
         let counted_address = if self.0.is_per_network { network_prefix(address) } else { address };
-        let in_address = map.by_address.entry(counted_address).or_default();
-        if in_address.total >= self.0.max_per_address {
+        let address_connections = map.by_address.entry(counted_address).or_default();
+        if address_connections.total >= self.0.max_per_address {
             return Err("too_many_connections_of_one_address");
         }
-        if in_address.pending_handshakes >= self.0.max_handshakes_per_address {
+        if address_connections.pending_handshakes >= self.0.max_handshakes_per_address {
             return Err("too_many_handshakes_of_one_address");
         }
-        in_address.total += 1;
-        in_address.pending_handshakes += 1;
+        address_connections.total += 1;
+        address_connections.pending_handshakes += 1;
         let id = map.next_id;
         map.next_id += 1;
         let monitor = Arc::new(ConnectionMonitor::new(self.0.started_at));
@@ -313,22 +328,25 @@ impl OpenConnections {
         Ok(ConnectionGuard { connections: self.clone(), id, counted_address, monitor })
     }
 
-    /// Counts a connection for a principal, and no longer for the previous principal. If the principal or its cluster
-    /// has its maximum, closes the principal's oldest connection without a request in progress, or refuses.
+    /// Counts a connection for a principal, and no longer for its previous principal. If the principal or its cluster
+    /// has its maximum, closes the principal's oldest connection without a request in progress. If there is no such
+    /// connection, returns [`AdmitOutcome::Full`]. All principals of a cluster together may have twice the maximum of
+    /// one principal. The last places of the listener are reserved for fleet admins.
     fn admit_holder(&self, id: u64, holder: &ShareHolder) -> AdmitOutcome {
         let Some(max) = self.0.max_per_principal else { return AdmitOutcome::Admitted };
         let mut map = self.lock();
-        let count = map.by_id.len();
-        let Some(previous) = map.by_id.get(&id).map(|entry| entry.principal.clone()) else {
+        let total = map.by_id.len();
+        let Some(previous_principal) = map.by_id.get(&id).map(|entry| entry.principal.clone()) else {
             return AdmitOutcome::Admitted;
         };
-        if previous.as_ref() == Some(&holder.name) {
+        if previous_principal.as_ref() == Some(&holder.name) {
             return AdmitOutcome::Admitted;
         }
-        if !holder.is_fleet_admin && count.saturating_add(self.0.reserved_for_admins) > self.0.max_connections {
+        if !holder.is_fleet_admin && total.saturating_add(self.0.reserved_for_admins) > self.0.max_connections {
             return AdmitOutcome::Full;
         }
         let is_cluster_full = holder.cluster.is_some_and(|cluster| map.count_in_cluster(cluster) >= max.saturating_mul(2));
+        // The principal has no connection of its own that could be closed instead.
         if is_cluster_full && !map.by_principal.contains_key(&holder.name) {
             return AdmitOutcome::Full;
         }
@@ -336,11 +354,12 @@ impl OpenConnections {
         let connections = by_principal.entry(holder.name.clone()).or_default();
         let mut outcome = AdmitOutcome::Admitted;
         if connections.len() >= max || is_cluster_full {
-            let idle = connections.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?)));
-            let Some((oldest, task)) = idle else { return AdmitOutcome::Full };
+            let idle_connection = connections.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?)));
+            let Some((closed_id, task)) = idle_connection else { return AdmitOutcome::Full };
             task.abort();
-            connections.remove(&oldest);
-            if let Some(entry) = by_id.get_mut(&oldest) {
+            connections.remove(&closed_id);
+            // The closed connection remains in `by_id` until its task has ended, but no longer counts for the cluster.
+            if let Some(entry) = by_id.get_mut(&closed_id) {
                 entry.cluster = None;
             }
             outcome = AdmitOutcome::Replaced;
@@ -350,8 +369,8 @@ impl OpenConnections {
             entry.principal = Some(holder.name.clone());
             entry.cluster = holder.cluster;
         }
-        if let Some(before) = previous {
-            map.remove_from_principal(&before, id);
+        if let Some(old_principal) = previous_principal {
+            map.remove_from_principal(&old_principal, id);
         }
         outcome
     }
@@ -366,31 +385,33 @@ impl OpenConnections {
         self.lock().by_id.values().filter_map(|entry| entry.task.as_ref()).for_each(AbortHandle::abort);
     }
 
-    /// Closes connections whose deadline has passed, and counts them as rejections, periodically. Never returns.
+    /// Closes the connections whose deadline has passed, at each tick of [`SWEEP_INTERVAL`], and counts the rejections.
+    /// Never returns.
     pub(super) async fn run_sweep(&self, rejections: &RejectionCounter) {
         let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            for (address, awaited) in self.close_overdue(Instant::now()) {
-                if let Some(reason) = awaited.rejection_reason() {
+            for (address, event) in self.close_overdue(Instant::now()) {
+                if let Some(reason) = event.rejection_reason() {
                     rejections.record(reason, Some(address));
                 }
             }
         }
     }
 
-    /// Closes the connections whose deadline has passed. Returns the address and the missing event of each.
+    /// Closes the connections whose deadline has passed. Returns the address of each, and the event that did not
+    /// happen.
     fn close_overdue(&self, now: Instant) -> Vec<(IpAddr, AwaitedEvent)> {
         self.0.last_sweep_ms.store(millis(now.duration_since(self.0.started_at)), Ordering::Relaxed);
         let map = self.lock();
         let mut closed = Vec::new();
         for entry in map.by_id.values() {
-            if let (Some(awaited), Some(task)) = (entry.monitor.overdue_event(now), &entry.task) {
-                // The task is aborted once: without a deadline it is not overdue again before it is dropped.
+            if let (Some(event), Some(task)) = (entry.monitor.overdue_event(now), &entry.task) {
+                // Without a deadline, the connection is not closed a second time by a sweep before its task has ended.
                 entry.monitor.clear_deadline();
                 task.abort();
-                closed.push((entry.address, awaited));
+                closed.push((entry.address, event));
             }
         }
         closed
@@ -402,7 +423,7 @@ impl OpenConnections {
 }
 
 impl ConnectionMap {
-    /// Returns the number of connections of principals that are bound to a cluster.
+    /// Returns the number of connections that are counted for a cluster: those of its principals.
     fn count_in_cluster(&self, cluster: ClusterId) -> usize {
         self.by_id.values().filter(|entry| entry.cluster == Some(cluster)).count()
     }
@@ -418,7 +439,7 @@ impl ConnectionMap {
 }
 
 impl ConnectionGuard {
-    /// Stores the task of the connection, which is aborted to close the connection.
+    /// Stores the task of a connection. Aborting the task closes the connection.
     pub(super) fn set_task(connections: &OpenConnections, id: u64, task: AbortHandle) {
         if let Some(entry) = connections.lock().by_id.get_mut(&id) {
             entry.task = Some(task);
@@ -429,25 +450,27 @@ impl ConnectionGuard {
         self.id
     }
 
-    /// Counts the connection for the principal of its certificate.
+    /// Counts the connection for a principal. Returns [`AdmitOutcome::Full`] if the principal cannot have another
+    /// connection.
     pub(super) fn admit_holder(&self, holder: &ShareHolder) -> AdmitOutcome {
         self.connections.admit_holder(self.id, holder)
     }
 
-    /// Counts the connection as unauthenticated. If its address has the maximum of unauthenticated connections, closes
-    /// the oldest one without a request in progress. One with a request is not closed, because otherwise many hosts
-    /// that join at once would never finish.
+    /// Counts the connection as unauthenticated. If its address already has the maximum, closes the oldest
+    /// unauthenticated connection without a request in progress, or returns [`AdmitOutcome::Full`]. A connection with a
+    /// request is never closed for another, because otherwise many hosts that join at once would never finish.
     pub(super) fn admit_unauthenticated(&self) -> AdmitOutcome {
-        let max = self.connections.0.max_unauthenticated_per_address;
+        let max_unauthenticated = self.connections.0.max_unauthenticated_per_address;
         let mut map = self.connections.lock();
         let ConnectionMap { by_id, by_address, .. } = &mut *map;
         let by_id = &*by_id;
         let unauthenticated = &mut by_address.entry(self.counted_address).or_default().unauthenticated;
         let mut outcome = AdmitOutcome::Admitted;
-        if unauthenticated.len() >= max {
+        if unauthenticated.len() >= max_unauthenticated {
+            // A connection that has presented a valid token since then no longer counts.
             unauthenticated.retain(|id| by_id.get(id).is_some_and(ConnectionEntry::is_unauthenticated));
         }
-        if unauthenticated.len() >= max {
+        if unauthenticated.len() >= max_unauthenticated {
             let Some((id, task)) = unauthenticated.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?))) else {
                 return AdmitOutcome::Full;
             };
@@ -459,36 +482,38 @@ impl ConnectionGuard {
         outcome
     }
 
-    /// Stores the peer of the connection, after the handshake or, without TLS, at once.
-    pub(super) fn identify(&self, address: SocketAddr, identity: Option<Identity>) -> Arc<Peer> {
+    /// Stores the peer of the connection, and returns it. The connection then no longer counts as an unfinished
+    /// handshake of its address.
+    pub(super) fn set_peer(&self, address: SocketAddr, identity: Option<Identity>) -> Arc<Peer> {
         let peer = Peer::new(address, identity);
-        let shared = &self.connections.0;
-        let peer = match shared.max_per_principal {
-            Some(_) => peer.with_slot(Box::new(PrincipalConnection { connections: Arc::downgrade(shared), id: self.id })),
+        let table = &self.connections.0;
+        let peer = match table.max_per_principal {
+            Some(_) => peer.with_slot(Box::new(PrincipalConnection { connections: Arc::downgrade(table), id: self.id })),
             None => peer,
         };
         let peer = Arc::new(peer);
         let mut map = self.connections.lock();
-        let is_newly_known = map.by_id.get_mut(&self.id).is_some_and(|entry| entry.peer.replace(Arc::clone(&peer)).is_none());
-        if let Some(of_address) = map.by_address.get_mut(&self.counted_address) {
-            of_address.pending_handshakes -= usize::from(is_newly_known);
+        let is_first_peer = map.by_id.get_mut(&self.id).is_some_and(|entry| entry.peer.replace(Arc::clone(&peer)).is_none());
+        if let Some(address_connections) = map.by_address.get_mut(&self.counted_address) {
+            address_connections.pending_handshakes -= usize::from(is_first_peer);
         }
         peer
     }
 }
 
 impl Drop for ConnectionGuard {
+    /// Removes the connection from the table, and from the counts of its principal and its address.
     fn drop(&mut self) {
         let mut map = self.connections.lock();
         let Some(entry) = map.by_id.remove(&self.id) else { return };
-        if let Some(holder) = &entry.principal {
-            map.remove_from_principal(holder, self.id);
+        if let Some(principal) = &entry.principal {
+            map.remove_from_principal(principal, self.id);
         }
-        if let Some(of_address) = map.by_address.get_mut(&self.counted_address) {
-            of_address.total -= 1;
-            of_address.pending_handshakes -= usize::from(entry.peer.is_none());
-            of_address.unauthenticated.remove(&self.id);
-            if of_address.total == 0 {
+        if let Some(address_connections) = map.by_address.get_mut(&self.counted_address) {
+            address_connections.total -= 1;
+            address_connections.pending_handshakes -= usize::from(entry.peer.is_none());
+            address_connections.unauthenticated.remove(&self.id);
+            if address_connections.total == 0 {
                 map.by_address.remove(&self.counted_address);
             }
         }
@@ -501,15 +526,15 @@ mod tests {
 
     #[test]
     fn w10_09_open_connections_count_ipv6_network_as_one_address() {
-        for (is_per_network, refused) in [(true, true), (false, false)] {
+        for (is_per_network, is_refused) in [(true, true), (false, false)] {
             let limits = ListenerLimits { max_connections_per_address: 1, is_per_network, ..ListenerLimits::default() };
             let connections = OpenConnections::new(&limits);
-            let enter = |address: &str| connections.register(address.parse().expect("an address"));
-            let first = enter("2001:db8::1");
-            assert_eq!(enter("2001:db8::ffff:2").is_err(), refused);
-            assert!(enter("2001:db8:0:1::1").is_ok() && enter("192.0.2.1").is_ok(), "others are unharmed");
+            let register = |address: &str| connections.register(address.parse().expect("an address"));
+            let first = register("2001:db8::1");
+            assert_eq!(register("2001:db8::ffff:2").is_err(), is_refused);
+            assert!(register("2001:db8:0:1::1").is_ok() && register("192.0.2.1").is_ok(), "other networks are not limited");
             drop(first);
-            assert!(enter("2001:db8::3").is_ok(), "its place is given back");
+            assert!(register("2001:db8::3").is_ok(), "the closed connection no longer counts");
         }
     }
 }

@@ -16,7 +16,7 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 
 use super::connections::ConnectionMonitor;
 use super::peer::Peer;
-use super::{BoxError, Handler, RejectionCounter, RequestBody, ServerShared};
+use super::{BoxError, Handler, RejectionCounter, RequestBody, ServerState};
 use crate::error::ErrorType;
 
 /// The state that all requests of one connection share.
@@ -24,59 +24,63 @@ pub(super) struct Dispatcher<H> {
     pub(super) handler: Arc<H>,
     pub(super) peer: Arc<Peer>,
     pub(super) monitor: Arc<ConnectionMonitor>,
-    /// The path of nearly every request, on a listener that passes requests on without their headers.
+    /// The path of nearly every request. Set only on a listener that passes requests on without their headers.
     pub(super) common_path: Option<Uri>,
-    pub(super) server: Arc<ServerShared>,
+    pub(super) server: Arc<ServerState>,
 }
 
-/// The body of a response: from the handler, or a fixed text if a request was refused or the handler panicked.
+/// The body of a response: the body from the handler, or a fixed text if the request was refused or the handler
+/// panicked.
 pub(super) enum HandlerBody<B> {
     Handler(B),
     Fixed(Option<Bytes>),
 }
 
 impl<H: Handler> Dispatcher<H> {
-    /// Returns the future of the response to a request: an error if the request is refused, or else the handler's
-    /// response.
+    /// Returns the future of the response to a request: a fixed error if the request is refused, or else the response
+    /// of the handler.
     pub(super) fn respond(
         self: &Arc<Self>,
         mut request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<HandlerBody<H::Body>>, BoxError>> + Send + 'static + use<H> {
         self.monitor.is_answering.store(false, Ordering::Relaxed);
         self.monitor.has_request.store(true, Ordering::Relaxed);
-        // `HeadReader` checks no heads after a chunked body, so this must be the connection's last request.
-        let is_last = request.headers().contains_key(TRANSFER_ENCODING);
+        // `HeadReader` cannot check a head after a chunked body, so such a request must be the connection's last one.
+        let is_last_request = request.headers().contains_key(TRANSFER_ENCODING);
         let limit = self.server.limits.max_body_bytes;
         let buffered_body = self.monitor.take_buffered_body();
         if buffered_body.is_some() {
-            // `GuardedStream` set this header to 0 when it took the body out. The body itself has its length.
+            // `GuardedStream` wrote the length 0 into this header when it moved the body to the buffer. The buffered
+            // body knows its own length.
             request.headers_mut().remove(CONTENT_LENGTH);
         }
         let mut request = request.map(|body| RequestBody::new(body, buffered_body, Arc::clone(&self.monitor), limit));
         let refusal = self.refusal_of_request(&request);
-        let header_map = self.common_path.as_ref().map(|usual| detach_headers(&mut request, usual));
-        let this = Arc::clone(self);
+        // If `common_path` is set, the listener passes requests on without their headers.
+        let reusable_headers = self.common_path.as_ref().map(|path| detach_headers(&mut request, path));
+        let dispatcher = Arc::clone(self);
         async move {
             let mut response = match refusal {
                 Some(kind) => fixed_response(kind),
-                None => match catch_panic(|| this.handler.call(&this.peer, request)).await {
+                None => match catch_panic(|| dispatcher.handler.call(&dispatcher.peer, request)).await {
                     Ok(response) => response.map(HandlerBody::Handler),
-                    Err(panic) => panic_response(&this.server.rejections, this.peer.address, &*panic),
+                    Err(panic) => panic_response(&dispatcher.server.rejections, dispatcher.peer.address, &*panic),
                 },
             };
-            if let Some(spare) = header_map.filter(|_| response.headers().is_empty()) {
-                *response.headers_mut() = spare;
+            // The map of the request is empty now, and its memory is reused for the headers of the response.
+            if let Some(empty_map) = reusable_headers.filter(|_| response.headers().is_empty()) {
+                *response.headers_mut() = empty_map;
             }
-            if is_last || this.monitor.is_draining() {
+            if is_last_request || dispatcher.monitor.is_draining() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            this.monitor.is_answering.store(true, Ordering::Relaxed);
+            dispatcher.monitor.is_answering.store(true, Ordering::Relaxed);
             Ok(response)
         }
     }
 
-    /// Returns the error for a request that no handler accepts: a compressed body (S49), a body whose declared length
-    /// is too large (S43), or a request line in a form for proxies.
+    /// Returns the error for a request that no handler accepts, and counts the rejection. Such a request has a
+    /// compressed body (S49), a body whose declared length is too large (S43), or a target in a form for proxies.
     fn refusal_of_request(&self, request: &Request<RequestBody>) -> Option<ErrorType> {
         let kind = if request.uri().scheme().is_some() || !request.uri().path().starts_with('/') {
             ErrorType::RequestMalformed
@@ -95,9 +99,9 @@ impl<H: Handler> Dispatcher<H> {
     }
 }
 
-/// Takes the headers out of a request, and replaces its URI if it is the common one. Both hold a part of the
-/// connection's buffer, and while they exist hyper allocates a new buffer for the next read. Returns the emptied
-/// header map, to be reused for the response and then by hyper for the next head.
+/// Removes the headers from a request, and replaces its URI by `common_path` if both have the same path and query.
+/// Headers and URI refer to the read buffer of the connection, so hyper would have to allocate another buffer while
+/// they exist. Returns the empty header map, so that the response can reuse its memory.
 fn detach_headers(request: &mut Request<RequestBody>, common_path: &Uri) -> HeaderMap {
     if request.uri().path_and_query().map(PathAndQuery::as_str) == common_path.path_and_query().map(PathAndQuery::as_str) {
         *request.uri_mut() = common_path.clone();
@@ -107,7 +111,7 @@ fn detach_headers(request: &mut Request<RequestBody>, common_path: &Uri) -> Head
     headers
 }
 
-/// Returns the stable name of the reason for a refusal, for the counter of rejections.
+/// Returns the reason under which a refused request is counted as a rejection.
 fn rejection_reason(kind: ErrorType) -> &'static str {
     match kind {
         ErrorType::RequestTooLarge => "body_too_large",
@@ -117,7 +121,7 @@ fn rejection_reason(kind: ErrorType) -> &'static str {
     }
 }
 
-/// Returns a response with a fixed text, which contains nothing from the request.
+/// Returns the error response of this type. Its body is a fixed text that repeats nothing of the request.
 pub(super) fn fixed_response<B>(kind: ErrorType) -> Response<HandlerBody<B>> {
     let mut response = Response::new(HandlerBody::Fixed(Some(Bytes::from_static(kind.fixed_body().as_bytes()))));
     *response.status_mut() = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -125,7 +129,7 @@ pub(super) fn fixed_response<B>(kind: ErrorType) -> Response<HandlerBody<B>> {
     response
 }
 
-/// Logs a panic and returns an error response. A panic fails only its own request (S53).
+/// Logs and counts the panic of a handler, and returns an error response. Only the request of that handler fails (S53).
 fn panic_response<B>(
     rejections: &RejectionCounter,
     address: std::net::SocketAddr,
@@ -137,7 +141,8 @@ fn panic_response<B>(
     fixed_response(ErrorType::ServerInternal)
 }
 
-/// Starts a future and awaits it. If the start or the future panics, returns the panic.
+/// Calls `start` and awaits the future that it returns. If `start` or the future panics, returns the panic as the
+/// error.
 async fn catch_panic<F: Future>(start: impl FnOnce() -> F) -> Result<F::Output, Box<dyn Any + Send>> {
     let mut future = pin!(catch_unwind(AssertUnwindSafe(start))?);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
@@ -152,6 +157,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for HandlerBody<
     type Data = Bytes;
     type Error = BoxError;
 
+    /// Returns the next piece of the body. A fixed text is one piece.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut *self {
             Self::Handler(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
@@ -159,6 +165,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for HandlerBody<
         }
     }
 
+    /// Returns whether no more data follows.
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Handler(body) => body.is_end_stream(),
@@ -166,6 +173,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for HandlerBody<
         }
     }
 
+    /// Returns the size of the rest of the body, as far as it is known.
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Handler(body) => body.size_hint(),

@@ -1,10 +1,10 @@
-//! Checks the raw head of each request before hyper parses it, for what hyper accepts (docs/trust.md, Facts measured: a
-//! missing or doubled `Host`, bare LF, a length next to an encoding). If two programs see different requests in the
-//! same bytes, a request can be smuggled past one of them. So every ambiguous head is refused (S47), and so are
-//! oversized heads (S46).
+//! Checks the raw head of each request before hyper parses it, because hyper accepts some invalid heads (docs/trust.md,
+//! Facts measured: a missing or doubled `Host`, bare LF, a length next to an encoding). If two programs see different
+//! requests in the same bytes, a request can be smuggled past one of them. So every ambiguous head is refused (S47),
+//! and so are oversized heads (S46).
 //!
-//! The parser does no input or output: it takes bytes, and returns an error or changes its phase. It copies a line only
-//! if a read ends in the middle of the line.
+//! The parser does no input or output: its caller passes bytes to it, and it returns an error or changes its phase. It
+//! copies a line only if a read ends in the middle of the line.
 
 use std::ops::Range;
 
@@ -31,28 +31,30 @@ pub(crate) enum ParsePhase {
     Idle,
     /// In a head, before its blank line.
     Head,
-    /// In a body, with this number of bytes to come.
+    /// In a body of which this number of bytes has not arrived yet.
     Body(u64),
-    /// In or after a chunked body. Its end is not looked for, because the connection is closed after the response.
+    /// In or after a chunked body. The parser does not search for the end of the body, because the connection is closed
+    /// after the response.
     Chunked,
 }
 
-/// Why the head of a request is refused.
+/// The reason why the head of a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// The head has too many bytes or lines.
+    /// Too many bytes or lines in the head.
     TooLarge,
-    /// A line ends without CR or is folded, or the request line is invalid or names another protocol.
+    /// An invalid line: a line without CR at its end, a continued (folded) line, a header without a valid name, or a
+    /// request line that is not HTTP/1.1.
     Line,
-    /// There is no header `Host`, more than one, or an empty one.
+    /// A missing, doubled or empty header `Host`.
     Host,
-    /// The length of the body is ambiguous: a length that is not a number, two lengths, a length and an encoding, or an
-    /// encoding other than `chunked`.
+    /// An ambiguous length of the body: a length that is not a number, two lengths, a length and a transfer encoding,
+    /// or a transfer encoding other than `chunked`.
     Framing,
 }
 
 impl HeadError {
-    /// Returns the stable name of the rejection reason.
+    /// Returns the reason under which the refused head is counted as a rejection.
     pub fn rejection_reason(self) -> &'static str {
         match self {
             Self::TooLarge => "head_too_large",
@@ -62,6 +64,7 @@ impl HeadError {
         }
     }
 
+    /// Returns the error type of the response to a refused head.
     pub(crate) fn error_type(self) -> ErrorType {
         match self {
             Self::TooLarge => ErrorType::RequestHeadTooLarge,
@@ -76,7 +79,7 @@ impl HeadError {
 pub struct HeadReader {
     phase: ParsePhase,
     head_bytes: u16,
-    /// The number of complete lines in this head, including the request line.
+    /// The number of complete lines of the current head, including the request line.
     line_count: u8,
     host_count: u8,
     content_length: Option<u64>,
@@ -105,7 +108,7 @@ impl HeadReader {
         self.head_count
     }
 
-    /// Returns the last complete head. It is outdated once the next head has begun.
+    /// Returns the last complete head of the connection, or `None` before the first.
     pub(crate) fn last_head(&self) -> Option<&LastHead> {
         self.last_head.as_ref()
     }
@@ -117,13 +120,13 @@ impl HeadReader {
     /// Parses the next bytes of the connection.
     ///
     /// # Errors
-    /// [`HeadError`] of the head that contains these bytes. No more bytes may be passed after an error.
+    /// [`HeadError`] of the head that contains these bytes. After an error, the caller must not pass more bytes.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), HeadError> {
         while !bytes.is_empty() {
             match self.phase {
                 ParsePhase::Chunked => return Ok(()),
                 ParsePhase::Body(remaining) => {
-                    let consumed = usize::try_from(remaining).map_or(bytes.len(), |left| left.min(bytes.len()));
+                    let consumed = usize::try_from(remaining).map_or(bytes.len(), |body_bytes| body_bytes.min(bytes.len()));
                     self.phase = body_phase(remaining - consumed as u64);
                     bytes = &bytes[consumed..];
                 }
@@ -136,9 +139,10 @@ impl HeadReader {
         Ok(())
     }
 
-    /// Parses one line, or stores the beginning of one. Returns the remaining bytes.
+    /// Parses the first line of the bytes. If the line is incomplete, stores its beginning until the rest arrives.
+    /// Returns the bytes after the line.
     fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], HeadError> {
-        let end = memchr(b'\n', bytes).map(|at| at + 1);
+        let end = memchr(b'\n', bytes).map(|index| index + 1);
         let (line, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
         self.add_bytes(line.len())?;
         if end.is_none() {
@@ -148,14 +152,14 @@ impl HeadReader {
         if self.partial_line.is_empty() {
             self.end_line(line)?;
         } else {
-            let mut whole = std::mem::take(&mut self.partial_line);
-            whole.extend_from_slice(line);
-            self.end_line(&whole)?;
+            let mut whole_line = std::mem::take(&mut self.partial_line);
+            whole_line.extend_from_slice(line);
+            self.end_line(&whole_line)?;
         }
         Ok(rest)
     }
 
-    /// Counts bytes of the head. Fails if the head becomes too large.
+    /// Adds to the size of the current head. Fails if the head is then larger than [`MAX_HEAD_BYTES`].
     fn add_bytes(&mut self, count: usize) -> Result<(), HeadError> {
         let bytes = usize::from(self.head_bytes) + count;
         if bytes > MAX_HEAD_BYTES {
@@ -165,7 +169,8 @@ impl HeadReader {
         Ok(())
     }
 
-    /// Parses a complete line: the request line, a header, or the blank line that ends the head.
+    /// Parses a complete line: the request line, a header, or the blank line that ends the head. Fails if the head has
+    /// more than [`MAX_HEADERS`] header lines.
     fn end_line(&mut self, line: &[u8]) -> Result<(), HeadError> {
         let line = line.strip_suffix(b"\r\n").ok_or(HeadError::Line)?;
         match (self.line_count, line) {
@@ -175,6 +180,7 @@ impl HeadReader {
             (_, header) => self.parse_header(header)?,
         }
         self.line_count += 1;
+        // The request line is counted too.
         if usize::from(self.line_count) > MAX_HEADERS + 1 {
             return Err(HeadError::TooLarge);
         }
@@ -209,7 +215,7 @@ impl HeadReader {
         Ok(())
     }
 
-    /// Checks the complete head, and resets the parser for the body and the next head.
+    /// Checks the complete head, stores it as the last head, and resets the parser for the body and the next head.
     fn end_head(&mut self) -> Result<(), HeadError> {
         if self.host_count != 1 {
             return Err(HeadError::Host);
@@ -226,17 +232,18 @@ impl HeadReader {
         Ok(())
     }
 
-    /// Returns the range of a part of the current line in the head. The line must be counted already.
+    /// Returns the position of `part`, a slice of `line`, as a range of bytes from the beginning of the head. `line` is
+    /// the current line without CR and LF, and `head_bytes` already includes this line.
     fn range_in_head(&self, line: &[u8], part: &[u8]) -> Range<u16> {
-        let in_line = part.as_ptr().addr() - line.as_ptr().addr();
+        let offset_in_line = part.as_ptr().addr() - line.as_ptr().addr();
         // The line's CR and LF were counted too.
-        let start = usize::from(self.head_bytes) - line.len() - 2 + in_line;
-        let offset = |at: usize| u16::try_from(at).unwrap_or(0);
-        offset(start)..offset(start + part.len())
+        let start = usize::from(self.head_bytes) - line.len() - 2 + offset_in_line;
+        let to_u16 = |position: usize| u16::try_from(position).unwrap_or(0);
+        to_u16(start)..to_u16(start + part.len())
     }
 }
 
-/// Returns the phase for a body with this number of bytes to come.
+/// Returns the phase of a body of which this number of bytes has not arrived yet.
 fn body_phase(remaining: u64) -> ParsePhase {
     if remaining == 0 { ParsePhase::Idle } else { ParsePhase::Body(remaining) }
 }
@@ -249,17 +256,17 @@ fn is_request_line(line: &[u8]) -> bool {
     !method.is_empty() && all_in_class(TOKEN_CLASS, method) && !target.is_empty() && all_in_class(TARGET_CLASS, target)
 }
 
-/// The token characters of RFC 9110, which header names and methods consist of.
+/// The bit of the characters that methods and header names may contain (a token of RFC 9110).
 const TOKEN_CLASS: u8 = 1;
-/// The characters of a request target: visible ASCII, except those that a URI cannot contain.
+/// The bit of the characters that a request target may contain: visible ASCII, except those that a URI cannot contain.
 const TARGET_CLASS: u8 = 2;
-/// The characters of a header value: all except control characters, but including the tab.
+/// The bit of the characters that a header value may contain: all except control characters, and the tab.
 const VALUE_CLASS: u8 = 4;
 
-/// The classes of each byte. One lookup for each byte of a head replaces a dozen comparisons.
+/// The bits of the classes of each byte. One lookup for each byte of a head replaces a dozen comparisons.
 static BYTE_CLASSES: [u8; 256] = byte_classes();
 
-/// Builds the table of classes at compile time.
+/// Builds the table of the classes of each byte, at compile time.
 const fn byte_classes() -> [u8; 256] {
     let mut classes = [0; 256];
     let mut byte = 0_u8;
@@ -269,8 +276,8 @@ const fn byte_classes() -> [u8; 256] {
             b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
         );
         let token = if byte.is_ascii_alphanumeric() || is_mark { TOKEN_CLASS } else { 0 };
-        let is_excluded = matches!(byte, b'"' | b'#' | b'<' | b'>' | b'`');
-        let target = if byte.is_ascii_graphic() && !is_excluded { TARGET_CLASS } else { 0 };
+        let is_excluded_from_target = matches!(byte, b'"' | b'#' | b'<' | b'>' | b'`');
+        let target = if byte.is_ascii_graphic() && !is_excluded_from_target { TARGET_CLASS } else { 0 };
         let value = if !byte.is_ascii_control() || byte == b'\t' { VALUE_CLASS } else { 0 };
         classes[byte as usize] = token | target | value;
         if byte == u8::MAX {
@@ -280,12 +287,13 @@ const fn byte_classes() -> [u8; 256] {
     }
 }
 
-/// Returns whether all bytes are in a class.
+/// Returns whether all bytes are in a class. The bitwise AND of the classes of all bytes then contains the class.
 fn all_in_class(class: u8, bytes: &[u8]) -> bool {
     bytes.iter().fold(class, |common, byte| common & BYTE_CLASSES[usize::from(*byte)]) != 0
 }
 
-/// Parses a number of digits only, as the standard requires: no sign, no list, no spaces.
+/// Parses a decimal number that consists of digits only, as the HTTP standard requires. Returns `None` for a sign, a
+/// list, spaces, an empty text, or a number that does not fit.
 fn parse_decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -297,6 +305,7 @@ fn parse_decimal(text: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// Returns the phase of a new parser after these bytes, or the error.
     fn feed_all(bytes: &[u8]) -> Result<ParsePhase, HeadError> {
         let mut reader = HeadReader::default();
         reader.feed(bytes)?;
@@ -305,16 +314,16 @@ mod tests {
 
     #[test]
     fn head_reader_follows_request_when_split_anywhere() {
-        let two = b"POST /a HTTP/1.1\r\nHost: h\r\ncontent-Length: 5\r\n\r\nhelloGET /b HTTP/1.1\r\nhost: h\r\n\r\n";
-        for cut in 0..=two.len() {
+        let requests = b"POST /a HTTP/1.1\r\nHost: h\r\ncontent-Length: 5\r\n\r\nhelloGET /b HTTP/1.1\r\nhost: h\r\n\r\n";
+        for cut in 0..=requests.len() {
             let mut reader = HeadReader::default();
-            reader.feed(&two[..cut]).expect("a good half");
-            reader.feed(&two[cut..]).expect("the other");
+            reader.feed(&requests[..cut]).expect("a valid first part");
+            reader.feed(&requests[cut..]).expect("a valid second part");
             assert_eq!(reader.phase(), ParsePhase::Idle, "cut at {cut}");
         }
         let mut reader = HeadReader::default();
-        for byte in two {
-            reader.feed(std::slice::from_ref(byte)).expect("a good byte");
+        for byte in requests {
+            reader.feed(std::slice::from_ref(byte)).expect("a valid byte");
         }
         assert_eq!(reader.phase(), ParsePhase::Idle);
     }
@@ -336,10 +345,11 @@ mod tests {
     #[test]
     fn last_head_has_range_of_content_length() {
         let bytes = b"POST /a HTTP/1.1\r\nHost: h\r\ncontent-length:  15 \r\n\r\nhello";
+        // The last five bytes are the first part of the body, and not of the head.
         for cut in 0..bytes.len() - 5 {
             let mut reader = HeadReader::default();
-            reader.feed(&bytes[..cut]).expect("a good half");
-            reader.feed(&bytes[cut..]).expect("the other");
+            reader.feed(&bytes[..cut]).expect("a valid first part");
+            reader.feed(&bytes[cut..]).expect("a valid second part");
             let last = reader.last_head().expect("a head");
             assert_eq!((last.bytes, last.content_length, reader.head_count()), (bytes.len() - 5, 15, 1));
             assert_eq!(&bytes[last.length_range.clone()], b"15", "cut at {cut}");
@@ -349,7 +359,7 @@ mod tests {
     #[test]
     fn s47_head_reader_rejects_ambiguous_framing() {
         use HeadError::{Framing, Host, Line};
-        for (head, fault) in [
+        for (head, error) in [
             ("GET / HTTP/1.1\nHost: h\n\n", Line),
             ("GET / HTTP/1.1\r\nHost: h\n\r\n", Line),
             ("GET / HTTP/1.1\r\nHost: h\r\n\n", Line),
@@ -387,22 +397,23 @@ mod tests {
             ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", Framing),
             ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: xchunked\r\n\r\n", Framing),
         ] {
-            assert_eq!(feed_all(head.as_bytes()), Err(fault), "{head:?}");
+            assert_eq!(feed_all(head.as_bytes()), Err(error), "{head:?}");
         }
     }
 
     #[test]
     fn s46_head_reader_rejects_oversized_head() {
         let with_headers = |count: usize| {
-            let lines = (0..count).map(|n| format!("x{n}: y\r\n")).collect::<Vec<_>>().concat();
+            let lines = (0..count).map(|number| format!("x{number}: y\r\n")).collect::<Vec<_>>().concat();
             format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n")
         };
+        // The header `Host` is one more.
         assert_eq!(feed_all(with_headers(MAX_HEADERS - 1).as_bytes()), Ok(ParsePhase::Idle));
         assert_eq!(feed_all(with_headers(MAX_HEADERS).as_bytes()), Err(HeadError::TooLarge));
         let with_bytes = |bytes: usize| format!("GET / HTTP/1.1\r\nHost: h\r\nx: {}\r\n\r\n", "y".repeat(bytes));
-        let rest = with_bytes(0).len();
-        assert_eq!(feed_all(with_bytes(MAX_HEAD_BYTES - rest).as_bytes()), Ok(ParsePhase::Idle));
-        assert_eq!(feed_all(with_bytes(MAX_HEAD_BYTES - rest + 1).as_bytes()), Err(HeadError::TooLarge));
+        let other_bytes = with_bytes(0).len();
+        assert_eq!(feed_all(with_bytes(MAX_HEAD_BYTES - other_bytes).as_bytes()), Ok(ParsePhase::Idle));
+        assert_eq!(feed_all(with_bytes(MAX_HEAD_BYTES - other_bytes + 1).as_bytes()), Err(HeadError::TooLarge));
         assert_eq!(feed_all(&vec![b'a'; MAX_HEAD_BYTES + 1]), Err(HeadError::TooLarge), "a line without end");
     }
 }

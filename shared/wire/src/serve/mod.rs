@@ -1,11 +1,11 @@
 //! The accept loop of both listeners.
 //!
-//! `axum::serve` sets no timer (half a header is still connected after 45 s), and the agents' listener has no router
-//! crate at all. So this module accepts the connections itself. It limits the handshake to 5 s, a header to 5 s, a body
-//! to 15 s (longer only above a minimum rate) and idle time to 60 s. A check-in that its handler holds is not idle. It
-//! also limits the number of connections, in total and per address, and makes the checks of each head that hyper does
-//! not make. A handler gets the caller ([`Peer`]) and the request, and returns the response. The agents' handler
-//! matches its few paths itself; the admin handler passes the request to its router.
+//! `axum::serve` sets no timer (a client that sent half a header is still connected after 45 s), and the agents'
+//! listener uses no router crate. So this module accepts the connections itself. It limits the handshake to 5 s, a
+//! header to 5 s, a body to 15 s (longer only above a minimum rate) and idle time to 60 s. A check-in that its handler
+//! holds is not idle. The module also limits the number of connections, in total and per address, and does the checks
+//! of each head that hyper does not do. A handler gets the caller ([`Peer`]) and the request, and returns the response.
+//! The agents' handler matches its few paths itself, and the admin handler passes the request to its router.
 //!
 //! A handler runs in the task of its connection. When the peer disconnects, the handler's future is dropped at its
 //! current await point. So a handler must spawn work that has to be completed, or send it to another task.
@@ -57,11 +57,11 @@ pub use rejections::{RefusalObserver, RefusedPeer, RejectionCounter};
 /// An error of any type, with which a body or a connection may end.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The reason of a rejection when a principal has its maximum of connections: the new connection was refused, or an
-/// older one was closed for it.
+/// The reason of a rejection if a principal has its maximum of connections. Either the new connection was refused, or
+/// an older connection was closed instead.
 pub const PRINCIPAL_LIMIT_REASON: &str = "too_many_connections_of_one_principal";
 
-/// How long the accept loop pauses after `accept` failed (usually because no descriptors are left).
+/// The pause of the accept loop after `accept` failed, usually because the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// hyper's buffer for one connection: large enough for the largest head.
 const MAX_BUFFER_BYTES: usize = 32 * 1024;
@@ -73,12 +73,13 @@ pub struct ListenerLimits {
     pub handshake_timeout: Duration,
     /// Maximum time of a head, from its first byte.
     pub header_timeout: Duration,
-    /// Maximum time spent waiting for the peer to send a body. The time restarts whenever the peer has sent as much as
-    /// the minimum rate requires for this time.
+    /// Maximum time that the server waits for the peer to send a body. The time restarts whenever the peer has sent as
+    /// many bytes as the minimum rate requires for this time.
     pub body_timeout: Duration,
     /// Minimum rate of a body that takes longer than `body_timeout`, in bytes per second.
     pub min_body_bytes_per_second: u64,
-    /// Maximum time spent waiting for the peer to read a response. It restarts as `body_timeout` does.
+    /// Maximum time that the server waits for the peer to read a response. The time restarts whenever the peer has read
+    /// as many bytes as the minimum rate requires for this time.
     pub write_timeout: Duration,
     /// Minimum rate of a response that takes longer than `write_timeout`, in bytes per second.
     pub min_write_bytes_per_second: u64,
@@ -90,32 +91,32 @@ pub struct ListenerLimits {
     pub max_connections: usize,
     /// Maximum number of connections from one address.
     pub max_connections_per_address: usize,
-    /// Maximum number of connections from one address with an unfinished handshake. It limits what a client that sends
-    /// nothing can hold.
+    /// Maximum number of connections from one address with an unfinished handshake. So a client that connects and sends
+    /// nothing cannot occupy all connections.
     pub max_handshakes_per_address: usize,
     /// Maximum number of connections from one address that finished the handshake but presented neither a certificate
-    /// nor a valid token. When it is reached, a new connection replaces the oldest one, so that idle unauthenticated
-    /// clients lock nobody out.
+    /// nor a valid token. At the maximum, a new connection replaces the oldest idle one, so that idle unauthenticated
+    /// clients cannot lock out others.
     pub max_unauthenticated_per_address: usize,
-    /// Maximum number of connections of one principal, known by certificate or token. `None`: no limit. When it is
-    /// reached, a new connection replaces the oldest one that has no request in progress. All principals that are bound
-    /// to one cluster together may have twice this number.
+    /// Maximum number of connections of one principal, known by certificate or token. `None`: no limit. At the maximum,
+    /// a new connection replaces the principal's oldest connection without a request in progress. All principals that
+    /// are bound to one cluster together may have twice this number.
     pub max_connections_per_principal: Option<usize>,
-    /// How many of `max_connections` only fleet admins may use. It applies where connections are counted per principal:
-    /// any other authenticated principal is refused when only these are left.
+    /// The number of `max_connections` that only fleet admins may use. When only these are left, the server refuses
+    /// every other authenticated principal. Has an effect only with `max_connections_per_principal`.
     pub reserved_for_admins: usize,
-    /// True if an IPv6 /64 network counts as one address, because one host may own all of it. A whole fleet may be in
-    /// one such network.
+    /// True if all addresses of an IPv6 /64 network count as one address, because one client may own the whole network.
+    /// It is false by default, because a whole fleet may be in one such network.
     pub is_per_network: bool,
-    /// Maximum time that requests in progress may take after the listener was told to stop.
+    /// Maximum time for which requests in progress may continue after the listener begins to stop.
     pub shutdown_timeout: Duration,
 }
 
 impl Default for ListenerLimits {
-    /// Returns the timeouts of docs/trust.md and a maximum body of 64 MiB (the largest blob). 18,000 connections fit in
-    /// the 20,000 descriptors of a process. All of them may come from one address (a fleet behind one NAT). Only
-    /// clients without a certificate and unfinished handshakes have lower limits per address. A fleet that reconnects
-    /// at once needs a few thousand handshakes, and one address must never get all places.
+    /// Returns the timeouts of docs/trust.md, and a maximum body of 64 MiB (the largest blob). 18,000 connections fit
+    /// in the 20,000 file descriptors of a process. All connections may come from one address, because a fleet may be
+    /// behind one NAT. Only unfinished handshakes and clients without a certificate have lower limits per address, so
+    /// that they cannot occupy all connections. A fleet that reconnects at once needs a few thousand handshakes.
     fn default() -> Self {
         Self {
             handshake_timeout: Duration::from_secs(5),
@@ -145,11 +146,12 @@ pub trait Handler: Send + Sync + 'static {
     /// The future of a response.
     type Future: Future<Output = Response<Self::Body>> + Send + 'static;
 
-    /// Handles one request, and returns its response. The future is stored in the connection's memory for as long as
-    /// the connection is open, so a large future should be boxed.
+    /// Handles one request, and returns the future of its response. Each open connection reserves memory for such a
+    /// future, also while it is idle. So a large future should be boxed.
     fn call(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Self::Future;
 
-    /// Called when a request was refused before it reached the handler, for example because its body is too large.
+    /// Receives the notice that a request was refused before [`Self::call`], for example because its body is too large.
+    /// Does nothing by default.
     fn on_refused(&self, _peer: &Arc<Peer>, _path: &str, _kind: ErrorType) {}
 }
 
@@ -192,25 +194,29 @@ where
     }
 }
 
-/// Returns the TLS config for a new connection. Called for each connection, so that a renewed certificate is served
-/// without a restart.
+/// A function that returns the TLS config for a new connection. The server calls it for each connection, so that a
+/// renewed certificate is used without a restart.
 pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
-/// Returns the principal that a connection's certificate belongs to, or `None` if the certificate is not a principal's.
+/// A function that returns the principal to which a client's certificate belongs, or `None` if the certificate belongs
+/// to no principal.
 pub type HolderSource = Arc<dyn Fn(&Identity) -> Option<ShareHolder> + Send + Sync>;
 
 /// A listener with its TLS config and limits.
 pub struct Server<L> {
     listener: L,
+    /// The source of TLS configs. `None` for plain HTTP.
     tls: Option<TlsSource>,
+    /// The source of principals. `None` if connections are not counted per principal.
     holders: Option<HolderSource>,
     http: http1::Builder,
+    /// The path of nearly every request ([`Server::for_own_clients`]).
     common_path: Option<Uri>,
-    shared: Arc<ServerShared>,
+    shared: Arc<ServerState>,
 }
 
 /// The state of a server that all of its connections share.
-struct ServerShared {
+struct ServerState {
     limits: ListenerLimits,
     clock: Arc<dyn Clock>,
     rejections: Arc<RejectionCounter>,
@@ -230,19 +236,20 @@ impl<L: Accept> Server<L> {
         let mut http = http1::Builder::new();
         // The sweep enforces the deadlines; hyper's own timer would cost an allocation for each request.
         http.header_read_timeout(None).max_buf_size(MAX_BUFFER_BYTES);
-        let shared = Arc::new(ServerShared { limits, clock, rejections, connections });
+        let shared = Arc::new(ServerState { limits, clock, rejections, connections });
         Self { listener, tls, holders: None, http, common_path: None, shared }
     }
 
-    /// Makes the server count connections per principal. The principal is known after the handshake.
+    /// Returns the server, changed to count connections per principal. `holders` finds the principal of a certificate
+    /// after the handshake.
     #[must_use]
     pub fn with_holders(self, holders: HolderSource) -> Self {
         Self { holders: Some(holders), ..self }
     }
 
-    /// Optimizes the server for a listener that only Stemma's own agents use. Responses have no `Date`, because no
-    /// agent reads it. Requests have no headers, because these hold the connection's buffer, which then could not be
-    /// reused while the handler runs. `common_path` is the path of nearly every request.
+    /// Optimizes the server for a listener that only Stemma's own agents use. Responses have no header `Date`, because
+    /// no agent reads it. The handler gets requests without their headers, because headers would occupy the
+    /// connection's read buffer while the handler runs. `common_path` is the path of nearly every request.
     #[must_use]
     pub fn for_own_clients(mut self, common_path: &'static str) -> Self {
         self.http.auto_date_header(false);
@@ -255,9 +262,9 @@ impl<L: Accept> Server<L> {
         self.shared.connections.clone()
     }
 
-    /// Accepts connections until `stop` is ready. Then closes the idle ones, lets requests in progress finish within
-    /// [`ListenerLimits::shutdown_timeout`], and closes the rest. The caller that stops the listener must notify
-    /// handlers that hold check-ins.
+    /// Accepts connections until `stop` is ready. Then closes idle connections, lets requests in progress finish within
+    /// [`ListenerLimits::shutdown_timeout`], and closes the remaining connections. The caller must make handlers that
+    /// hold check-ins respond, because otherwise the server waits for them.
     pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) {
         let handler = Arc::new(handler);
         let shared = Arc::clone(&self.shared);
@@ -278,8 +285,8 @@ impl<L: Accept> Server<L> {
         }
     }
 
-    /// Accepts connections and starts a task for each. Logs the first of several consecutive errors, and pauses after
-    /// each.
+    /// Accepts connections, and starts a task for each connection. Never returns. Pauses after each error. Of several
+    /// consecutive errors, only the first is logged.
     async fn accept_connections<H: Handler>(&mut self, handler: Arc<H>) {
         let mut is_failing = false;
         loop {
@@ -298,7 +305,8 @@ impl<L: Accept> Server<L> {
         }
     }
 
-    /// Starts the task of a connection, unless a maximum number of connections is reached.
+    /// Starts the task of a new connection. If a maximum number of connections is reached, closes the connection and
+    /// counts the rejection.
     fn spawn_connection<H: Handler>(&self, stream: L::Stream, address: std::net::SocketAddr, handler: &Arc<H>) {
         let shared = &self.shared;
         let guard = match shared.connections.register(address.ip()) {
@@ -310,7 +318,7 @@ impl<L: Accept> Server<L> {
             Some(source) => ConnectionStart::Handshake(source()),
             // Without TLS there is no handshake. The peer is identified at once, so that the connection does not count
             // as an unfinished handshake.
-            None => ConnectionStart::Plain(guard.identify(address, None)),
+            None => ConnectionStart::Plain(guard.set_peer(address, None)),
         };
         let task = ConnectionTask {
             guard,
@@ -326,19 +334,19 @@ impl<L: Accept> Server<L> {
     }
 }
 
-/// How a connection starts: with TLS or without.
+/// The first step of a connection: a TLS handshake, or its first request.
 enum ConnectionStart {
-    /// With a TLS handshake, which identifies the peer.
+    /// A TLS handshake with this config. It identifies the peer.
     Handshake(Arc<ServerConfig>),
-    /// With its first request, and an unidentified peer.
+    /// The first request, without TLS. The peer has an address but no identity.
     Plain(Arc<Peer>),
 }
 
-/// All that the task of one connection needs, from the handshake to the end.
+/// The data of the task that handles one connection from the handshake to the end.
 struct ConnectionTask<H> {
     guard: ConnectionGuard,
     address: std::net::SocketAddr,
-    shared: Arc<ServerShared>,
+    shared: Arc<ServerState>,
     http: http1::Builder,
     common_path: Option<Uri>,
     holders: Option<HolderSource>,
@@ -346,40 +354,44 @@ struct ConnectionTask<H> {
 }
 
 impl<H: Handler> ConnectionTask<H> {
-    /// Runs the connection to its end. Each stage is boxed, so that the memory of the handshake is freed after it.
+    /// Handles the connection until it ends: the handshake, then the requests. A refused client gets no response,
+    /// because returning drops the stream. Handshake and requests are boxed, so that the memory of the handshake is
+    /// freed early.
     async fn run<S: ByteStream>(self, stream: S, start: ConnectionStart) {
-        let tls = match start {
-            ConnectionStart::Handshake(tls) => tls,
+        let tls_config = match start {
+            ConnectionStart::Handshake(tls_config) => tls_config,
             ConnectionStart::Plain(peer) => return Box::pin(self.serve(stream, peer)).await,
         };
-        self.guard.monitor.expect(AwaitedEvent::Handshake, self.shared.limits.handshake_timeout);
-        let accepted = Box::pin(TlsAcceptor::from(tls).accept(stream)).await;
-        let stream = match accepted {
+        self.guard.monitor.set_timeout(AwaitedEvent::Handshake, self.shared.limits.handshake_timeout);
+        let handshake = Box::pin(TlsAcceptor::from(tls_config).accept(stream)).await;
+        let stream = match handshake {
             Ok(stream) => stream,
             Err(error) => return self.refuse(handshake_rejection_reason(&error)),
         };
         match peer_identity(stream.get_ref().1, self.shared.clock.unix_seconds()) {
+            // In the first two cases the client is not admitted. The connection is closed when this function returns.
             Ok(None) if !self.admit_unauthenticated() => {}
             Ok(Some(identity)) if !self.admit_holder(&identity) => {}
             Ok(identity) => {
-                let peer = self.guard.identify(self.address, identity);
+                let peer = self.guard.set_peer(self.address, identity);
                 Box::pin(self.serve(stream, peer)).await;
             }
             Err(refusal) => self.refuse(refusal.reason()),
         }
     }
 
-    /// Serves the requests of a connection after its handshake.
+    /// Handles the requests of a connection after its handshake, until the connection ends. Dropping the guard then
+    /// frees its place.
     async fn serve<S: ByteStream>(self, stream: S, peer: Arc<Peer>) {
         let monitor = Arc::clone(&self.guard.monitor);
-        monitor.expect(AwaitedEvent::Request, self.shared.limits.idle_timeout);
-        let guard = GuardedStream::new(stream, Arc::clone(&monitor), Arc::clone(&self.shared), Arc::clone(&peer));
+        monitor.set_timeout(AwaitedEvent::Request, self.shared.limits.idle_timeout);
+        let guarded_stream = GuardedStream::new(stream, Arc::clone(&monitor), Arc::clone(&self.shared), Arc::clone(&peer));
         let shared = Arc::clone(&self.shared);
         let (handler, common_path) = (self.handler, self.common_path);
         let dispatcher =
             Arc::new(Dispatcher { handler, peer: Arc::clone(&peer), monitor: Arc::clone(&monitor), common_path, server: shared });
         let service = service_fn(move |request| dispatcher.respond(request));
-        let connection = self.http.serve_connection(TokioIo::new(guard), service);
+        let connection = self.http.serve_connection(TokioIo::new(guarded_stream), service);
         let result = DrainingConnection { connection, monitor, is_registered: false, is_shutdown_sent: false }.await;
         if result.is_err_and(|error| error.is_parse()) {
             self.shared.rejections.record_peer("head_malformed", &peer);
@@ -387,8 +399,8 @@ impl<H: Handler> ConnectionTask<H> {
         drop(self.guard);
     }
 
-    /// Returns whether a client without a certificate gets a place among the connections of its address. Records a
-    /// rejection if there is no place, or if another connection was closed to make one.
+    /// Returns whether a client without a certificate may stay connected, within the maximum of its address. Counts a
+    /// rejection if it may not, or if another connection was closed instead.
     fn admit_unauthenticated(&self) -> bool {
         let outcome = self.guard.admit_unauthenticated();
         if outcome != AdmitOutcome::Admitted {
@@ -397,10 +409,10 @@ impl<H: Handler> ConnectionTask<H> {
         outcome != AdmitOutcome::Full
     }
 
-    /// Returns whether a client with a certificate gets a place among the connections of its principal. Records a
-    /// rejection if there is no place, or if another connection was closed to make one.
+    /// Returns whether a client with a certificate may stay connected, within the maximum of its principal. Counts a
+    /// rejection if it may not, or if another connection was closed instead.
     fn admit_holder(&self, identity: &Identity) -> bool {
-        let holder = self.holders.as_ref().and_then(|holder_of| holder_of(identity));
+        let holder = self.holders.as_ref().and_then(|find_holder| find_holder(identity));
         let outcome = holder.map_or(AdmitOutcome::Admitted, |holder| self.guard.admit_holder(&holder));
         if outcome != AdmitOutcome::Admitted {
             self.shared.rejections.record(PRINCIPAL_LIMIT_REASON, Some(self.address.ip()));
@@ -408,12 +420,13 @@ impl<H: Handler> ConnectionTask<H> {
         outcome != AdmitOutcome::Full
     }
 
+    /// Counts the rejection of the connection, and closes the connection by dropping it.
     fn refuse(self, reason: &'static str) {
         self.shared.rejections.record(reason, Some(self.address.ip()));
     }
 }
 
-/// Returns the stable name of the reason why a handshake failed.
+/// Returns the reason under which a failed handshake is counted as a rejection.
 fn handshake_rejection_reason(error: &std::io::Error) -> &'static str {
     if let Some(refusal) = Refusal::from_io_error(error) {
         return refusal.reason();
@@ -426,11 +439,14 @@ fn handshake_rejection_reason(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// A connection that ends when the listener is told to stop: at once if it is idle, otherwise after its response.
+/// The future of a connection. When the listener stops, the connection ends: at once if it is idle, otherwise after the
+/// response to its current request.
 struct DrainingConnection<C> {
     connection: C,
     monitor: Arc<ConnectionMonitor>,
+    /// True after the waker of the task was stored in the monitor.
     is_registered: bool,
+    /// True after hyper was requested to end the connection.
     is_shutdown_sent: bool,
 }
 
@@ -444,15 +460,17 @@ where
 {
     type Output = hyper::Result<()>;
 
+    /// Polls hyper's connection. If the listener is stopping, first makes hyper end the connection after the current
+    /// request.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if !self.is_registered {
             self.is_registered = true;
-            self.monitor.register(cx.waker());
+            self.monitor.store_waker(cx.waker());
         }
         if self.monitor.is_draining() && !self.is_shutdown_sent {
             self.is_shutdown_sent = true;
             if !self.monitor.has_request.load(Ordering::Relaxed) {
-                // Without this, hyper would wait for a first request.
+                // A graceful shutdown of hyper would still wait for the first request.
                 return Poll::Ready(Ok(()));
             }
             Pin::new(&mut self.connection).graceful_shutdown();

@@ -8,7 +8,7 @@ use stemma_core::shares::ShareHolder;
 
 use crate::tls::{Identity, IdentityClass};
 
-/// The result of counting a connection for an address or principal: whether it got a place.
+/// The result of a connection's request for one of the limited places of its address or principal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmitOutcome {
     /// The connection got a place that was free.
@@ -19,32 +19,33 @@ pub enum AdmitOutcome {
     Full,
 }
 
-/// A connection that can be counted for a principal.
+/// A connection that can occupy one of the limited places of a principal.
 pub(super) trait PrincipalSlot: fmt::Debug + Send + Sync {
-    /// Counts the connection for a principal.
+    /// Gives the connection one of the places of a principal, or returns [`AdmitOutcome::Full`].
     fn admit(&self, holder: &ShareHolder) -> AdmitOutcome;
 }
 
-/// The other end of a connection: its address, and who it has proved to be.
+/// The other end of a connection: its address, and the identity that it has proved.
 #[derive(Debug)]
 pub struct Peer {
     /// The address of the peer.
     pub address: SocketAddr,
     /// The identity in its certificate. `None` without a certificate, or with plain HTTP.
     pub identity: Option<Identity>,
-    /// True once the peer presented a valid token.
+    /// True after the peer presented a valid token.
     is_authenticated: AtomicBool,
-    /// The connection's slot. `None` on a listener that does not count connections per principal.
+    /// The place of the connection among those of its principal. `None` on a listener that does not limit connections
+    /// per principal.
     principal_slot: Option<Box<dyn PrincipalSlot>>,
 }
 
 impl Peer {
-    /// Creates the peer of a new connection.
+    /// Creates the peer of a new connection, without a token.
     pub fn new(address: SocketAddr, identity: Option<Identity>) -> Self {
         Self { address, identity, is_authenticated: AtomicBool::new(false), principal_slot: None }
     }
 
-    /// Adds the slot that counts the connection for its principal once the principal is known.
+    /// Returns the peer with the slot by which its connection can be counted for a principal later.
     pub(super) fn with_slot(self, slot: Box<dyn PrincipalSlot>) -> Self {
         Self { principal_slot: Some(slot), ..self }
     }
@@ -56,18 +57,19 @@ impl Peer {
         self.principal_slot.as_ref().map_or(AdmitOutcome::Admitted, |slot| slot.admit(holder))
     }
 
-    /// Records that the peer presented a valid token. It then no longer counts among the unauthenticated connections of
-    /// its address.
+    /// Records that the peer presented a valid token. Its connection then no longer counts among the unauthenticated
+    /// connections of its address.
     pub fn mark_authenticated(&self) {
         self.is_authenticated.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the peer has not authenticated so far.
+    /// Returns whether the peer has presented neither a certificate nor a valid token so far.
     pub fn is_unauthenticated(&self) -> bool {
         self.identity.is_none() && !self.is_authenticated.load(Ordering::Relaxed)
     }
 
-    /// Returns the caller's name in the audit: the name of a principal, or `node/UUID`. `None` without a certificate.
+    /// Returns the peer's name in the audit, from its certificate: the name of a principal, or a class and a uuid (such
+    /// as `node/UUID`). Returns `None` if the peer presented no certificate.
     pub fn principal_name(&self) -> Option<String> {
         Some(match &self.identity.as_ref()?.class {
             IdentityClass::Admin(name) | IdentityClass::Principal(name) => name.as_str().to_owned(),

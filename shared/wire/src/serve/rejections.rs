@@ -13,12 +13,12 @@ use uuid::Uuid;
 use super::Peer;
 use crate::tls::Identity;
 
-/// Maximum journal entries per minute for one reason and address. Further rejections are counted, and their number is
-/// logged with the next entry or at the end of the minute.
+/// Maximum number of log entries per minute for one reason and address. Further rejections are only counted. Their
+/// number is logged with the next entry, or after the end of the minute.
 const MAX_ENTRIES_PER_MINUTE: u32 = 10;
 
-/// Maximum number of addresses with entries of their own per minute and reason. A flood from one address therefore
-/// hides no other.
+/// Maximum number of addresses whose rejections are logged per minute, for one reason. Each address has its own limit
+/// of entries, so a flood from one address does not hide the rejections of others.
 const MAX_ADDRESSES_PER_MINUTE: usize = 16;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -31,27 +31,28 @@ pub struct RejectionCounter {
     observer: OnceLock<ObserverCell>,
 }
 
-/// A refusal of an authenticated peer.
+/// A request of an authenticated peer that was refused, with the reason and the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedPeer<'a> {
-    /// The stable name of the reason.
+    /// The name of the reason, as in the metric. It never changes.
     pub reason: &'static str,
     /// The name of the principal.
     pub principal_name: &'a str,
-    /// The UUID of the principal, if it is known. A name alone is ambiguous, because it can be reused.
+    /// The UUID of the principal, if the code that refuses the request knows it. A name alone is ambiguous, because
+    /// another principal can get the name later.
     pub uuid: Option<Uuid>,
     /// The identity in the certificate, if the peer presented one.
     pub identity: Option<&'a Identity>,
     /// The address of the peer.
-    pub from: SocketAddr,
+    pub address: SocketAddr,
     /// The second address, if the identity was presented from two addresses.
     pub other_address: Option<SocketAddr>,
 }
 
-/// Called for each refusal of an authenticated peer.
+/// A function that is called for each refusal of an authenticated peer.
 pub type RefusalObserver = Box<dyn Fn(&RefusedPeer<'_>) + Send + Sync>;
 
-/// The observer, with an implementation of `Debug`.
+/// Contains the observer of refusals. The struct implements `Debug`, which a boxed function does not.
 struct ObserverCell(RefusalObserver);
 
 impl fmt::Debug for ObserverCell {
@@ -63,10 +64,12 @@ impl fmt::Debug for ObserverCell {
 /// The rejections for one reason: their total, and the log entries of the current minute.
 #[derive(Clone, Debug)]
 struct RejectionTally {
+    /// The number of all rejections.
     total: u64,
     minute_start: Instant,
-    /// The number of logged rejections by address.
+    /// The number of log entries in the current minute, by address.
     logged_by_address: HashMap<Option<IpAddr>, u32>,
+    /// The number of rejections since the last log entry that were not logged.
     unlogged: u64,
 }
 
@@ -75,7 +78,7 @@ impl RejectionTally {
         Self { total: 0, minute_start: now, logged_by_address: HashMap::new(), unlogged: 0 }
     }
 
-    /// Starts a new minute if the current one is over.
+    /// Starts a new minute if the current minute is over. Each address may then log entries again.
     fn start_minute_if_over(&mut self, now: Instant) {
         if now.duration_since(self.minute_start) >= MINUTE {
             self.minute_start = now;
@@ -85,57 +88,59 @@ impl RejectionTally {
 }
 
 impl RejectionCounter {
-    /// Counts one rejection and logs it: at most ten entries per minute for one reason and address, then only a number.
+    /// Counts a rejection, and logs it within the limit of ten entries per minute for one reason and address.
     ///
     /// `reason` is a stable name in lower case with underscores. It becomes the label of the metric, so it must not
     /// contain anything from the request.
-    pub fn record(&self, reason: &'static str, from: Option<IpAddr>) {
+    pub fn record(&self, reason: &'static str, address: Option<IpAddr>) {
         let now = Instant::now();
-        let Some(unsaid) = self.count(reason, from, now) else { return };
-        match from {
-            Some(from) => log::warn!(reason = reason, peer:% = from, unsaid = unsaid; "request refused"),
-            None => log::warn!(reason = reason, unsaid = unsaid; "request refused"),
+        let Some(unlogged) = self.count(reason, address, now) else { return };
+        match address {
+            Some(address) => log::warn!(reason = reason, peer:% = address, unsaid = unlogged; "request refused"),
+            None => log::warn!(reason = reason, unsaid = unlogged; "request refused"),
         }
     }
 
-    /// Counts a rejection of the peer of a connection. If the peer presented a certificate, the observer is called too.
+    /// Counts the rejection of a connection's peer. If the peer presented a certificate, also calls the observer.
     pub fn record_peer(&self, reason: &'static str, peer: &Peer) {
         self.record_with_other(reason, peer, None);
     }
 
-    /// Counts a rejection of a peer whose identity was presented from another address too. It is counted and reported
-    /// once, with both addresses.
+    /// Counts the rejection of a peer whose identity was also presented from `other_address`. The rejection is counted
+    /// once, and the observer gets both addresses.
     pub fn record_pair(&self, reason: &'static str, peer: &Peer, other_address: SocketAddr) {
         self.record_with_other(reason, peer, Some(other_address));
     }
 
+    /// Counts a rejection. If the peer presented a certificate, also calls the observer with both addresses.
     fn record_with_other(&self, reason: &'static str, peer: &Peer, other_address: Option<SocketAddr>) {
         self.record(reason, Some(peer.address.ip()));
         if let Some(principal) = peer.principal_name() {
-            let (from, identity) = (peer.address, peer.identity.as_ref());
-            self.call_observer(&RefusedPeer { reason, principal_name: &principal, uuid: None, identity, from, other_address });
+            let (address, identity) = (peer.address, peer.identity.as_ref());
+            self.call_observer(&RefusedPeer { reason, principal_name: &principal, uuid: None, identity, address, other_address });
         }
     }
 
-    /// Calls the observer for a rejection that is counted elsewhere, of a peer that did not authenticate by
-    /// certificate.
-    pub fn notify(&self, reason: &'static str, principal: &str, uuid: Option<Uuid>, from: SocketAddr) {
-        self.call_observer(&RefusedPeer { reason, principal_name: principal, uuid, identity: None, from, other_address: None });
+    /// Calls the observer for a rejection that another call has already counted. The peer did not authenticate by
+    /// certificate, so the observer gets no identity.
+    pub fn notify(&self, reason: &'static str, principal_name: &str, uuid: Option<Uuid>, address: SocketAddr) {
+        self.call_observer(&RefusedPeer { reason, principal_name, uuid, identity: None, address, other_address: None });
     }
 
+    /// Calls the observer, if there is one.
     fn call_observer(&self, refused: &RefusedPeer<'_>) {
         if let Some(ObserverCell(observer)) = self.observer.get() {
             observer(refused);
         }
     }
 
-    /// Sets the observer of refusals of authenticated peers. Only the first call has an effect. The observer must not
-    /// block.
+    /// Sets the observer, which is called for each refusal of an authenticated peer. Only the first call has an effect.
+    /// The observer must not block.
     pub fn set_observer(&self, observer: RefusalObserver) {
         let _is_set = self.observer.set(ObserverCell(observer));
     }
 
-    /// Returns the counts so far, by reason.
+    /// Returns the number of rejections since the start of the program, by reason.
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.lock().iter().map(|(reason, tally)| (*reason, tally.total)).collect()
     }
@@ -145,32 +150,34 @@ impl RejectionCounter {
         let mut ticks = interval(MINUTE);
         loop {
             ticks.tick().await;
-            for (reason, unsaid) in self.take_unlogged(Instant::now()) {
-                log::warn!(reason = reason, unsaid = unsaid; "requests refused");
+            for (reason, unlogged) in self.take_unlogged(Instant::now()) {
+                log::warn!(reason = reason, unsaid = unlogged; "requests refused");
             }
         }
     }
 
-    /// Takes the numbers of rejections without a journal entry, by reason, from minutes that are over.
+    /// Returns the number of rejections that were not logged, by reason, and resets it to zero. Skips a reason whose
+    /// current minute is not over, because the next entry may still log the number.
     fn take_unlogged(&self, now: Instant) -> Vec<(&'static str, u64)> {
         let mut reasons = self.lock();
-        let finished = reasons.iter_mut().filter(|(_, tally)| now.duration_since(tally.minute_start) >= MINUTE);
-        finished.map(|(reason, tally)| (*reason, std::mem::take(&mut tally.unlogged))).filter(|(_, unsaid)| *unsaid > 0).collect()
+        let tallies = reasons.iter_mut().filter(|(_, tally)| now.duration_since(tally.minute_start) >= MINUTE);
+        tallies.map(|(reason, tally)| (*reason, std::mem::take(&mut tally.unlogged))).filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Counts a rejection. If it is to be logged, returns how many rejections were not logged since the last entry.
-    fn count(&self, reason: &'static str, from: Option<IpAddr>, now: Instant) -> Option<u64> {
+    /// Counts a rejection. If the rejection must be logged, returns the number of rejections that were not logged since
+    /// the last entry. Returns `None` if this minute's limit of addresses, or of entries for this address, is reached.
+    fn count(&self, reason: &'static str, address: Option<IpAddr>, now: Instant) -> Option<u64> {
         let mut reasons = self.lock();
         let tally = reasons.entry(reason).or_insert_with(|| RejectionTally::new(now));
         tally.total += 1;
         tally.start_minute_if_over(now);
-        let has_room = tally.logged_by_address.len() < MAX_ADDRESSES_PER_MINUTE || tally.logged_by_address.contains_key(&from);
-        let logged = tally.logged_by_address.get(&from).copied().unwrap_or_default();
+        let has_room = tally.logged_by_address.len() < MAX_ADDRESSES_PER_MINUTE || tally.logged_by_address.contains_key(&address);
+        let logged = tally.logged_by_address.get(&address).copied().unwrap_or_default();
         if !has_room || logged >= MAX_ENTRIES_PER_MINUTE {
             tally.unlogged += 1;
             return None;
         }
-        tally.logged_by_address.insert(from, logged + 1);
+        tally.logged_by_address.insert(address, logged + 1);
         Some(std::mem::take(&mut tally.unlogged))
     }
 
@@ -183,36 +190,40 @@ impl RejectionCounter {
 mod tests {
     use super::*;
 
+    /// Ten of 25 rejections are logged at once. `log_counts` logs the number of the other 15 when the minute is over.
     #[tokio::test(start_paused = true)]
     async fn rejection_counter_logs_suppressed_count_when_minute_ends() {
-        let (rejected, start) = (RejectionCounter::default(), Instant::now());
+        let (counter, start) = (RejectionCounter::default(), Instant::now());
         for _ in 0..25 {
-            rejected.count("x", None, start);
+            counter.count("x", None, start);
         }
-        let unsaid = || rejected.lock().get("x").map(|tally| tally.unlogged);
-        for (after, left) in [(MINUTE / 2, 15), (2 * MINUTE, 0)] {
-            let _goes_on = tokio::time::timeout(after, rejected.log_counts()).await;
-            assert_eq!(unsaid(), Some(left), "{after:?}");
+        let unlogged = || counter.lock().get("x").map(|tally| tally.unlogged);
+        for (duration, expected) in [(MINUTE / 2, 15), (2 * MINUTE, 0)] {
+            let _timed_out = tokio::time::timeout(duration, counter.log_counts()).await;
+            assert_eq!(unlogged(), Some(expected), "{duration:?}");
         }
     }
 
+    /// `count` returns `Some` for a rejection that is logged. The test checks the limits of entries per address and of
+    /// addresses per minute, and the number of unlogged rejections.
     #[test]
     fn rejection_counter_logs_ten_per_minute_and_counts_all() {
-        let rejected = RejectionCounter::default();
-        let (start, from) = (Instant::now(), |n: u8| Some(IpAddr::from([10, 0, 0, n])));
-        let said: Vec<_> = (0..25).map(|_| rejected.count("x", from(1), start)).collect();
-        assert_eq!(said.iter().flatten().count(), 10);
-        assert_eq!(rejected.counts()["x"], 25);
-        assert_eq!(rejected.count("x", from(2), start), Some(15), "a flood hides no other address");
+        let counter = RejectionCounter::default();
+        let (start, address) = (Instant::now(), |n: u8| Some(IpAddr::from([10, 0, 0, n])));
+        let results: Vec<_> = (0..25).map(|_| counter.count("x", address(1), start)).collect();
+        assert_eq!(results.iter().flatten().count(), 10);
+        assert_eq!(counter.counts()["x"], 25);
+        assert_eq!(counter.count("x", address(2), start), Some(15), "another address is logged in spite of the flood");
         for n in 3..=255 {
-            rejected.count("x", from(n), start);
+            counter.count("x", address(n), start);
         }
-        assert_eq!(rejected.count("x", from(200), start), None, "there is an end to addresses too");
-        assert_eq!(rejected.take_unlogged(start), [], "the minute is not over");
+        assert_eq!(counter.count("x", address(200), start), None, "only 16 addresses are logged per minute");
+        assert_eq!(counter.take_unlogged(start), [], "the minute is not over");
         let later = start + MINUTE;
-        assert_eq!(rejected.take_unlogged(later), [("x", 240)], "how many were not said is said without another refusal");
-        assert_eq!(rejected.take_unlogged(later), []);
-        assert_eq!(rejected.count("x", from(1), later), Some(0));
-        assert_eq!(rejected.count("y", from(1), start), Some(0), "another reason has its own measure");
+        // Of the 253 addresses in the loop, 14 are logged and 239 are not. The call for address 200 is the 240th.
+        assert_eq!(counter.take_unlogged(later), [("x", 240)], "the number is returned without a further rejection");
+        assert_eq!(counter.take_unlogged(later), []);
+        assert_eq!(counter.count("x", address(1), later), Some(0));
+        assert_eq!(counter.count("y", address(1), start), Some(0), "another reason has limits of its own");
     }
 }

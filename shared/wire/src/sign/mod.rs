@@ -2,9 +2,9 @@
 //! part of the wire format since version 1.
 //!
 //! A signature costs 17 to 25 µs and a hash 0.1 to 0.4 µs, and one template label may reach 10,000 hosts at once. So
-//! batches are signed, not single states. Each state (or grant) is a [`Leaf`]. The leaves of one reconcile of the
-//! controller are a Merkle tree in RFC 6962's form, and the root of the tree is signed once. A response contains the
-//! leaf's index, its path and the signature of the root.
+//! the controller signs batches and not single states. Each state or grant becomes a [`Leaf`]. The leaves of one
+//! reconcile of the controller form a Merkle tree (RFC 6962), and the controller signs the root of the tree once. A
+//! response contains the leaf's index, its path and the signature of the root.
 //!
 //! # Bytes
 //! Integers are big-endian. `tag(x)` is the ASCII text `stemma/x/v1` and a zero byte, so that a signature or leaf of
@@ -36,12 +36,12 @@ pub use merkle::{MAX_PATH_HASHES, MerkleRoot};
 pub use signer::{SignedBatch, Signer, SignerKeyError, SigningBatch};
 pub use verify::{NotSigned, Verifier};
 
-/// The hash of one signed statement in its batch.
+/// The hash of one desired state or grant, which is signed as a leaf of the Merkle tree of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leaf(pub [u8; 32]);
 
 impl Leaf {
-    /// Returns the leaf of a node's desired state.
+    /// Returns the leaf of a node's desired state. `known` and `task_set` are the digests of its two parts.
     pub fn for_desired(node: Uuid, epoch: Epoch, revision: Revision, known: PartDigest, task_set: PartDigest) -> Self {
         let mut hasher = leaf_hasher(b"stemma/desired/v1\0", node, epoch, revision);
         hasher.update(known.0);
@@ -49,14 +49,14 @@ impl Leaf {
         Self(hasher.finalize().into())
     }
 
-    /// Returns the leaf of a grant to a node.
+    /// Returns the leaf of a grant (open barriers or a lease) to a node.
     pub fn for_grant(node: Uuid, epoch: Epoch, revision: Revision, grant: &Grant) -> Self {
         let hasher = match grant {
-            Grant::Barriers { task_set, open } => {
+            Grant::Barriers { task_set, open: open_barriers } => {
                 let mut hasher = leaf_hasher(b"stemma/barriers/v1\0", node, epoch, revision);
                 hasher.update(task_set.0);
-                hasher.update(length_prefix(open.len()));
-                for barrier in open {
+                hasher.update(length_prefix(open_barriers.len()));
+                for barrier in open_barriers {
                     hash_text(&mut hasher, &barrier.task);
                     hash_text(&mut hasher, &barrier.selector);
                 }
@@ -86,6 +86,7 @@ impl Leaf {
     }
 }
 
+/// Returns a hasher that has hashed the fields that all kinds of leaves begin with. `tag` names the kind of the leaf.
 fn leaf_hasher(tag: &[u8], node: Uuid, epoch: Epoch, revision: Revision) -> Sha256 {
     let mut hasher = Sha256::new_with_prefix([merkle::LEAF_PREFIX]);
     hasher.update(tag);
@@ -95,16 +96,18 @@ fn leaf_hasher(tag: &[u8], node: Uuid, epoch: Epoch, revision: Revision) -> Sha2
     hasher
 }
 
+/// Hashes the length of a text and the text. So `ab` and `c` are hashed to another value than `a` and `bc`.
 fn hash_text(hasher: &mut Sha256, text: &str) {
     hasher.update(length_prefix(text.len()));
     hasher.update(text.as_bytes());
 }
 
+/// Returns a length as four bytes, big-endian.
 fn length_prefix(len: usize) -> [u8; 4] {
     u32::try_from(len).expect("messages are bounded far below 4 GiB").to_be_bytes()
 }
 
-/// Returns the bytes that are signed for a batch.
+/// Returns the bytes that are signed for a batch: the domain tag, the number of leaves and the root of the tree.
 fn batch_statement(size: u64, root: &MerkleRoot) -> Vec<u8> {
     let mut statement = b"stemma/batch/v1\0".to_vec();
     statement.extend(size.to_be_bytes());
@@ -112,7 +115,7 @@ fn batch_statement(size: u64, root: &MerkleRoot) -> Vec<u8> {
     statement
 }
 
-/// Returns the bytes that are signed for a change of epoch: all fields except the signature.
+/// Returns the bytes that are signed for a change of epoch: the domain tag, and all fields except the signature.
 fn epoch_change_statement(change: &EpochChange) -> Vec<u8> {
     let mut statement = b"stemma/epoch-change/v1\0".to_vec();
     statement.extend(change.from.0);

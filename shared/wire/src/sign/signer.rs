@@ -10,7 +10,7 @@ use crate::message::{Epoch, Revision};
 /// A controller's signing key, with the certificate chain that is sent with each signature.
 pub struct Signer {
     key: Ed25519KeyPair,
-    /// The leaf, then the signers issuer, DER.
+    /// The signer's own certificate, then the certificate of its issuer, each in DER.
     chain: Vec<Vec<u8>>,
 }
 
@@ -19,13 +19,13 @@ pub struct Signer {
 #[error("the signer's key is not an Ed25519 key in PKCS#8")]
 pub struct SignerKeyError;
 
-/// The leaves that are signed together, by one signature.
+/// A list of leaves (hashes of desired states and grants) that the controller signs together, by one signature.
 #[derive(Debug, Default)]
 pub struct SigningBatch {
     leaves: Vec<Leaf>,
 }
 
-/// A signed batch, which provides the proof of each leaf.
+/// A signed batch of leaves. It provides the proof that a leaf is in the batch.
 #[derive(Debug)]
 pub struct SignedBatch {
     tree: MerkleTree,
@@ -34,13 +34,14 @@ pub struct SignedBatch {
 }
 
 impl Signer {
-    /// Creates a signer from its PKCS#8 key (DER) and its chain: its own certificate, then the signers issuer.
+    /// Creates a signer from its PKCS#8 key (DER) and its certificate chain: its own certificate, then that of its
+    /// issuer.
     ///
     /// # Errors
     /// [`SignerKeyError`].
     pub fn new(pkcs8: &[u8], chain: Vec<Vec<u8>>) -> Result<Self, SignerKeyError> {
-        // Version 1 of PKCS#8 contains no public key to compare with. The certificate does, and every agent compares
-        // the two.
+        // Version 1 of PKCS#8 contains no public key with which the private key could be compared here. If the key does
+        // not match the certificate, every agent refuses the signatures.
         let key = Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8).map_err(|_| SignerKeyError)?;
         Ok(Self { key, chain })
     }
@@ -53,14 +54,15 @@ impl Signer {
         SignedBatch { tree, size, signature }
     }
 
-    /// Signs the change from one epoch to another, which begins at this revision.
-    pub fn sign_epoch_change(&self, (from, to): (Epoch, Epoch), at: Revision, reason: &str) -> EpochChange {
+    /// Returns a signed change from one epoch to another. `first_revision` is the first revision of the new epoch.
+    pub fn sign_epoch_change(&self, (from, to): (Epoch, Epoch), first_revision: Revision, reason: &str) -> EpochChange {
         let unsigned = Signature { bytes: Vec::new(), signer: Vec::new() };
-        let change = EpochChange { from, to, at, reason: reason.to_owned(), signature: unsigned };
+        let change = EpochChange { from, to, at: first_revision, reason: reason.to_owned(), signature: unsigned };
         let signature = self.sign_statement(&epoch_change_statement(&change));
         EpochChange { signature, ..change }
     }
 
+    /// Signs these bytes. The signature contains the signer's certificate chain.
     fn sign_statement(&self, statement: &[u8]) -> Signature {
         Signature { bytes: self.key.sign(statement).as_ref().to_vec(), signer: self.chain.clone() }
     }

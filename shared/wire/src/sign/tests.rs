@@ -8,38 +8,42 @@ use super::*;
 use crate::message::desired::Barrier;
 use crate::message::signed::{Proof, Signature};
 use crate::message::{WireVersion, digest_part, encode};
-use crate::testing::{DAY_SECONDS, NODE_ID, NOW_UNIX_SECONDS, TestAuthority, TestFleet, TestLeaf as Wanted, fleet};
+use crate::testing::{DAY_SECONDS, NODE_ID, NOW_UNIX_SECONDS, TestAuthority, TestFleet, TestLeaf, fleet};
 use crate::tls::Refusal;
 
-/// Implements RFC 6962, section 2.1, literally, over leaves that are already hashes.
+/// Returns the root of a Merkle tree as RFC 6962, section 2.1, defines it. The leaves are already hashes.
 fn reference_root(leaves: &[Leaf]) -> [u8; 32] {
     match leaves {
         [] => Sha256::digest([]).into(),
         [leaf] => leaf.0,
         _ => {
-            let k = (leaves.len() - 1).checked_ilog2().map_or(1, |log| 1 << log);
-            let (left, right) = leaves.split_at(k);
+            // The largest power of two that is smaller than the number of leaves.
+            let split = (leaves.len() - 1).checked_ilog2().map_or(1, |log| 1 << log);
+            let (left, right) = leaves.split_at(split);
             sha256(&[&[1], &reference_root(left), &reference_root(right)])
         }
     }
 }
 
-/// Returns the audit path of leaf m (RFC 6962, section 2.1.1).
-fn reference_path(m: usize, leaves: &[Leaf]) -> Vec<[u8; 32]> {
+/// Returns the audit path of a leaf as RFC 6962, section 2.1.1, defines it: the sibling hashes from the leaf up to the
+/// root.
+fn reference_path(index: usize, leaves: &[Leaf]) -> Vec<[u8; 32]> {
     if leaves.len() <= 1 {
         return Vec::new();
     }
-    let k = 1 << (leaves.len() - 1).ilog2();
-    let (left, right) = leaves.split_at(k);
-    let (mut path, sibling) = if m < k {
-        (reference_path(m, left), reference_root(right))
+    // The largest power of two that is smaller than the number of leaves.
+    let split = 1 << (leaves.len() - 1).ilog2();
+    let (left, right) = leaves.split_at(split);
+    let (mut path, sibling) = if index < split {
+        (reference_path(index, left), reference_root(right))
     } else {
-        (reference_path(m - k, right), reference_root(left))
+        (reference_path(index - split, right), reference_root(left))
     };
     path.push(sibling);
     path
 }
 
+/// Returns the SHA-256 hash of the parts, one after the other.
 fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
     for part in parts {
@@ -48,6 +52,7 @@ fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     context.finish().as_ref().try_into().expect("32 bytes")
 }
 
+/// Returns leaves with different hashes.
 fn leaves(count: usize) -> Vec<Leaf> {
     (0..count).map(|n| Leaf(sha256(&[&[0], &n.to_be_bytes()]))).collect()
 }
@@ -102,36 +107,39 @@ fn root_from_path_rejects_path_of_another_leaf() {
     for index in 0..11_u64 {
         let path = tree.path(usize::try_from(index).expect("small"));
         let leaf = leaves[usize::try_from(index).expect("small")];
-        for other in (0..11).filter(|other| *other != index) {
-            assert_ne!(root_from_path(leaf, other, 11, &path), root, "leaf {index} as {other}");
+        for other_index in (0..11).filter(|other_index| *other_index != index) {
+            assert_ne!(root_from_path(leaf, other_index, 11, &path), root, "leaf {index} as {other_index}");
         }
         assert_eq!(root_from_path(leaf, index + 11, 11, &path), None);
-        assert_ne!(root_from_path(leaf, index, 64, &path), root, "in a tree of another size");
-        assert_ne!(root_from_path(leaf, index, 11, &path[1..]), root, "shortened");
-        let mut longer = path.clone();
-        longer.push([0; 32]);
-        assert_ne!(root_from_path(leaf, index, 11, &longer), root, "lengthened");
+        assert_ne!(root_from_path(leaf, index, 64, &path), root, "in a tree of a wrong size");
+        assert_ne!(root_from_path(leaf, index, 11, &path[1..]), root, "a shortened path");
+        let mut longer_path = path.clone();
+        longer_path.push([0; 32]);
+        assert_ne!(root_from_path(leaf, index, 11, &longer_path), root, "a lengthened path");
     }
-    assert_eq!(root_from_path(leaves[0], 0, u64::MAX, &[[0; 32]; 33]), None, "longer than 32");
-    assert_eq!(root_from_path(leaves[0], 0, 0, &[]), None, "of an empty tree");
+    assert_eq!(root_from_path(leaves[0], 0, u64::MAX, &[[0; 32]; 33]), None, "a path with more than 32 hashes");
+    assert_eq!(root_from_path(leaves[0], 0, 0, &[]), None, "a path of an empty tree");
 }
 
 #[test]
 fn leaf_hashes_documented_bytes() {
     let node: Uuid = NODE_ID.parse().expect("a uuid");
     let (epoch, revision) = (Epoch([0xee; 16]), Revision(0x0102_0304_0506_0708));
-    let (known, set) = (PartDigest([0xaa; 32]), PartDigest([0xbb; 32]));
-    let fixed: &[u8] = &[&node.as_bytes()[..], &[0xee; 16], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
-    let desired = Leaf::for_desired(node, epoch, revision, known, set);
-    assert_eq!(desired.0, sha256(&[&[0], b"stemma/desired/v1\0", fixed, &[0xaa; 32], &[0xbb; 32]]));
+    let (known_digest, task_set_digest) = (PartDigest([0xaa; 32]), PartDigest([0xbb; 32]));
+    let common_bytes: &[u8] = &[&node.as_bytes()[..], &[0xee; 16], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
+    let desired = Leaf::for_desired(node, epoch, revision, known_digest, task_set_digest);
+    assert_eq!(desired.0, sha256(&[&[0], b"stemma/desired/v1\0", common_bytes, &[0xaa; 32], &[0xbb; 32]]));
     let open = vec![Barrier { task: "db".to_owned(), selector: "tag=a".to_owned() }];
-    let barriers = Leaf::for_grant(node, epoch, revision, &Grant::Barriers { task_set: set, open });
-    let listed = b"\0\0\0\x01\0\0\0\x02db\0\0\0\x05tag=a";
-    assert_eq!(barriers.0, sha256(&[&[0], b"stemma/barriers/v1\0", fixed, &[0xbb; 32], listed]));
+    let barriers = Leaf::for_grant(node, epoch, revision, &Grant::Barriers { task_set: task_set_digest, open });
+    // One barrier, then the length and the bytes of each text.
+    let barrier_bytes = b"\0\0\0\x01\0\0\0\x02db\0\0\0\x05tag=a";
+    assert_eq!(barriers.0, sha256(&[&[0], b"stemma/barriers/v1\0", common_bytes, &[0xbb; 32], barrier_bytes]));
     let lease = Leaf::for_grant(node, epoch, revision, &Grant::Lease { kind: LeaseKind::Reboot, duration_s: 600 });
-    assert_eq!(lease.0, sha256(&[&[0], b"stemma/lease/v1\0", fixed, &[2], &[0, 0, 2, 0x58]]));
+    // The kind 2 is a reboot, and 0x258 is 600 seconds.
+    assert_eq!(lease.0, sha256(&[&[0], b"stemma/lease/v1\0", common_bytes, &[2], &[0, 0, 2, 0x58]]));
 }
 
+/// A fleet with a signer, a verifier that pins the fleet's root certificate, and the node whose messages are signed.
 struct SigningFixture {
     fleet: TestFleet,
     signer: Signer,
@@ -139,25 +147,27 @@ struct SigningFixture {
     node: Uuid,
 }
 
-fn new_signer(test_fleet: &TestFleet, issuer: &TestAuthority, wanted: &Wanted) -> Signer {
-    let leaf = issuer.issue(wanted);
+/// Returns a signer with the certificate that the issuer creates from these parameters.
+fn new_signer(test_fleet: &TestFleet, issuer: &TestAuthority, parameters: &TestLeaf) -> Signer {
+    let leaf = issuer.issue(parameters);
     let chain = vec![leaf.der.to_vec(), issuer.der.to_vec()];
     let signer = Signer::new(&leaf.key.serialize_der(), chain.clone());
-    // A key that is not Ed25519 cannot sign. Another key then signs under this chain.
+    // A key that is not Ed25519 cannot sign. Then a new Ed25519 key signs, with this certificate chain.
     signer.unwrap_or_else(|_| {
-        Signer::new(&test_fleet.signers.issue(&Wanted::signer()).key.serialize_der(), chain).expect("an Ed25519 key")
+        Signer::new(&test_fleet.signers.issue(&TestLeaf::signer()).key.serialize_der(), chain).expect("an Ed25519 key")
     })
 }
 
+/// Creates a new fleet with a signer and a verifier.
 fn signing_fixture() -> SigningFixture {
     let test_fleet = TestFleet::new();
-    let signer = new_signer(&test_fleet, &test_fleet.signers, &Wanted::signer());
+    let signer = new_signer(&test_fleet, &test_fleet.signers, &TestLeaf::signer());
     let verifier = Verifier::new(fleet(), std::slice::from_ref(&test_fleet.root.der)).expect("a root");
     SigningFixture { fleet: test_fleet, signer, verifier, node: NODE_ID.parse().expect("a uuid") }
 }
 
 impl SigningFixture {
-    /// Returns a state for our node, signed by this signer in a batch with others.
+    /// Returns a desired state of the fixture's node. The signer signs it as leaf 5 of a batch of seven leaves.
     fn desired_state_by(&self, signer: &Signer) -> SignedDesired {
         let known = encode(&crate::message::desired::Known { name: "web-1".to_owned(), ..Default::default() });
         let task_set = encode(&crate::message::desired::TaskSet::default());
@@ -172,16 +182,17 @@ impl SigningFixture {
             proof: Proof { index: 0, size: 0, path: vec![], signature: unsigned },
             epoch_change: None,
         };
-        let others = leaves(9);
-        let own = [Leaf::from_signed_desired(self.node, &state)];
-        let batch: SigningBatch = others[..5].iter().chain(&own).chain(&others[8..]).copied().collect();
-        state.proof = signer.sign(&batch).proof(5).expect("our place");
+        let other_leaves = leaves(9);
+        let leaf = [Leaf::from_signed_desired(self.node, &state)];
+        let batch: SigningBatch = other_leaves[..5].iter().chain(&leaf).chain(&other_leaves[8..]).copied().collect();
+        state.proof = signer.sign(&batch).proof(5).expect("leaf 5");
         state
     }
 
-    /// Returns a change of epoch. Its signed bytes are written here by hand, as a reference for the documented form.
+    /// Returns a signed change of the epoch. The signed bytes are assembled here, independently of the code under test,
+    /// in the documented form.
     fn epoch_change(&self) -> EpochChange {
-        let leaf = self.fleet.signers.issue(&Wanted::signer());
+        let leaf = self.fleet.signers.issue(&TestLeaf::signer());
         let parts: [&[u8]; 5] = [&[1; 16], &[2; 16], &[0, 0, 0, 0, 0, 0, 0, 40], &[0, 0, 0, 8], b"restored"];
         let statement = [&b"stemma/epoch-change/v1\0"[..], &parts.concat()].concat();
         let signature = Signature {
@@ -192,6 +203,7 @@ impl SigningFixture {
         EpochChange { from, to, at, reason: "restored".to_owned(), signature }
     }
 
+    /// Returns the result of the verifier for the node and the current time of the tests.
     fn check_desired(&self, state: &SignedDesired) -> Result<(), NotSigned> {
         self.verifier.check_desired(self.node, WireVersion::CURRENT, state, NOW_UNIX_SECONDS)
     }
@@ -199,20 +211,21 @@ impl SigningFixture {
 
 #[test]
 fn verifier_accepts_signed_state_with_or_without_parts() {
-    let of = signing_fixture();
-    let state = of.desired_state_by(&of.signer);
-    assert_eq!(of.check_desired(&state), Ok(()));
-    assert_eq!(of.check_desired(&SignedDesired { known: None, task_set: None, ..state }), Ok(()));
+    let fixture = signing_fixture();
+    let state = fixture.desired_state_by(&fixture.signer);
+    assert_eq!(fixture.check_desired(&state), Ok(()));
+    assert_eq!(fixture.check_desired(&SignedDesired { known: None, task_set: None, ..state }), Ok(()));
 }
 
-/// A change that an attacker on the network could make, and the error that it must cause.
-type Tampering = (fn(&mut SignedDesired), NotSigned);
+/// A change of a signed desired state that an attacker on the network could make, and the error that the verifier must
+/// return.
+type TamperingCase = (fn(&mut SignedDesired), NotSigned);
 
 #[test]
 fn s76_verifier_rejects_state_when_tampered() {
-    let of = signing_fixture();
-    let state = of.desired_state_by(&of.signer);
-    let changes: [Tampering; 11] = [
+    let fixture = signing_fixture();
+    let state = fixture.desired_state_by(&fixture.signer);
+    let changes: [TamperingCase; 11] = [
         (|state| state.epoch.0[0] ^= 1, NotSigned::Signature),
         (|state| state.revision.0 += 1, NotSigned::Signature),
         (|state| state.known_digest.0[31] ^= 1, NotSigned::Signature),
@@ -226,76 +239,78 @@ fn s76_verifier_rejects_state_when_tampered() {
         (|state| state.proof.signature.bytes.clear(), NotSigned::Signature),
     ];
     for (number, (change, refusal)) in changes.into_iter().enumerate() {
-        let mut other = state.clone();
-        change(&mut other);
-        assert_eq!(of.check_desired(&other), Err(refusal), "change {number}");
+        let mut changed_state = state.clone();
+        change(&mut changed_state);
+        assert_eq!(fixture.check_desired(&changed_state), Err(refusal), "change {number}");
     }
-    let other = Uuid::from_u128(of.node.as_u128() + 1);
+    let other_node = Uuid::from_u128(fixture.node.as_u128() + 1);
     assert_eq!(
-        of.verifier.check_desired(other, WireVersion::CURRENT, &state, NOW_UNIX_SECONDS),
+        fixture.verifier.check_desired(other_node, WireVersion::CURRENT, &state, NOW_UNIX_SECONDS),
         Err(NotSigned::Signature),
-        "another node's"
+        "a state of another node"
     );
-    let kin = new_signer(&of.fleet, &of.fleet.signers, &Wanted::signer());
-    let mut swapped = state.clone();
-    swapped.proof.signature.signer = of.desired_state_by(&kin).proof.signature.signer;
-    assert_eq!(of.check_desired(&swapped), Err(NotSigned::Signature), "under another signer's certificate");
+    let second_signer = new_signer(&fixture.fleet, &fixture.fleet.signers, &TestLeaf::signer());
+    let mut state_with_other_signer = state.clone();
+    state_with_other_signer.proof.signature.signer = fixture.desired_state_by(&second_signer).proof.signature.signer;
+    assert_eq!(fixture.check_desired(&state_with_other_signer), Err(NotSigned::Signature), "under another signer's certificate");
 }
 
 #[test]
 fn verifier_rejects_signer_when_chain_misses_pinned_root() {
-    let of = signing_fixture();
-    let other = TestFleet::new();
-    let expired = Wanted::signer().with_params(|leaf| {
+    let fixture = signing_fixture();
+    let other_root = TestFleet::new();
+    let expired_leaf = TestLeaf::signer().with_params(|leaf| {
         leaf.not_before = date_time_ymd(2026, 5, 1);
         leaf.not_after = date_time_ymd(2026, 6, 1);
     });
-    let elsewhere =
-        Wanted::signer().with_params(|leaf| leaf.subject_alt_names = vec![crate::testing::uri_name("spiffe://test/admin/ada")]);
-    let as_node = Wanted::signer().with_params(|leaf| {
+    let other_fleet_leaf =
+        TestLeaf::signer().with_params(|leaf| leaf.subject_alt_names = vec![crate::testing::uri_name("spiffe://test/admin/ada")]);
+    let node_leaf = TestLeaf::signer().with_params(|leaf| {
         leaf.subject_alt_names = vec![crate::testing::uri_name(&format!("spiffe://prod/node/{NODE_ID}"))];
     });
-    let p256 = Wanted { algorithm: &rcgen::PKCS_ECDSA_P256_SHA256, ..Wanted::signer() };
-    for (issuer, wanted, refusal) in [
-        (&other.signers, Wanted::signer(), Refusal::UnknownIssuer),
-        (&of.fleet.agents, Wanted::signer(), Refusal::WrongUse),
-        (&of.fleet.admin, Wanted::signer(), Refusal::WrongUse),
-        (&of.fleet.signers, expired, Refusal::Expired { not_after: 1_780_272_000, now: NOW_UNIX_SECONDS }),
-        (&of.fleet.signers, elsewhere, Refusal::OtherFleet),
-        (&of.fleet.signers, as_node, Refusal::WrongClass),
-        (&of.fleet.signers, p256, Refusal::WrongKeyKind),
+    let p256_leaf = TestLeaf { algorithm: &rcgen::PKCS_ECDSA_P256_SHA256, ..TestLeaf::signer() };
+    for (issuer, parameters, refusal) in [
+        (&other_root.signers, TestLeaf::signer(), Refusal::UnknownIssuer),
+        (&fixture.fleet.agents, TestLeaf::signer(), Refusal::WrongUse),
+        (&fixture.fleet.admin, TestLeaf::signer(), Refusal::WrongUse),
+        // 1,780,272,000 is the end of the certificate: 2026-06-01T00:00:00Z.
+        (&fixture.fleet.signers, expired_leaf, Refusal::Expired { not_after: 1_780_272_000, now: NOW_UNIX_SECONDS }),
+        (&fixture.fleet.signers, other_fleet_leaf, Refusal::OtherFleet),
+        (&fixture.fleet.signers, node_leaf, Refusal::WrongClass),
+        (&fixture.fleet.signers, p256_leaf, Refusal::WrongKeyKind),
     ] {
-        let state = of.desired_state_by(&new_signer(&of.fleet, issuer, &wanted));
-        assert_eq!(of.check_desired(&state), Err(NotSigned::Signer(refusal)), "{:?}", wanted.params.subject_alt_names);
+        let state = fixture.desired_state_by(&new_signer(&fixture.fleet, issuer, &parameters));
+        assert_eq!(fixture.check_desired(&state), Err(NotSigned::Signer(refusal)), "{:?}", parameters.params.subject_alt_names);
     }
-    let state = of.desired_state_by(&of.signer);
-    let late = of.verifier.check_desired(of.node, WireVersion::CURRENT, &state, NOW_UNIX_SECONDS + DAY_SECONDS);
-    assert!(matches!(late, Err(NotSigned::Signer(Refusal::Expired { .. }))), "{late:?}");
-    let mut bare = state;
-    bare.proof.signature.signer.clear();
-    assert_eq!(of.check_desired(&bare), Err(NotSigned::Signer(Refusal::BadEncoding)));
+    let state = fixture.desired_state_by(&fixture.signer);
+    let result_one_day_later =
+        fixture.verifier.check_desired(fixture.node, WireVersion::CURRENT, &state, NOW_UNIX_SECONDS + DAY_SECONDS);
+    assert!(matches!(result_one_day_later, Err(NotSigned::Signer(Refusal::Expired { .. }))), "{result_one_day_later:?}");
+    let mut state_without_signer = state;
+    state_without_signer.proof.signature.signer.clear();
+    assert_eq!(fixture.check_desired(&state_without_signer), Err(NotSigned::Signer(Refusal::BadEncoding)));
 }
 
 #[test]
 fn verifier_rejects_proof_of_another_message_kind() {
-    let of = signing_fixture();
-    let state = of.desired_state_by(&of.signer);
+    let fixture = signing_fixture();
+    let state = fixture.desired_state_by(&fixture.signer);
     let (epoch, revision) = (state.epoch, state.revision);
-    let given = Grant::Lease { kind: LeaseKind::Reboot, duration_s: 60 };
-    let batch: SigningBatch = [Leaf::for_grant(of.node, epoch, revision, &given)].into_iter().collect();
-    let proof = of.signer.sign(&batch).proof(0).expect("one leaf");
-    let grant = SignedGrant { epoch, revision, grant: given, proof };
-    assert_eq!(of.verifier.check_grant(of.node, &grant, NOW_UNIX_SECONDS), Ok(()));
-    let longer = Grant::Lease { kind: LeaseKind::Reboot, duration_s: 61 };
-    let changed = SignedGrant { grant: longer, ..grant.clone() };
-    assert_eq!(of.verifier.check_grant(of.node, &changed, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
-    let borrowed = SignedGrant { proof: state.proof, ..grant };
-    assert_eq!(of.verifier.check_grant(of.node, &borrowed, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
+    let lease = Grant::Lease { kind: LeaseKind::Reboot, duration_s: 60 };
+    let batch: SigningBatch = [Leaf::for_grant(fixture.node, epoch, revision, &lease)].into_iter().collect();
+    let proof = fixture.signer.sign(&batch).proof(0).expect("one leaf");
+    let grant = SignedGrant { epoch, revision, grant: lease, proof };
+    assert_eq!(fixture.verifier.check_grant(fixture.node, &grant, NOW_UNIX_SECONDS), Ok(()));
+    let longer_lease = Grant::Lease { kind: LeaseKind::Reboot, duration_s: 61 };
+    let changed_grant = SignedGrant { grant: longer_lease, ..grant.clone() };
+    assert_eq!(fixture.verifier.check_grant(fixture.node, &changed_grant, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
+    let grant_with_state_proof = SignedGrant { proof: state.proof, ..grant };
+    assert_eq!(fixture.verifier.check_grant(fixture.node, &grant_with_state_proof, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
 
-    let change = of.epoch_change();
-    assert_eq!(of.verifier.check_epoch_change(&change, NOW_UNIX_SECONDS), Ok(()));
-    let elsewhere = EpochChange { to: Epoch([4; 16]), ..change.clone() };
-    assert_eq!(of.verifier.check_epoch_change(&elsewhere, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
-    let excused = EpochChange { reason: "restore".to_owned(), ..change };
-    assert_eq!(of.verifier.check_epoch_change(&excused, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
+    let epoch_change = fixture.epoch_change();
+    assert_eq!(fixture.verifier.check_epoch_change(&epoch_change, NOW_UNIX_SECONDS), Ok(()));
+    let change_to_other_epoch = EpochChange { to: Epoch([4; 16]), ..epoch_change.clone() };
+    assert_eq!(fixture.verifier.check_epoch_change(&change_to_other_epoch, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
+    let change_with_other_reason = EpochChange { reason: "restore".to_owned(), ..epoch_change };
+    assert_eq!(fixture.verifier.check_epoch_change(&change_with_other_reason, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
 }

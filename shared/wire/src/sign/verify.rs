@@ -11,22 +11,23 @@ use crate::message::signed::{EpochChange, Proof, Signature, SignedDesired, Signe
 use crate::message::{PartDigest, WireVersion, digest_part};
 use crate::tls::{FleetName, IdentityClass, Refusal, SpiffeId, check_signer, trust_anchors};
 
-/// id-kp-codeSigning, as DER content: 1.3.6.1.5.5.7.3.3. It distinguishes the signers issuer from the other issuers.
+/// The extended key usage `codeSigning` (1.3.6.1.5.5.7.3.3), as the bytes of its DER content. Only the fleet's issuer
+/// of signers has this usage.
 const CODE_SIGNING_OID: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 3];
 
-/// Why a signed message is refused.
+/// The reason why a signed message is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSigned {
     /// The signer's certificate does not chain up to the pinned root.
     #[error("the signer's certificate is not accepted")]
     Signer(#[source] Refusal),
-    /// The path does not fit a leaf at this index.
+    /// The path of the proof is too short or too long for a leaf at this index.
     #[error("the proof does not lead from the leaf to a root")]
     Path,
     /// The signer did not sign these bytes.
     #[error("the signature is invalid: the message is for another node, was changed, or was not signed by this signer")]
     Signature,
-    /// The bytes of a part do not match the signed digest.
+    /// The bytes of a part of the desired state do not have the signed digest.
     #[error("the part does not match its signed digest")]
     Digest,
 }
@@ -38,7 +39,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Creates a verifier for a fleet and its roots, DER. There are two roots while one replaces the other.
+    /// Creates a verifier for a fleet and its roots, in DER. A fleet has two roots while a new root replaces the old
+    /// one.
     ///
     /// # Errors
     /// [`Refusal::BadEncoding`] if a root is not a certificate.
@@ -46,9 +48,9 @@ impl Verifier {
         Ok(Self { fleet, anchors: trust_anchors(roots)? })
     }
 
-    /// Checks a desired state for this node: signer, path, signature, and the digest of each part that was sent. The
-    /// parts are in this wire version. The ledger decides whether epoch and revision may follow those that the agent
-    /// holds.
+    /// Checks that a desired state is for this node and was signed by the fleet: signer, path, signature, and the
+    /// digest of each part that was sent. `version` is the wire version of the parts. The function does not check
+    /// whether epoch and revision may follow those that the agent holds.
     ///
     /// # Errors
     /// [`NotSigned`].
@@ -64,7 +66,7 @@ impl Verifier {
         check_digest(version, state.task_set.as_deref(), state.task_set_digest)
     }
 
-    /// Checks that barriers or a lease were granted to this node.
+    /// Checks that a signer of the fleet granted these barriers or this lease to this node.
     ///
     /// # Errors
     /// [`NotSigned`].
@@ -80,19 +82,20 @@ impl Verifier {
         self.check_signature(&epoch_change_statement(change), &change.signature, now_unix_seconds)
     }
 
-    /// Checks that a leaf is in a batch that a signer of the fleet signed.
+    /// Checks that a leaf is in a batch that a signer of the fleet signed. `now` is the time in seconds since 1970.
     fn check_proof(&self, leaf: Leaf, proof: &Proof, now: u64) -> Result<(), NotSigned> {
         let root = root_from_path(leaf, proof.index, proof.size, &proof.path).ok_or(NotSigned::Path)?;
         self.check_signature(&batch_statement(proof.size, &root), &proof.signature, now)
     }
 
-    /// Checks that a signer of the fleet signed these bytes.
+    /// Checks that a signer of the fleet signed these bytes. `now` is the time in seconds since 1970.
     fn check_signature(&self, statement: &[u8], signature: &Signature, now: u64) -> Result<(), NotSigned> {
         let key = self.signer_key(&signature.signer, now).map_err(NotSigned::Signer)?;
         UnparsedPublicKey::new(&ED25519, key).verify(statement, &signature.bytes).map_err(|_| NotSigned::Signature)
     }
 
-    /// Returns the public key of a signer whose chain is valid at this time.
+    /// Checks a signer's certificate chain at this time (seconds since 1970), and returns the signer's public key.
+    /// Fails if the certificate is valid but not a signer's.
     fn signer_key(&self, chain: &[Vec<u8>], now: u64) -> Result<Box<[u8]>, Refusal> {
         let (id, key) = check_signer(chain, &self.anchors, KeyUsage::required(CODE_SIGNING_OID), &self.fleet, now)?;
         match id {
@@ -106,7 +109,7 @@ impl Verifier {
     }
 }
 
-/// Checks a part against its signed digest. A part that was not sent is not checked.
+/// Checks that a part of a desired state has its signed digest. A part that was not sent (`None`) is not checked.
 fn check_digest(version: WireVersion, bytes: Option<&[u8]>, digest: PartDigest) -> Result<(), NotSigned> {
     match bytes {
         Some(bytes) if digest_part(version, bytes) != digest => Err(NotSigned::Digest),

@@ -1,4 +1,5 @@
-//! Parsing and path validation of certificates, shared by the verifiers of both ends and the check of a signer's chain.
+//! Parsing and path validation of certificates. The verifiers of both ends of a connection and the check of a signer's
+//! chain use these functions.
 
 use rustls::CommonState;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
@@ -14,11 +15,11 @@ use super::{FleetName, Identity, IdentityClass, MAX_CERTIFICATE_BYTES, MAX_CHAIN
 /// The type of a certificate's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyType {
-    /// ECDSA on P-256, used by all of TLS.
+    /// ECDSA on P-256: the type of every key that is used for TLS.
     P256,
-    /// Ed25519, used by signers.
+    /// Ed25519: the type of the keys that sign desired states.
     Ed25519,
-    /// Anything else.
+    /// Any other type. Certificates with such a key are refused.
     Other,
 }
 
@@ -26,7 +27,7 @@ pub(crate) enum KeyType {
 #[derive(Debug)]
 pub(crate) struct ParsedCertificate {
     pub(crate) key_type: KeyType,
-    /// The public key's bytes, without their algorithm.
+    /// The bytes of the public key, without the identifier of its algorithm.
     pub(crate) public_key: Box<[u8]>,
     pub(crate) spki_sha256: [u8; 32],
     serial: Box<[u8]>,
@@ -38,17 +39,18 @@ pub(crate) struct ParsedCertificate {
 }
 
 impl ParsedCertificate {
-    /// Parses a certificate. Fails if bytes follow it.
+    /// Parses a certificate in DER. Fails if the bytes are invalid, or if other bytes follow the certificate.
     pub(crate) fn parse(der: &[u8]) -> Result<Self, Refusal> {
-        let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| Refusal::BadEncoding)?;
-        if !rest.is_empty() {
+        let (trailing_bytes, certificate) = X509Certificate::from_der(der).map_err(|_| Refusal::BadEncoding)?;
+        if !trailing_bytes.is_empty() {
             return Err(Refusal::BadEncoding);
         }
-        let mut leaf = Self {
+        let mut parsed = Self {
             key_type: key_type(certificate.public_key()),
             public_key: certificate.public_key().subject_public_key.data.as_ref().into(),
             spki_sha256: Sha256::digest(certificate.public_key().raw).into(),
             serial: certificate.raw_serial().into(),
+            // An end before 1970 counts as 1970, so the certificate has expired.
             not_after: certificate.validity().not_after.timestamp().try_into().unwrap_or(0),
             uris: Vec::new(),
             other_name_count: 0,
@@ -56,15 +58,15 @@ impl ParsedCertificate {
         let names = certificate.subject_alternative_name().map_err(|_| Refusal::BadEncoding)?;
         for name in names.iter().flat_map(|names| &names.value.general_names) {
             match name {
-                GeneralName::URI(uri) => leaf.uris.push((*uri).to_owned()),
-                _ => leaf.other_name_count += 1,
+                GeneralName::URI(uri) => parsed.uris.push((*uri).to_owned()),
+                _ => parsed.other_name_count += 1,
             }
         }
-        Ok(leaf)
+        Ok(parsed)
     }
 
-    /// Returns the identity in the certificate. Fails if there is not exactly one URI, or if the identity is not of
-    /// this fleet.
+    /// Returns the identity in the certificate, which is its only URI. Fails if there is not exactly one URI, or if the
+    /// URI is not an identity. If `fleet` is given, also fails for an identity of another fleet.
     pub(crate) fn spiffe_id(&self, fleet: Option<&FleetName>) -> Result<SpiffeId, Refusal> {
         let [uri] = self.uris.as_slice() else { return Err(Refusal::WrongNames) };
         let id: SpiffeId = uri.parse()?;
@@ -74,16 +76,18 @@ impl ParsedCertificate {
         Ok(id)
     }
 
-    /// Returns the identity in a client's certificate. Fails if the certificate contains any other name.
-    pub(crate) fn client_id(&self, fleet: &FleetName) -> Result<SpiffeId, Refusal> {
+    /// Returns the identity in a client's or signer's certificate. Fails if the certificate contains any name besides
+    /// the URI, such as a DNS name.
+    pub(crate) fn exclusive_spiffe_id(&self, fleet: &FleetName) -> Result<SpiffeId, Refusal> {
         if self.other_name_count > 0 {
             return Err(Refusal::WrongNames);
         }
         self.spiffe_id(Some(fleet))
     }
 
-    /// Returns the identity of a peer whose certificate was verified.
-    pub(crate) fn identity(self, id: SpiffeId, now: u64) -> Identity {
+    /// Combines the URI and the other fields of a verified certificate into the identity of its owner. `now` is the
+    /// time in seconds since 1970.
+    pub(crate) fn into_identity(self, id: SpiffeId, now: u64) -> Identity {
         Identity {
             fleet: id.fleet,
             class: id.class,
@@ -95,26 +99,28 @@ impl ParsedCertificate {
     }
 }
 
-/// Returns the other end's identity after a handshake, from its certificate, or `None` if it sent none.
+/// Returns the identity in the certificate that the peer sent in the handshake, or `None` if it sent no certificate.
+/// The verifier of the handshake has already checked the fleet. `now` is the time in seconds since 1970.
 pub(crate) fn handshake_identity(tls: &CommonState, now: u64) -> Result<Option<Identity>, Refusal> {
     let Some([certificate, ..]) = tls.peer_certificates() else { return Ok(None) };
-    let leaf = ParsedCertificate::parse(certificate)?;
-    let id = leaf.spiffe_id(None)?;
-    Ok(Some(leaf.identity(id, now)))
+    let parsed = ParsedCertificate::parse(certificate)?;
+    let id = parsed.spiffe_id(None)?;
+    Ok(Some(parsed.into_identity(id, now)))
 }
 
-/// Returns trusted certificates in the form of trust anchors, as path validation needs them.
+/// Converts trusted certificates to trust anchors, which path validation needs.
 pub(crate) fn trust_anchors(trusted: &[CertificateDer<'_>]) -> Result<Vec<TrustAnchor<'static>>, Refusal> {
     let anchor = |certificate| anchor_from_trusted_cert(certificate).map(|anchor| anchor.to_owned());
     trusted.iter().map(anchor).collect::<Result<_, _>>().map_err(|_| Refusal::BadEncoding)
 }
 
-/// Parses the leaf of a chain. Fails if the chain is too long or too large or the key is of another type, so that no
-/// signature of a chain from elsewhere is verified (S09).
-pub(crate) fn parse_leaf(leaf: &[u8], rest: &[CertificateDer<'_>], key: KeyType) -> Result<ParsedCertificate, Refusal> {
-    if rest.len() >= MAX_CHAIN_CERTIFICATES
+/// Parses the first certificate (leaf) of a chain. Fails if the chain has too many or too large certificates, or if the
+/// leaf's key has another type than `key`. The caller does this before it verifies signatures, so that a stranger
+/// cannot make it verify large chains.
+pub(crate) fn parse_leaf(leaf: &[u8], intermediates: &[CertificateDer<'_>], key: KeyType) -> Result<ParsedCertificate, Refusal> {
+    if intermediates.len() >= MAX_CHAIN_CERTIFICATES
         || leaf.len() > MAX_CERTIFICATE_BYTES
-        || rest.iter().any(|certificate| certificate.len() > MAX_CERTIFICATE_BYTES)
+        || intermediates.iter().any(|certificate| certificate.len() > MAX_CERTIFICATE_BYTES)
     {
         return Err(Refusal::ChainTooLarge);
     }
@@ -122,21 +128,23 @@ pub(crate) fn parse_leaf(leaf: &[u8], rest: &[CertificateDer<'_>], key: KeyType)
     if leaf.key_type == key { Ok(leaf) } else { Err(Refusal::WrongKeyKind) }
 }
 
-/// Checks signatures, dates, authority bits and key usage from a leaf up to an anchor.
+/// Checks the path from a leaf over the intermediate certificates to a trust anchor: signatures, dates, the right to
+/// issue certificates, and extended key usage.
 pub(crate) fn check_path(
     leaf: &CertificateDer<'_>,
-    rest: &[CertificateDer<'_>],
+    intermediates: &[CertificateDer<'_>],
     anchors: &[TrustAnchor<'_>],
     usage: impl ExtendedKeyUsageValidator,
     now: UnixTime,
 ) -> Result<(), Refusal> {
     let certificate = EndEntityCert::try_from(leaf)?;
-    certificate.verify_for_usage(&[webpki::ring::ECDSA_P256_SHA256], anchors, rest, now, usage, None, None)?;
+    // Only issuers with a P-256 key are accepted.
+    certificate.verify_for_usage(&[webpki::ring::ECDSA_P256_SHA256], anchors, intermediates, now, usage, None, None)?;
     Ok(())
 }
 
-/// Checks a signer's chain (its certificate, then its issuer) up to an anchor. Returns the signer's identity and
-/// Ed25519 key.
+/// Checks a signer's chain (its certificate, then its issuer's) up to a trust anchor. Returns the signer's identity and
+/// Ed25519 public key. `now` is the time in seconds since 1970.
 pub(crate) fn check_signer(
     chain: &[Vec<u8>],
     anchors: &[TrustAnchor<'_>],
@@ -145,14 +153,14 @@ pub(crate) fn check_signer(
     now: u64,
 ) -> Result<(SpiffeId, Box<[u8]>), Refusal> {
     let chain: Vec<_> = chain.iter().map(|certificate| CertificateDer::from(certificate.as_slice())).collect();
-    let (leaf, rest) = chain.split_first().ok_or(Refusal::BadEncoding)?;
-    let certificate = parse_leaf(leaf, rest, KeyType::Ed25519)?;
-    check_path(leaf, rest, anchors, usage, super::unix_time(now))?;
-    let id = certificate.client_id(fleet)?;
+    let (leaf, intermediates) = chain.split_first().ok_or(Refusal::BadEncoding)?;
+    let certificate = parse_leaf(leaf, intermediates, KeyType::Ed25519)?;
+    check_path(leaf, intermediates, anchors, usage, super::unix_time(now))?;
+    let id = certificate.exclusive_spiffe_id(fleet)?;
     Ok((id, certificate.public_key))
 }
 
-/// Fails if the identity is of a class that this end does not accept.
+/// Fails if the class of the identity (node, controller, …) is not accepted by `is_accepted`.
 pub(crate) fn require_class(id: &SpiffeId, is_accepted: fn(&IdentityClass) -> bool) -> Result<(), Refusal> {
     if is_accepted(&id.class) { Ok(()) } else { Err(Refusal::WrongClass) }
 }

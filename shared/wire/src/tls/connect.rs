@@ -1,4 +1,4 @@
-//! The client's side: it verifies the controller's certificate and presents its own.
+//! The client's side of TLS: the client verifies the controller's certificate, and presents its own certificate.
 
 use std::sync::Arc;
 
@@ -14,31 +14,32 @@ use super::{
 };
 use crate::clock::Clock;
 
-/// id-kp-serverAuth, as DER content: 1.3.6.1.5.5.7.3.1.
+/// The extended key usage `serverAuth` (1.3.6.1.5.5.7.3.1), as the bytes of its DER content.
 const SERVER_AUTH_OID: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 
-/// How a client identifies the fleet's root.
+/// The data by which a client recognizes the root certificate of its fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pin {
-    /// By the root's certificate. There are two while one replaces the other.
+    /// The certificate of the root. There are two while a new root replaces the old one.
     Roots(Vec<CertificateDer<'static>>),
-    /// By the SHA-256 of the root's public key (`SubjectPublicKeyInfo`), as in `--ca-hash`. The root is then found in
-    /// the chain that the server sends.
+    /// The SHA-256 of the root's public key (`SubjectPublicKeyInfo`), as in `--ca-hash`. The client then finds the root
+    /// in the chain that the server sends.
     KeyHash([u8; 32]),
 }
 
 /// A client's own certificate and key.
 #[derive(Debug)]
 pub struct ClientIdentity {
-    /// The chain, leaf first. The issuer may be omitted, because the listener has it.
+    /// The certificate chain, with the client's own certificate first. The issuer's certificate may be omitted, because
+    /// the listener has it.
     pub chain: Vec<CertificateDer<'static>>,
-    /// The leaf's private key, P-256.
+    /// The private key of the client's own certificate, on P-256.
     pub key: PrivateKeyDer<'static>,
 }
 
-/// Builds the TLS configuration of a client. The server must be a controller under the pinned root, and its certificate
-/// must contain the name that was dialled. If `fleet` is given, the controller must belong to it. An agent that joins
-/// does not know the fleet's name yet.
+/// Builds the TLS configuration of a client. The server must be a controller whose chain leads to the pinned root. Its
+/// certificate must contain the name or address to which the client connects. If `fleet` is given, the controller must
+/// belong to that fleet. An agent that joins does not know the fleet's name yet.
 ///
 /// # Errors
 /// [`rustls::Error`] if a root, or the client's chain or key, cannot be used.
@@ -62,7 +63,7 @@ pub fn client_config(
     Ok(config)
 }
 
-/// Returns the identity of the server of a finished handshake.
+/// Returns the identity of the server, after the handshake.
 ///
 /// # Errors
 /// [`Refusal`] if the certificate contains no identity. This cannot happen on a connection that uses [`client_config`].
@@ -85,6 +86,7 @@ enum PinnedAnchors {
 }
 
 impl ServerVerifier {
+    /// Creates a verifier. Fails if a root is not a valid certificate.
     fn new(pin: &Pin, fleet: Option<FleetName>) -> Result<Self, rustls::Error> {
         let pin = match pin {
             Pin::KeyHash(hash) => PinnedAnchors::KeyHash(*hash),
@@ -93,21 +95,22 @@ impl ServerVerifier {
         Ok(Self { pin, fleet })
     }
 
-    /// Checks the chain up to the pinned root, the identity and its fleet, and the name that was dialled.
+    /// Checks a server's certificate: its chain up to the pinned root, its identity and fleet, and that it contains the
+    /// name or address to which the client connects.
     fn check(
         &self,
         leaf: &CertificateDer<'_>,
-        rest: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         now: UnixTime,
     ) -> Result<(), Refusal> {
-        let certificate = parse_leaf(leaf, rest, KeyType::P256)?;
+        let certificate = parse_leaf(leaf, intermediates, KeyType::P256)?;
         match &self.pin {
-            PinnedAnchors::Anchors(anchors) => check_server(leaf, rest, anchors, now)?,
+            PinnedAnchors::Anchors(anchors) => check_server(leaf, intermediates, anchors, now)?,
             PinnedAnchors::KeyHash(hash) => {
-                let root = find_root_by_hash(rest, hash)?;
+                let root = find_root_by_hash(intermediates, hash)?;
                 let anchor = anchor_from_trusted_cert(root).map_err(|_| Refusal::BadEncoding)?;
-                check_server(leaf, rest, &[anchor], now)?;
+                check_server(leaf, intermediates, &[anchor], now)?;
             }
         }
         let id = certificate.spiffe_id(self.fleet.as_ref())?;
@@ -117,13 +120,14 @@ impl ServerVerifier {
     }
 }
 
-/// Returns the certificate in the chain whose key has the pinned hash. The certificate need not claim to be a root,
-/// because the owner of that key is trusted to act for the fleet.
-fn find_root_by_hash<'a>(rest: &'a [CertificateDer<'a>], hash: &[u8; 32]) -> Result<&'a CertificateDer<'a>, Refusal> {
-    rest.iter().find(|certificate| spki_sha256(certificate).is_ok_and(|found| found == *hash)).ok_or(Refusal::OtherRoot)
+/// Returns the certificate in the chain whose public key has the pinned hash. The certificate need not claim to be a
+/// root, because the client trusts the key itself.
+fn find_root_by_hash<'a>(intermediates: &'a [CertificateDer<'a>], hash: &[u8; 32]) -> Result<&'a CertificateDer<'a>, Refusal> {
+    intermediates.iter().find(|certificate| spki_sha256(certificate).is_ok_and(|found| found == *hash)).ok_or(Refusal::OtherRoot)
 }
 
 impl ServerCertVerifier for ServerVerifier {
+    /// Checks the server's certificate during the handshake. A refusal fails the handshake.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -139,17 +143,18 @@ impl ServerCertVerifier for ServerVerifier {
     impl_signature_checks!();
 }
 
-/// Checks a server's certificate up to an anchor, for use as a server. If the use is wrong, the chain is checked again
-/// for any use, so that the error for a server of another authority names the authority.
+/// Checks the chain of a server's certificate up to a trust anchor, for use as a server. If the use is wrong, checks
+/// the chain again for any use. If the chain also has an unknown issuer, the error is then about the issuer, because
+/// that is the more important reason.
 fn check_server(
     leaf: &CertificateDer<'_>,
-    rest: &[CertificateDer<'_>],
+    intermediates: &[CertificateDer<'_>],
     anchors: &[TrustAnchor<'_>],
     now: UnixTime,
 ) -> Result<(), Refusal> {
-    let result = check_path(leaf, rest, anchors, KeyUsage::required(SERVER_AUTH_OID), now);
+    let result = check_path(leaf, intermediates, anchors, KeyUsage::required(SERVER_AUTH_OID), now);
     if result == Err(Refusal::WrongUse) {
-        check_path(leaf, rest, anchors, AnyPurpose, now)?;
+        check_path(leaf, intermediates, anchors, AnyPurpose, now)?;
     }
     result
 }

@@ -11,7 +11,8 @@ const MAX_FLEET_NAME_BYTES: usize = 255;
 /// Maximum length of a principal's name, in bytes.
 const MAX_PRINCIPAL_NAME_BYTES: usize = 64;
 
-/// A fleet's name, as in every certificate: SPIFFE's trust domain, with lower case letters, digits, `.`, `-`, `_`.
+/// A fleet's name, as in the URI of every certificate (SPIFFE calls it the trust domain). It consists of lower case
+/// letters, digits, `.`, `-` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct FleetName(Arc<str>);
 
@@ -19,30 +20,30 @@ pub struct FleetName(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct PrincipalName(Arc<str>);
 
-/// The class of the owner of a certificate (node, controller, …), with the owner's id.
+/// The class of the owner of a certificate (node, controller, …), with the owner's uuid or name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum IdentityClass {
     /// An agent, by the uuid of its node.
     Node(Uuid),
-    /// A controller, as a server.
+    /// A controller as a TLS server, by its uuid.
     Controller(Uuid),
-    /// The first admin of a fleet, created by `init`. Versions without principals treat every such certificate as an
-    /// admin's.
+    /// The first admin of a fleet, whose certificate `init` creates. Versions of Stemma without principals accept every
+    /// certificate of this class as an admin's.
     Admin(PrincipalName),
-    /// A person or program on the admin listener, with the rights of its principal. Versions without principals refuse
-    /// it.
+    /// A person or program on the admin listener, with the rights of the principal of this name. Versions of Stemma
+    /// without principals refuse this class.
     Principal(PrincipalName),
-    /// A controller's signing key for desired states.
+    /// The key by which a controller signs desired states, by the controller's uuid.
     Signer(Uuid),
 }
 
-/// The parsed URI of a certificate.
+/// The parsed URI of a certificate, which names its owner: `spiffe://<fleet>/<class>/<id>`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, derive_more::Display)]
 #[display("spiffe://{fleet}/{class}")]
 pub struct SpiffeId {
     /// The fleet's name, which is the trust domain of the URI.
     pub fleet: FleetName,
-    /// The kind of party, with its id.
+    /// The class of the certificate's owner, with the owner's uuid or name.
     pub class: IdentityClass,
 }
 
@@ -51,35 +52,37 @@ pub struct SpiffeId {
 pub struct Identity {
     /// The fleet that the certificate names.
     pub fleet: FleetName,
-    /// The kind of party, with its id.
+    /// The class of the certificate's owner, with the owner's uuid or name.
     pub class: IdentityClass,
-    /// The certificate's serial number, as the bytes of its DER integer. A deny list contains these.
+    /// The certificate's serial number, as the bytes of its DER integer. The lists of revoked certificates contain
+    /// serial numbers in this form.
     pub serial: Box<[u8]>,
     /// SHA-256 of the public key (`SubjectPublicKeyInfo`, DER).
     pub spki_sha256: [u8; 32],
     /// The last second in which the certificate is valid, in seconds since 1970.
     pub not_after: u64,
-    /// True if the certificate had expired at the handshake and was accepted for renewal (docs/trust.md, rule 5). A
-    /// connection may outlive its certificate. To check a request, use [`Identity::is_expired_at`].
+    /// True if the certificate had expired at the time of the handshake, and was accepted for renewal only
+    /// (docs/trust.md, rule 5). A certificate can also expire during the connection. So to check a request, use
+    /// [`Identity::is_expired_at`].
     pub is_expired: bool,
 }
 
-/// Why a text is not an identity.
+/// The reason why a text is not an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAnIdentity {
-    /// It is not `spiffe://FLEET/CLASS/ID`. A query, fragment, port, user or further segment is not allowed.
+    /// A text that does not have the form `spiffe://FLEET/CLASS/ID`, for example because it has further segments.
     #[error("not of the form spiffe://FLEET/CLASS/ID")]
     Form,
-    /// The trust domain has an invalid character or length.
+    /// A fleet's name with an invalid character or length. A user or port before or after the name is invalid too.
     #[error("a fleet's name has 1 to 255 of a-z, 0-9, '.', '-', '_'")]
     Fleet,
-    /// The class is not one of node, controller, admin, principal, signer.
+    /// A class other than node, controller, admin, principal and signer.
     #[error("the class is not one of node, controller, admin, principal, signer")]
     Class,
-    /// The id is not a uuid in its canonical spelling (lower case, hyphens), or it is the nil uuid.
+    /// An id that is not a uuid in its canonical spelling (lower case, hyphens), or that is the nil uuid.
     #[error("the id is not a uuid in lower case with hyphens")]
     Uuid,
-    /// The principal's name has an invalid character or length.
+    /// A principal's name with an invalid character or length, or the name `.` or `..`.
     #[error("a principal's name has 1 to 64 of A-Z, a-z, 0-9, '.', '-', '_' and is not '.' or '..'")]
     Name,
 }
@@ -102,7 +105,7 @@ impl Identity {
 }
 
 impl IdentityClass {
-    /// Returns the path segment of the class.
+    /// Returns the name of the class, as in the path of the certificate's URI.
     pub fn path_segment(&self) -> &'static str {
         match self {
             Self::Node(_) => "node",
@@ -140,8 +143,8 @@ impl FromStr for FleetName {
     type Err = NotAnIdentity;
 
     fn from_str(text: &str) -> Result<Self, NotAnIdentity> {
-        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_');
-        if text.is_empty() || text.len() > MAX_FLEET_NAME_BYTES || !text.bytes().all(allowed) {
+        let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_');
+        if text.is_empty() || text.len() > MAX_FLEET_NAME_BYTES || !text.bytes().all(is_allowed) {
             return Err(NotAnIdentity::Fleet);
         }
         Ok(Self(text.into()))
@@ -152,8 +155,8 @@ impl FromStr for PrincipalName {
     type Err = NotAnIdentity;
 
     fn from_str(text: &str) -> Result<Self, NotAnIdentity> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-        if text.is_empty() || text.len() > MAX_PRINCIPAL_NAME_BYTES || matches!(text, "." | "..") || !text.bytes().all(allowed) {
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        if text.is_empty() || text.len() > MAX_PRINCIPAL_NAME_BYTES || matches!(text, "." | "..") || !text.bytes().all(is_valid) {
             return Err(NotAnIdentity::Name);
         }
         Ok(Self(text.into()))
@@ -163,6 +166,7 @@ impl FromStr for PrincipalName {
 impl FromStr for SpiffeId {
     type Err = NotAnIdentity;
 
+    /// Parses `spiffe://FLEET/CLASS/ID`. Fails on any other form, also on further segments.
     fn from_str(text: &str) -> Result<Self, NotAnIdentity> {
         let rest = text.strip_prefix("spiffe://").ok_or(NotAnIdentity::Form)?;
         let mut segments = rest.split('/');
@@ -183,7 +187,8 @@ impl FromStr for SpiffeId {
     }
 }
 
-/// Parses a uuid in its canonical spelling only (lower case, hyphens), so that two texts are never the same identity.
+/// Parses a uuid in its canonical spelling (lower case, hyphens). Fails on other spellings and on the nil uuid, so that
+/// an identity is never written in two ways.
 fn canonical_uuid(text: &str) -> Result<Uuid, NotAnIdentity> {
     let uuid = Uuid::try_parse(text).map_err(|_| NotAnIdentity::Uuid)?;
     let mut buffer = Uuid::encode_buffer();
@@ -194,6 +199,7 @@ fn canonical_uuid(text: &str) -> Result<Uuid, NotAnIdentity> {
 }
 
 impl fmt::Display for IdentityClass {
+    /// Writes the last two segments of the URI: `CLASS/ID`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.path_segment())?;
         f.write_str("/")?;
@@ -227,7 +233,7 @@ mod tests {
     #[test]
     fn s11_spiffe_id_rejects_noncanonical_text() {
         use NotAnIdentity::{Class, Fleet, Form, Name, Uuid};
-        for (text, why) in [
+        for (text, error) in [
             (String::new(), Form),
             (format!("SPIFFE://f/node/{ID}"), Form),
             (format!("https://f/node/{ID}"), Form),
@@ -255,10 +261,11 @@ mod tests {
             ("spiffe://f/principals/ada".to_owned(), Class),
             ("spiffe://f/admin/..".to_owned(), Name),
             ("spiffe://f/admin/a b".to_owned(), Name),
+            // The first letter of this name is Cyrillic.
             ("spiffe://f/admin/аda".to_owned(), Name),
             (format!("spiffe://f/admin/{}", "a".repeat(65)), Name),
         ] {
-            assert_eq!(text.parse::<SpiffeId>(), Err(why), "{text:?}");
+            assert_eq!(text.parse::<SpiffeId>(), Err(error), "{text:?}");
         }
     }
 }

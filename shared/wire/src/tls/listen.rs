@@ -1,4 +1,4 @@
-//! The listener's side: it verifies client certificates and reads their identities.
+//! The listener's side of TLS: the listener verifies client certificates, and reads the identities in them.
 
 use std::sync::Arc;
 
@@ -14,22 +14,25 @@ use super::{
 };
 use crate::clock::Clock;
 
-/// For how long after it expired a node's certificate is still accepted for renewal (docs/trust.md, rule 5): 30 days.
+/// The time after its expiry during which a node's certificate is still accepted for renewal (docs/trust.md, rule 5),
+/// in seconds: 30 days.
 pub const RENEW_GRACE_SECONDS: u64 = 30 * 24 * 3600;
 
-/// id-kp-clientAuth, as DER content: 1.3.6.1.5.5.7.3.2.
+/// The extended key usage `clientAuth` (1.3.6.1.5.5.7.3.2), as the bytes of its DER content.
 const CLIENT_AUTH_OID: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-/// One of the two listeners of a controller. It decides which clients are accepted.
+/// The role of a listener of a controller, which decides which clients the listener accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerRole {
-    /// The agents' listener. Accepts nodes, expired nodes within the grace period, and clients without a certificate
-    /// that want to enrol.
+    /// The agents' listener. It accepts nodes, nodes whose certificate expired within the grace period, and clients
+    /// without a certificate that want to enrol.
     Agents {
-        /// For how long an expired certificate is still accepted, in seconds ([`RENEW_GRACE_SECONDS`]).
+        /// The grace period: seconds after its expiry during which a certificate is still accepted
+        /// ([`RENEW_GRACE_SECONDS`]).
         renew_grace_seconds: u64,
     },
-    /// The admin listener. Accepts principals by certificate, and clients without one, which a token then identifies.
+    /// The admin listener. It accepts principals by certificate. It also accepts clients without a certificate, because
+    /// a token in their requests can identify them.
     Admins,
 }
 
@@ -40,21 +43,23 @@ pub struct TlsListener {
     pub role: ListenerRole,
     /// The fleet that a client's certificate must name.
     pub fleet: FleetName,
-    /// The certificates of the trusted issuers. There are two while one replaces the other.
+    /// The certificates of the trusted issuers. There are two while a new issuer replaces the old one.
     pub issuers: Vec<CertificateDer<'static>>,
 }
 
 /// The server's own certificate and key.
 #[derive(Debug)]
 pub struct ServerKey {
-    /// Leaf, issuer and root. The root is sent because an agent that joins knows only the hash of its key.
+    /// The certificate chain: the server's own certificate, then issuer and root. The server sends the root too,
+    /// because an agent that joins knows only the hash of the root's key.
     pub chain: Vec<CertificateDer<'static>>,
-    /// The leaf's private key, P-256.
+    /// The private key of the server's own certificate, on P-256.
     pub key: PrivateKeyDer<'static>,
 }
 
-/// Builds the TLS configuration of a listener: TLS 1.3, HTTP/1.1, no tickets, no resumption. A client certificate is
-/// requested and not required, because enrolment has none. The endpoint table decides which routes require one.
+/// Builds the TLS configuration of a listener: TLS 1.3, HTTP/1.1, no session tickets, no resumption. The listener
+/// requests a client certificate but does not require one, because a host that enrols has none yet. The endpoint table
+/// decides which routes require a certificate.
 ///
 /// # Errors
 /// [`rustls::Error`] if an issuer or the server's chain or key cannot be used.
@@ -74,7 +79,7 @@ pub fn server_config(
     Ok(config)
 }
 
-/// Returns the identity of the client of a finished handshake, or `None` if it sent no certificate.
+/// Returns the identity of the client after the handshake, or `None` if the client sent no certificate.
 ///
 /// # Errors
 /// [`Refusal`] if the certificate contains no identity. This cannot happen on a connection that uses [`server_config`],
@@ -83,8 +88,8 @@ pub fn peer_identity(tls: &CommonState, now_unix_seconds: u64) -> Result<Option<
     handshake_identity(tls, now_unix_seconds)
 }
 
-/// Checks the chain of a client's certificate up to the fleet's root, as a listener does. Returns the identity in it. A
-/// client checks a certificate that it received before it stores it.
+/// Checks the chain of a client certificate up to the fleet's root, and returns the identity in the certificate. A
+/// client calls this for a certificate that a controller issued to it, before it stores the certificate.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -95,23 +100,23 @@ pub fn verify_issued_identity(
     now_unix_seconds: u64,
 ) -> Result<Identity, Refusal> {
     let chain: Vec<_> = chain.iter().map(|certificate| CertificateDer::from(certificate.as_slice())).collect();
-    let (leaf, rest) = chain.split_first().ok_or(Refusal::BadEncoding)?;
-    let certificate = parse_leaf(leaf, rest, KeyType::P256)?;
+    let (leaf, intermediates) = chain.split_first().ok_or(Refusal::BadEncoding)?;
+    let certificate = parse_leaf(leaf, intermediates, KeyType::P256)?;
     let anchors = trust_anchors(&[CertificateDer::from(root)])?;
-    check_path(leaf, rest, &anchors, KeyUsage::required(CLIENT_AUTH_OID), unix_time(now_unix_seconds))?;
-    let id = certificate.client_id(fleet)?;
-    Ok(certificate.identity(id, now_unix_seconds))
+    check_path(leaf, intermediates, &anchors, KeyUsage::required(CLIENT_AUTH_OID), unix_time(now_unix_seconds))?;
+    let id = certificate.exclusive_spiffe_id(fleet)?;
+    Ok(certificate.into_identity(id, now_unix_seconds))
 }
 
-/// Checks a client's chain as the listener does, without a handshake.
+/// Checks a client's certificate chain as the listener does in a handshake. `now` is the time in seconds since 1970.
 #[cfg(test)]
 pub(crate) fn verify_client_chain(
     listener: &TlsListener,
     leaf: &CertificateDer<'_>,
-    rest: &[CertificateDer<'_>],
+    intermediates: &[CertificateDer<'_>],
     now: u64,
 ) -> Result<(), Refusal> {
-    ClientVerifier::new(listener).expect("a listener's issuers").check(leaf, rest, unix_time(now))
+    ClientVerifier::new(listener).expect("a listener's issuers").check(leaf, intermediates, unix_time(now))
 }
 
 /// The verifier of client certificates, which rustls calls in each handshake.
@@ -123,6 +128,7 @@ struct ClientVerifier {
 }
 
 impl ClientVerifier {
+    /// Creates the verifier of a listener. Fails if the listener has no issuer, or an invalid one.
     fn new(listener: &TlsListener) -> Result<Self, rustls::Error> {
         let anchors = trust_anchors(&listener.issuers)?;
         if anchors.is_empty() {
@@ -131,21 +137,21 @@ impl ClientVerifier {
         Ok(Self { role: listener.role, fleet: listener.fleet.clone(), anchors })
     }
 
-    /// Checks the chain of a client's certificate up to an issuer, its fleet, and the class that this listener accepts.
-    /// On the agents' listener, a certificate that expired within the grace period is accepted too.
-    fn check(&self, leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Refusal> {
-        let certificate = parse_leaf(leaf, rest, KeyType::P256)?;
-        let check_at = |time| check_path(leaf, rest, &self.anchors, KeyUsage::required(CLIENT_AUTH_OID), time);
-        match (check_at(now), self.role) {
+    /// Checks a client's certificate: its chain up to a trusted issuer, its fleet, and that its class is accepted by
+    /// this listener. The agents' listener also accepts a certificate that expired less than the grace period ago.
+    fn check(&self, leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Refusal> {
+        let certificate = parse_leaf(leaf, intermediates, KeyType::P256)?;
+        let check_path_at = |time| check_path(leaf, intermediates, &self.anchors, KeyUsage::required(CLIENT_AUTH_OID), time);
+        match (check_path_at(now), self.role) {
             (Err(Refusal::Expired { not_after, now }), ListenerRole::Agents { renew_grace_seconds })
                 if now.saturating_sub(not_after) < renew_grace_seconds =>
             {
-                // Everything else must have been valid in the certificate's last second.
-                check_at(unix_time(not_after))?;
+                // Apart from its expiry, the certificate must be valid. So its last valid second is checked.
+                check_path_at(unix_time(not_after))?;
             }
             (result, _) => result?,
         }
-        let id = certificate.client_id(&self.fleet)?;
+        let id = certificate.exclusive_spiffe_id(&self.fleet)?;
         match self.role {
             ListenerRole::Agents { .. } => require_class(&id, |class| matches!(class, IdentityClass::Node(_))),
             ListenerRole::Admins => require_class(&id, |class| class.principal_name().is_some()),
@@ -154,6 +160,7 @@ impl ClientVerifier {
 }
 
 impl ClientCertVerifier for ClientVerifier {
+    /// Returns false: a client may connect without a certificate.
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -162,6 +169,7 @@ impl ClientCertVerifier for ClientVerifier {
         &[]
     }
 
+    /// Checks a client's certificate during the handshake. A refusal fails the handshake.
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -21,12 +21,12 @@
 //! | controller | admin issuer | no | serverAuth | `spiffe://<fleet>/controller/<uuid>`, DNS names, IP addresses |
 //! | signer | signers issuer | no | codeSigning | `spiffe://<fleet>/signer/<uuid>` |
 //!
-//! The trust anchor of a listener is its issuer, not the root. This saves one signature check a handshake, and the leaf
-//! of another issuer has no valid path. Clients pin the root, by certificate or by the hash of its key, so a server
-//! sends leaf, issuer and root.
+//! The trust anchor of a listener is its issuer, not the root. This saves one signature check in each handshake, and a
+//! certificate of another issuer has no valid path. Clients pin the root, by certificate or by the hash of its key. So
+//! a server sends its own certificate, its issuer's and the root.
 //!
-//! There is no session resumption and there are no tickets. They cost 45 µs a handshake, and a resumed session would
-//! bypass a revocation (S15). HTTP/2 is not offered (S48).
+//! Sessions cannot be resumed, and the server sends no session tickets. Tickets cost 45 µs in each handshake, and a
+//! resumed session would bypass a revocation (S15). HTTP/2 is not offered (S48).
 
 mod certificate;
 mod connect;
@@ -56,25 +56,26 @@ pub use refusal::Refusal;
 use certificate::ParsedCertificate;
 pub(crate) use certificate::{check_signer, trust_anchors};
 
-/// The only protocol that a handshake may select.
+/// The only application protocol that a TLS handshake may select.
 pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// Maximum number of certificates that a peer may send: leaf, issuer, root (S09).
+/// Maximum number of certificates that a peer may send: its own, its issuer's and the root.
 pub const MAX_CHAIN_CERTIFICATES: usize = 3;
 
-/// Maximum size of a certificate, in bytes of DER. Ours are smaller than 700, and a 16k RSA certificate is refused
-/// (S09).
+/// Maximum size of a certificate, in bytes of DER. The fleet's own certificates are smaller than 700 bytes. A
+/// certificate with a huge key, such as RSA of 16,384 bits, is refused.
 pub const MAX_CERTIFICATE_BYTES: usize = 4096;
 
-/// Returns the SHA-256 of a certificate's whole `SubjectPublicKeyInfo`, in DER. `--ca-hash` pins this hash.
+/// Returns the SHA-256 of a certificate's public key (the whole `SubjectPublicKeyInfo` in DER). The argument
+/// `--ca-hash` of an agent that joins contains this hash.
 ///
 /// # Errors
-/// [`Refusal::BadEncoding`] if it is not a certificate.
+/// [`Refusal::BadEncoding`] if the bytes are not a certificate in DER.
 pub fn spki_sha256(certificate: &[u8]) -> Result<[u8; 32], Refusal> {
     ParsedCertificate::parse(certificate).map(|leaf| leaf.spki_sha256)
 }
 
-/// Provides rustls with the time of a [`Clock`].
+/// The time source of rustls, which uses a [`Clock`] of Stemma.
 #[derive(Debug)]
 struct ClockTime(Arc<dyn Clock>);
 
@@ -84,6 +85,7 @@ impl TimeProvider for ClockTime {
     }
 }
 
+/// Converts seconds since 1970 to the time type of rustls.
 fn unix_time(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
 }
@@ -91,13 +93,14 @@ fn unix_time(seconds: u64) -> UnixTime {
 /// The signature schemes of a handshake: P-256 only.
 const SIGNATURE_SCHEMES: [SignatureScheme; 1] = [SignatureScheme::ECDSA_NISTP256_SHA256];
 
-/// The same signature scheme, in the form that rustls needs to verify a signature.
+/// The signature scheme of [`SIGNATURE_SCHEMES`], in the form that rustls needs to verify a signature.
 static SIGNATURE_ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     all: &[webpki::ring::ECDSA_P256_SHA256],
     mapping: &[(SignatureScheme::ECDSA_NISTP256_SHA256, &[webpki::ring::ECDSA_P256_SHA256])],
 };
 
-/// Implements the checks of a handshake's signature. rustls has the same three methods in two traits, one for each end.
+/// Implements the checks of the signature in a handshake, for the two traits of rustls that contain these three
+/// methods: the verifier of servers and the verifier of clients.
 macro_rules! impl_signature_checks {
     () => {
         fn verify_tls12_signature(
@@ -126,8 +129,8 @@ macro_rules! impl_signature_checks {
 }
 use impl_signature_checks;
 
-/// Returns the ring provider, with AES-128 and SHA-256 first. A handshake hashes some thirty times, and processors
-/// implement SHA-256 but not SHA-384.
+/// Returns the cryptography of the library `ring` for rustls. The cipher suite with AES-128 and SHA-256 is preferred,
+/// because a handshake computes about thirty hashes, and processors have instructions for SHA-256 but not for SHA-384.
 fn crypto_provider() -> Arc<CryptoProvider> {
     use rustls::crypto::ring::cipher_suite as suite;
     let mut provider = rustls::crypto::ring::default_provider();

@@ -7,65 +7,65 @@ use x509_parser::time::ASN1Time;
 
 use super::NotAnIdentity;
 
-/// Why a certificate was refused.
+/// The reason why a certificate was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no path to a trusted issuer, or a signature on the path is invalid.
+    /// No valid path from the certificate to a trusted issuer, or an invalid signature on the path.
     #[error("the certificate was not issued by an authority that is trusted here")]
     UnknownIssuer,
-    /// The certificate expired, and the grace period, if any, is over.
+    /// A certificate that has expired. If the listener has a grace period for renewals, it is over too.
     #[error("the certificate expired on {}, and it is {}", format_date(*not_after), format_date(*now))]
     Expired {
         /// The last second in which the certificate was valid, in seconds since 1970.
         not_after: u64,
-        /// The current time.
+        /// The time of the check, in seconds since 1970.
         now: u64,
     },
-    /// The certificate is not valid yet.
+    /// A certificate that is not valid yet.
     #[error("the certificate is not valid before {}, and it is {}", format_date(*not_before), format_date(*now))]
     NotYetValid {
         /// The first second in which the certificate is valid, in seconds since 1970.
         not_before: u64,
-        /// The current time.
+        /// The time of the check, in seconds since 1970.
         now: u64,
     },
-    /// There are more certificates than leaf, issuer and root, or one is larger than the maximum.
+    /// A chain with too many certificates, or with a certificate that is too large.
     #[error("the certificate chain is too long or too large")]
     ChainTooLarge,
-    /// The key is not P-256, or, in a signer's leaf, not Ed25519.
+    /// A key of another type than P-256, or, in a signer's certificate, of another type than Ed25519.
     #[error("the certificate's key is of a type that is not accepted here")]
     WrongKeyKind,
-    /// The leaf claims to be an authority.
+    /// A certificate authority where a client, server or signer is expected.
     #[error("the certificate is a CA certificate, which cannot identify a client, server or signer")]
     IsAuthority,
-    /// The certificate was not issued for this use: a client's was used as a server's, or the reverse.
+    /// A certificate that was issued for another use, for example a client's certificate that a server presents.
     #[error("the certificate was not issued for this use")]
     WrongUse,
-    /// The certificate does not contain exactly one URI, or a client's contains other names.
+    /// A certificate that does not contain exactly one URI, or a client's certificate that also contains other names.
     #[error("the certificate must contain exactly one URI, and a client's no other name")]
     WrongNames,
-    /// The URI in the certificate is not an identity.
+    /// A certificate whose URI is not an identity (`spiffe://FLEET/CLASS/ID`).
     #[error("the certificate's URI is not an identity: {0}")]
     NotAnIdentity(NotAnIdentity),
-    /// The URI names another fleet.
+    /// A certificate whose URI names another fleet.
     #[error("the certificate is of another fleet")]
     OtherFleet,
-    /// The URI names a class that is not accepted here.
+    /// A certificate whose URI names a class (node, principal, …) that is not accepted here.
     #[error("the certificate is of a class that is not accepted here")]
     WrongClass,
-    /// The server's certificate does not contain the name that was dialled.
+    /// A server's certificate that does not contain the name or address to which the client connects.
     #[error("the certificate is not valid for the name that the client connected to")]
     WrongName,
-    /// The pinned root is not in the chain that the server sent.
+    /// A chain of the server that does not contain the pinned root.
     #[error("the pinned fleet root is not in the server's chain")]
     OtherRoot,
-    /// There is no certificate, or it is not valid DER.
+    /// A certificate that is missing or is not valid DER.
     #[error("the certificate cannot be read")]
     BadEncoding,
 }
 
 impl Refusal {
-    /// Returns the stable reason, as in `rejected_total{reason}`.
+    /// Returns the stable name of the reason, as in the metric `rejected_total{reason}`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::UnknownIssuer => "tls_unknown_issuer",
@@ -85,7 +85,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the refusal in the error of a failed handshake, if a verifier of this module caused the error.
+    /// Returns the refusal that the error of a failed handshake contains, or `None` if the error has another cause.
     pub fn from_tls_error(error: &rustls::Error) -> Option<&Self> {
         match error {
             rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref(),
@@ -93,13 +93,13 @@ impl Refusal {
         }
     }
 
-    /// Returns the refusal in the I/O error of a TLS stream, if a verifier of this module caused the error.
+    /// Returns the refusal that the I/O error of a TLS stream contains, or `None` if the error has another cause.
     pub fn from_io_error(error: &std::io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref().and_then(Self::from_tls_error)
     }
 }
 
-/// Formats a time in seconds since 1970 for people, in UTC.
+/// Returns a time (seconds since 1970) as a date in UTC. Returns the number itself if it is outside the range of dates.
 fn format_date(seconds: u64) -> String {
     let date = i64::try_from(seconds).ok().and_then(|seconds| ASN1Time::from_timestamp(seconds).ok());
     date.map_or_else(|| seconds.to_string(), |date| date.to_string())
@@ -118,6 +118,7 @@ impl From<NotAnIdentity> for Refusal {
 }
 
 impl From<webpki::Error> for Refusal {
+    /// Returns the refusal for an error of the library that validates the path of a certificate.
     fn from(error: webpki::Error) -> Self {
         use webpki::Error as E;
         match error {

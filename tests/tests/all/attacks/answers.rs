@@ -6,62 +6,66 @@ use std::net::TcpStream;
 use anyhow::{Result, ensure};
 use stemma_tests::plain_controller::PlainController;
 
-use super::{MIB, begin_request, check_memory_of_site, create_token, create_tokens, held_streams, large_release, nodes_body};
+use super::{
+    MIB, begin_request, check_controller_memory, create_token, create_tokens, large_release, nodes_body, open_unread_streams,
+};
 
-/// Reads a chunked response to its end. Returns its size in bytes.
+/// Reads a chunked response to its end. Returns its size in bytes, with the chunk headers.
 fn read_chunked(mut stream: TcpStream) -> Result<usize> {
-    let (mut all, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
-    while !all.ends_with(b"\r\n0\r\n\r\n") {
+    let (mut response_bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
+    while !response_bytes.ends_with(b"\r\n0\r\n\r\n") {
         let bytes = stream.read(&mut buffer)?;
-        ensure!(bytes > 0, "it was cut after {} bytes", all.len());
-        all.extend_from_slice(&buffer[..bytes]);
+        ensure!(bytes > 0, "the response was cut off after {} bytes", response_bytes.len());
+        response_bytes.extend_from_slice(&buffer[..bytes]);
     }
-    Ok(all.len())
+    Ok(response_bytes.len())
 }
 
+/// One principal requests a large release 300 times, and reads none of the responses. The controller sends only some of
+/// them at the same time, and refuses the other requests as `server.busy`.
 #[test]
 fn x03_f02_unread_answers_take_bounded_memory() -> Result<()> {
-    let site = PlainController::start()?;
-    let at = site.addresses.admin.clone();
+    let controller = PlainController::start()?;
+    let url = controller.addresses.admin.clone();
     let body = serde_json::to_vec(&large_release("big"))?;
-    let admin = create_token(&at, "author", "admin")?;
-    let (_, status) = begin_request(&at, &admin, "POST /v1/releases", &body)?;
+    let author_token = create_token(&url, "author", "admin")?;
+    let (_, status) = begin_request(&url, &author_token, "POST /v1/releases", &body)?;
     ensure!(status == 201, "{status}");
-    let slow = create_token(&at, "slow", "viewer")?;
-    let before = site.peak_memory_bytes()?;
-    let given = held_streams(&at, &slow, "GET /v1/releases/big@1", 300)?;
-    ensure!((1..100).contains(&given.len()), "{} are given, the others are told to wait", given.len());
-    check_memory_of_site(&site, before, 64 * MIB)?;
-    drop(given);
-    site.stop()
+    let slow_token = create_token(&url, "slow", "viewer")?;
+    let memory_before = controller.peak_memory_bytes()?;
+    let streams = open_unread_streams(&url, &slow_token, "GET /v1/releases/big@1", 300)?;
+    ensure!((1..100).contains(&streams.len()), "{} responses were sent, the other clients must wait", streams.len());
+    check_controller_memory(&controller, memory_before, 64 * MIB)?;
+    drop(streams);
+    controller.stop()
 }
 
-/// One principal gets at most a quarter of the 64 places. Each place holds one or two chunks of 64 KiB and the data in
-/// its connection, about 8 MiB in total with the lists that the others read. The limit in this test is three to four
-/// times that.
+/// The controller sends at most 64 chunked lists at the same time, and at most a quarter of them to one principal. Each
+/// list has one or two chunks of 64 KiB in memory, and the data in its connection. With the lists that the other
+/// principals read, this is about 8 MiB in total. The limit in this test is three to four times that size.
 #[test]
-fn x03_f03_chunked_lists_leave_places_for_other_principals() -> Result<()> {
-    let site = PlainController::start()?;
-    let at = site.addresses.admin.clone();
-    let author = create_token(&at, "author", "admin")?;
+fn x03_f03_chunked_lists_leave_slots_for_other_principals() -> Result<()> {
+    let controller = PlainController::start()?;
+    let url = controller.addresses.admin.clone();
+    let author_token = create_token(&url, "author", "admin")?;
     // A list of 20 MB is much more than the kernel buffers for a client that reads nothing.
     for batch in 0..3 {
         let body = serde_json::to_vec(&nodes_body(&format!("n{batch}"), 340, 20_000))?;
-        let (_, status) = begin_request(&at, &author, "POST /v1/apply", &body)?;
+        let (_, status) = begin_request(&url, &author_token, "POST /v1/apply", &body)?;
         ensure!(status == 200, "{status}");
     }
-    let readers = create_tokens(&at, &["slow", "other"], "viewer")?;
-    let before = site.peak_memory_bytes()?;
+    let reader_tokens = create_tokens(&url, &["slow", "other"], "viewer")?;
+    let memory_before = controller.peak_memory_bytes()?;
     let request = "GET /v1/nodes/detail";
-    let places = held_streams(&at, &readers[0], request, 64)?;
-    ensure!(places.len() == 16, "{} lists in pieces of one principal", places.len());
-    for token in [&readers[1], &author] {
-        let (stream, status) = begin_request(&at, token, request, &[])?;
-        ensure!(status == 200, "others have places: {status}");
+    let streams = open_unread_streams(&url, &reader_tokens[0], request, 64)?;
+    ensure!(streams.len() == 16, "{} chunked lists of one principal", streams.len());
+    for token in [&reader_tokens[1], &author_token] {
+        let (stream, status) = begin_request(&url, token, request, &[])?;
+        ensure!(status == 200, "another principal is served: {status}");
         let bytes = read_chunked(stream)?;
-        ensure!(bytes > 15_000_000, "a thousand nodes of 20 kB, not {bytes} bytes");
+        ensure!(bytes > 15_000_000, "expected a thousand nodes of 20 kB, got {bytes} bytes");
     }
-    check_memory_of_site(&site, before, 32 * MIB)?;
-    drop(places);
-    site.stop()
+    check_controller_memory(&controller, memory_before, 32 * MIB)?;
+    drop(streams);
+    controller.stop()
 }

@@ -1,4 +1,5 @@
-//! Both halves of the agent in this process, over a stored host, at the time of the recording.
+//! Runs both halves of the agent in the test process: the network half and the root half (docs/trust.md). The agent
+//! uses the files of a stored host, and its clock begins at the time of the recording.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -23,30 +24,33 @@ use tokio::time::{sleep, timeout};
 
 use crate::upgrade::stored_fleet::RecordedTime;
 
-/// This machine below a root directory, at another time.
+/// This machine as a host whose root is a directory of the test, and whose clock shows another time.
 struct HostAtTime {
     machine: RealHost,
     time: RecordedTime,
 }
 
-/// Runs an agent until `done` returns true and for `after` longer, then stops it.
+/// Runs an agent on the files below `root` until `is_done` returns true. Continues for the duration `after`, and then
+/// stops the agent.
 ///
 /// # Errors
-/// If the agent cannot run, or if `done` does not return true in time.
-pub(crate) fn run_until(root: &Path, time: RecordedTime, after: Duration, done: impl Fn() -> bool) -> Result<()> {
-    run_with_version(WireVersion::CURRENT, root, time, after, done)
+/// If the agent cannot run, or if `is_done` does not return true in time.
+pub(crate) fn run_until(root: &Path, time: RecordedTime, after: Duration, is_done: impl Fn() -> bool) -> Result<()> {
+    run_with_version(WireVersion::CURRENT, root, time, after, is_done)
 }
 
-/// Like [`run_until`], but with an agent that speaks wire versions up to `newest`.
+/// Like [`run_until`], but with an agent that speaks wire versions up to `newest`. The agent has two halves: the root
+/// half applies tasks, and the network half speaks with the controller.
 ///
 /// # Errors
-/// If the agent cannot run, or if `done` does not return true in time.
+///
+/// If the agent cannot run, or if `is_done` does not return true in time.
 pub(crate) fn run_with_version(
     newest: WireVersion,
     root: &Path,
     time: RecordedTime,
     after: Duration,
-    done: impl Fn() -> bool,
+    is_done: impl Fn() -> bool,
 ) -> Result<()> {
     let host: Rc<dyn Host> = Rc::new(HostAtTime { machine: RealHost::new(root)?, time });
     let ledger = Rc::new(Ledger::open(host.clone())?);
@@ -54,11 +58,11 @@ pub(crate) fn run_with_version(
     let trust = NodeVerifier::new(&identity)?;
     let (sync_end, apply_end) = pair_with_version(newest);
     let site = Site::new(host.clone(), ledger);
-    let half =
+    let worker =
         ApplyWorker::new(site, AgentConfig::load(&*host)?, Some(trust), apply_end, WakeListener::never(), StopWhen::OnRequest)?
             .with_file_watch();
-    let is_done = async {
-        while !done() {
+    let stop_signal = async {
+        while !is_done() {
             sleep(Duration::from_millis(20)).await;
         }
         sleep(after).await;
@@ -66,17 +70,18 @@ pub(crate) fn run_with_version(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
-            ended = half.run(with_deadline(is_done)) => ended.context("the root half"),
-            ended = sync::run(host, identity, sync_end, Arc::new(time)) => match ended {
+            result = worker.run(with_deadline(stop_signal)) => result.context("the root half"),
+            result = sync::run(host, identity, sync_end, Arc::new(time)) => match result {
                 Err(error) => Err(error).context("the network half"),
             },
         }
     })?;
-    if done() { Ok(()) } else { bail!("what was waited for did not come about") }
+    if is_done() { Ok(()) } else { bail!("the condition did not become true in time") }
 }
 
-async fn with_deadline(done: impl Future<Output = ()>) {
-    let _whether_in_time = timeout(stemma_tests::program::MAX_WAIT, done).await;
+/// Waits for the future, for at most [`MAX_WAIT`](stemma_tests::program::MAX_WAIT).
+async fn with_deadline(future: impl Future<Output = ()>) {
+    let _whether_in_time = timeout(stemma_tests::program::MAX_WAIT, future).await;
 }
 
 impl Host for HostAtTime {

@@ -2,7 +2,7 @@
 //! released, and no file is written, whichever side is upgraded first.
 //!
 //! The stored data of that version are its store, the state of its hosts, the messages of its agents, and the answers
-//! of its controller. `tests/data/118d023` says how they were made. The certificates were valid for a day, so
+//! of its controller. `tests/data/118d023` describes how they were created. The certificates were valid for a day, so
 //! controller and agent run in this process with a clock that shows that time.
 
 mod agent;
@@ -39,33 +39,36 @@ const HELD_HOSTS: [&str; 5] = ["free-1", "held-1", "parked-1", "paused-1", "lab-
 /// to wait. This time is long enough even on a busy machine, and a longer one would find no other defect.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
+/// Starts a controller on the data directory of a stored fleet, with the recorded time as its clock.
 fn serve_fleet(stored: &StoredFleet, time: RecordedTime) -> Result<InProcessController> {
     in_process::serve(&stored.path("data"), Options { clock: Arc::new(time), ..Options::default() })
 }
 
-/// Creates a client of the stored fleet's controller, with a certificate of that time or with none.
+/// Creates a client of the stored fleet's controller. `credentials` contains the stored certificate of a host or an
+/// operator.
 fn connect(served: &InProcessController, url: &str, credentials: Option<ClientIdentity>, time: RecordedTime) -> Result<Client> {
     let root = CertificateDer::from_pem_file(&served.addresses.ca)?;
     let tls = client_config(&Pin::Roots(vec![root]), None, credentials, Arc::new(time))?;
     Ok(Client::new(url.parse()?, Some(Arc::new(tls)), ClientLimits::default()))
 }
 
-/// Sends a request. Returns `None` if it is parked, so that no answer will come.
+/// Sends a request. Returns the status and the body of the answer. Returns `None` as soon as `is_parked` returns true:
+/// the controller then holds the request open, and sends no answer.
 fn send_request(client: &mut Client, request: Request<Bytes>, is_parked: impl Fn() -> bool) -> Result<Option<(u16, Bytes)>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let parked = async {
+    let wait_until_parked = async {
         while !is_parked() {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    let answered = async {
+    let answer = async {
         tokio::select! {
-            answered = client.send_with_timeout(request, MAX_WAIT) => Some(answered),
-            () = parked => None,
+            answer = client.send_with_timeout(request, MAX_WAIT) => Some(answer),
+            () = wait_until_parked => None,
         }
     };
-    let Some(answered) = runtime.block_on(answered).transpose()? else { return Ok(None) };
-    Ok(Some((answered.status().as_u16(), answered.into_body())))
+    let Some(answer) = runtime.block_on(answer).transpose()? else { return Ok(None) };
+    Ok(Some((answer.status().as_u16(), answer.into_body())))
 }
 
 /// Reads a path as an operator. Returns the status and the body.
@@ -97,7 +100,7 @@ fn client_identity(stored: &StoredFleet, host: &str) -> Result<ClientIdentity> {
 /// Returns the state of a host's node.
 fn node_state(stored: &StoredFleet, served: &InProcessController, host: &str, time: RecordedTime) -> Result<String> {
     let path = format!("/v1/nodes/{host}");
-    // Runs on its own thread, because this one may be inside the agent's event loop.
+    // The request runs on its own thread, because the caller may be inside the agent's event loop.
     let answer = std::thread::scope(|scope| scope.spawn(|| operator_get(stored, served, &path, time)).join());
     let (status, body) = answer.map_err(|_| anyhow::anyhow!("the operator's thread panicked"))??;
     ensure!(status == 200, "{status}");
@@ -117,7 +120,7 @@ fn set_tier(stored: &StoredFleet, served: &InProcessController, host: &str, time
 }
 
 /// Sends the recorded check-in of a stored host to this controller. Returns the update in the answer, or `None` if the
-/// check-in is parked.
+/// controller holds the check-in open, because nothing has changed.
 fn send_check_in(
     stored: &StoredFleet,
     served: &InProcessController,
@@ -127,58 +130,58 @@ fn send_check_in(
     let mut client = connect(served, &served.addresses.agents, Some(client_identity(stored, host)?), time)?;
     let message = Request::post("/agent/v1/checkin").body(Bytes::from(stored.last_check_in(host)?))?;
     let (node, check_in): (_, CheckIn) = (stored.node_uuid(host)?, decode(&stored.last_check_in(host)?)?);
-    let held = check_in.held_desired.map(|held| (held.known, held.task_set));
-    let Some((status, body)) = send_request(&mut client, message, || served.is_waiting_unchanged(node, held))? else {
+    let held_digests = check_in.held_desired.map(|held_digests| (held_digests.known, held_digests.task_set));
+    let Some((status, body)) = send_request(&mut client, message, || served.is_waiting_unchanged(node, held_digests))? else {
         return Ok(None);
     };
     ensure!(status == 200, "{host}: {status} {}", String::from_utf8_lossy(&body));
     match decode(&body)? {
         CheckInResponse::Current(update) => Ok(Some(*update)),
-        CheckInResponse::Superseded => bail!("nobody else speaks for {host}"),
+        CheckInResponse::Superseded => bail!("another agent has the identity of {host}"),
     }
 }
 
-/// Checks that the controller released, sent and missed nothing, and that it made this number of commits. The check
-/// runs a full resolve first.
+/// Checks that the controller has made this number of commits and has sent no desired state. Also checks that a full
+/// resolve of all nodes finds no change that the controller missed.
 fn check_quiet(served: &InProcessController, commits: u64) -> Result<()> {
     check_nothing_missed(served)?;
     for (metric, expected) in
         [("stemma_store_commits_total", commits), ("stemma_desired_sent_total", 0), ("stemma_reconcile_missed_total", 0)]
     {
-        let found = served.metric(metric);
-        ensure!(found == expected, "{metric} is {found} and not {expected}");
+        let value = served.metric(metric);
+        ensure!(value == expected, "{metric} is {value} and not {expected}");
     }
     Ok(())
 }
 
-/// Checks that a full resolve finds nothing to do.
+/// Checks that a full resolve of all nodes finds no change that the controller missed.
 fn check_nothing_missed(served: &InProcessController) -> Result<()> {
     let missed = served.missed_count()?;
-    ensure!(missed == 0, "what was resolved before missed {missed} nodes");
+    ensure!(missed == 0, "the controller missed changes of {missed} nodes");
     Ok(())
 }
 
 /// Serves a stored fleet to hosts that have nothing new to report, and checks that nothing is written.
 fn check_upgraded_controller(name: &'static str, hosts: &[&str]) -> Result<()> {
     let (stored, time) = (StoredFleet::unpack(name)?, RecordedTime::now());
-    let mut before = stored.files("data")?;
+    let mut files_before = stored.files("data")?;
     let served = serve_fleet(&stored, time)?;
     let revision = served.metric("stemma_store_revision");
     for host in hosts {
         let update = send_check_in(&stored, &served, host, time)?;
-        ensure!(update.is_none_or(|news| news.desired.is_none()), "{host} is told to be something else");
+        ensure!(update.is_none_or(|answer| answer.desired.is_none()), "{host} gets another desired state");
     }
     check_quiet(&served, 0)?;
     ensure!(served.metric("stemma_checkins_total") == u64::try_from(hosts.len())?);
     ensure!(served.metric("stemma_store_revision") == revision);
     drop(served);
-    let mut after = stored.files("data")?;
-    // The storage engine records in its file that it was open. The counter above shows that no entry was written. The
-    // admin's context contains the port, which is different in this test.
+    let mut files_after = stored.files("data")?;
+    // Two files differ. The storage engine writes into its file when the file is opened, but the revision above shows
+    // that no entry was written. The admin's context contains the port, which is different in this test.
     for name in ["store.redb", "admin/context.toml"] {
-        ensure!(before.remove(Path::new(name)).is_some() && after.remove(Path::new(name)).is_some());
+        ensure!(files_before.remove(Path::new(name)).is_some() && files_after.remove(Path::new(name)).is_some());
     }
-    ensure!(before == after, "{:?} became {:?}", before.keys(), after.keys());
+    ensure!(files_before == files_after, "{:?} became {:?}", files_before.keys(), files_after.keys());
     Ok(())
 }
 
@@ -197,17 +200,18 @@ fn upgraded_controller_accepts_results_of_old_agent_once() -> Result<()> {
     let (stored, time) = (StoredFleet::unpack("kept")?, RecordedTime::now());
     let served = serve_fleet(&stored, time)?;
     let check_in: CheckIn = decode(&stored.last_check_in("web-1")?)?;
-    let last = check_in.results.last().context("it has results")?.sequence;
+    let last_sequence = check_in.results.last().context("it has results")?.sequence;
     let update = send_check_in(&stored, &served, "web-1", time)?.context("results are answered at once")?;
-    ensure!(update.acknowledged == last && update.desired.is_none(), "{update:?}");
+    ensure!(update.acknowledged == last_sequence && update.desired.is_none(), "{update:?}");
+    // The first check-in makes one commit. The second contains the same results, and makes none.
     check_quiet(&served, 1)?;
     let update = send_check_in(&stored, &served, "web-1", time)?.context("results are answered at once")?;
-    ensure!(update.acknowledged == last && update.desired.is_none(), "{update:?}");
+    ensure!(update.acknowledged == last_sequence && update.desired.is_none(), "{update:?}");
     check_quiet(&served, 1)
 }
 
-/// The files that a host writes if only its traits change: the traits, the state that names them, and what was sent
-/// with that state.
+/// The files that an agent writes if only the traits of its host change: the traits, the desired state that contains
+/// them, and the two records that the agent stores with each desired state.
 const TRAIT_FILES: [&str; 4] = [
     "run/stemma/traits",
     "var/lib/stemma-agent/apply/accepted",
@@ -215,70 +219,70 @@ const TRAIT_FILES: [&str; 4] = [
     "var/lib/stemma-agent/apply/open-barriers",
 ];
 
-/// Runs the agent over a stored host, with a current controller, until `done` returns true. Returns the names of the
-/// changed files. If the processor of this machine has other traits than the recorded one, the agent reports its traits
-/// and the controller sends them back. The files of traits are then not compared.
+/// Runs the agent on the files of a stored host, with a current controller, until `is_done` returns true. Returns the
+/// names of the changed files. If this processor has other traits than the recorded one, the agent reports its traits
+/// and the controller sends a desired state with them. The files of traits are then omitted.
 fn run_both_upgraded(
     stored: &StoredFleet,
     host: &str,
     time: RecordedTime,
-    done: impl Fn(&InProcessController) -> bool,
+    is_done: impl Fn(&InProcessController) -> bool,
 ) -> Result<Vec<String>> {
     let served = serve_fleet(stored, time)?;
     stored.set_controller_url(host, &served.addresses.agents)?;
-    let before = stored.files(host)?;
-    agent::run_until(&stored.path(host), time, QUIET_PERIOD, || done(&served))?;
+    let files_before = stored.files(host)?;
+    agent::run_until(&stored.path(host), time, QUIET_PERIOD, || is_done(&served))?;
     check_nothing_missed(&served)?;
-    let after = stored.files(host)?;
-    let has_traits = has_recorded_traits(stored, host)?;
-    let compared = if has_traits {
-        "and what was sent were compared".to_owned()
+    let files_after = stored.files(host)?;
+    let has_same_traits = has_recorded_traits(stored, host)?;
+    let comparison = if has_same_traits {
+        "and the sent states were compared".to_owned()
     } else {
-        format!("but {TRAIT_FILES:?} were compared: this processor has other traits than that of then")
+        format!("except {TRAIT_FILES:?} were compared: this processor has other traits than the recorded one")
     };
-    print_log(&format!("{host}: {} files {compared}", before.len()));
-    ensure!(served.metric("stemma_desired_sent_total") == 0 || !has_traits);
-    let changed = changed_files(&before, &after).into_iter();
-    Ok(changed.filter(|name| has_traits || !TRAIT_FILES.contains(&name.as_str())).collect())
+    print_log(&format!("{host}: {} files {comparison}", files_before.len()));
+    ensure!(served.metric("stemma_desired_sent_total") == 0 || !has_same_traits);
+    let changed_names = changed_files(&files_before, &files_after).into_iter();
+    Ok(changed_names.filter(|name| has_same_traits || !TRAIT_FILES.contains(&name.as_str())).collect())
 }
 
-#[allow(clippy::print_stdout, reason = "what was compared")]
+#[allow(clippy::print_stdout, reason = "prints what the test compared")]
 fn print_log(line: &str) {
     println!("{line}");
 }
 
-/// Returns whether this machine has the traits of the one on which the fleet was recorded. If not, a host reports other
-/// traits.
+/// Returns whether this machine has the traits of the machine on which the fleet was recorded.
 fn has_recorded_traits(stored: &StoredFleet, host: &str) -> Result<bool> {
     let check_in: CheckIn = decode(&stored.last_check_in(host)?)?;
-    let observed = check_in.observation.context("it has an observation")?;
-    Ok(observed.traits == stemma_agent::facts::observe().traits)
+    let observation = check_in.observation.context("it has an observation")?;
+    Ok(observation.traits == stemma_agent::facts::observe().traits)
 }
 
 #[test]
 fn upgraded_host_sends_pending_results_and_runs_nothing() -> Result<()> {
     let stored = StoredFleet::unpack("kept")?;
-    let unsent = stored.path("web-1/var/lib/stemma-agent/apply/results");
-    let is_sent = || std::fs::read_dir(&unsent).is_ok_and(|mut files| files.next().is_none());
+    let results_path = stored.path("web-1/var/lib/stemma-agent/apply/results");
+    let is_sent = || std::fs::read_dir(&results_path).is_ok_and(|mut files| files.next().is_none());
     ensure!(!is_sent(), "results wait to be sent");
-    let changed = run_both_upgraded(&stored, "web-1", RecordedTime::now(), |_| is_sent())?;
+    let changed_names = run_both_upgraded(&stored, "web-1", RecordedTime::now(), |_| is_sent())?;
     let results_dir = "var/lib/stemma-agent/apply/results/";
-    ensure!(changed.len() == 1 && changed[0].starts_with(results_dir), "{changed:?}");
+    // The only change is the removal of the file with the sent results.
+    ensure!(changed_names.len() == 1 && changed_names[0].starts_with(results_dir), "{changed_names:?}");
     Ok(())
 }
 
 #[test]
 fn upgraded_converged_host_writes_no_file() -> Result<()> {
     let stored = StoredFleet::unpack("kept")?;
-    let changed = run_both_upgraded(&stored, "web-2", RecordedTime::now(), |served| {
+    let changed_names = run_both_upgraded(&stored, "web-2", RecordedTime::now(), |served| {
         served.metric("stemma_checkins_total") > 1 && served.metric("stemma_checkins_parked") == 1
     })?;
-    ensure!(changed.is_empty(), "{changed:?}");
+    ensure!(changed_names.is_empty(), "{changed_names:?}");
     Ok(())
 }
 
-/// `site-conf` of the web hosts waits for `schema` on this host. The barrier of the new task set is closed until this
-/// host's results arrive, and they open it.
+/// The task `site-conf` of the web hosts waits for the task `schema` of the host db-1. The barrier of the new task set
+/// is closed until the results of db-1 arrive. The controller must notice that these results open the barrier.
 #[test]
 fn upgraded_controller_misses_no_barrier_opened_by_results() -> Result<()> {
     let (stored, time, host) = (StoredFleet::unpack("kept")?, RecordedTime::now(), "db-1");
@@ -297,10 +301,10 @@ fn upgraded_controller_misses_no_barrier_opened_by_results() -> Result<()> {
 fn upgraded_held_host_writes_no_file() -> Result<()> {
     let stored = StoredFleet::unpack("held")?;
     for host in HELD_HOSTS {
-        let changed = run_both_upgraded(&stored, host, RecordedTime::now(), |served| {
+        let changed_names = run_both_upgraded(&stored, host, RecordedTime::now(), |served| {
             served.metric("stemma_checkins_total") > 0 && served.metric("stemma_checkins_parked") == 1
         })?;
-        ensure!(changed.is_empty(), "{host}: {changed:?}");
+        ensure!(changed_names.is_empty(), "{host}: {changed_names:?}");
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Names that others depend on. No upgrade may remove one. The list is that of 118d023, and new names need not be in
-//! it.
+//! Published names, on which users and other programs depend. An upgrade must not remove such a name. The list contains
+//! the names of commit 118d023. Newer names need not be in the list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,24 +20,26 @@ use crate::in_process::InProcessController;
 use crate::upgrade::operator_get;
 use crate::upgrade::stored_fleet::{RecordedTime, StoredFleet};
 
+/// The names that commit 118d023 published, and on which other programs may rely. Each line has a class (such as
+/// `error` or `path`), a space and a name.
 const NAME_LIST: &str = include_str!("../../../data/118d023/names.txt");
 const REPOSITORY_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Returns the names of that version, by class.
+/// Returns the names that commit 118d023 published, by class.
 fn listed_names() -> Result<BTreeMap<&'static str, Vec<&'static str>>> {
     let mut classes: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for line in NAME_LIST.lines() {
-        let (class, name) = line.split_once(' ').with_context(|| format!("{line:?} is no class and name"))?;
+        let (class, name) = line.split_once(' ').with_context(|| format!("{line:?} is not a class and a name"))?;
         classes.entry(class).or_default().push(name);
     }
     Ok(classes)
 }
 
-/// Checks that every listed name still exists.
-fn check_all_present(class: &str, today: &BTreeSet<String>) -> Result<()> {
-    let listed = listed_names()?.remove(class).with_context(|| format!("the list has no {class}"))?;
-    let gone: Vec<_> = listed.into_iter().filter(|name| !today.contains(*name)).collect();
-    ensure!(gone.is_empty(), "{class}: gone since 118d023: {gone:?}");
+/// Checks that every listed name of a class is among the current names.
+fn check_all_present(class: &str, current_names: &BTreeSet<String>) -> Result<()> {
+    let names = listed_names()?.remove(class).with_context(|| format!("the list has no {class}"))?;
+    let missing: Vec<_> = names.into_iter().filter(|name| !current_names.contains(*name)).collect();
+    ensure!(missing.is_empty(), "{class}: missing since 118d023: {missing:?}");
     Ok(())
 }
 
@@ -63,14 +65,14 @@ fn published_body_fields_exist() -> Result<()> {
     check_all_present("schema", &fields.collect())
 }
 
-/// A test of xtask checks that code outside of tests reports each of them.
+/// Every published code of a finding is still defined. A test of xtask checks that the programs use each code.
 #[test]
 fn published_finding_codes_exist() -> Result<()> {
     check_all_present("finding", &rule::ALL.iter().map(|rule| rule.code.to_owned()).collect())
 }
 
-/// The words of the list, by what uses them. A word that two of them use is in both rows, because one of the two alone
-/// could lose it.
+/// The listed words, by the field that has them as values. A word of two fields is in both rows, because one field
+/// alone could lose the word.
 const WORDS: [(&str, &[&str]); 6] = [
     (
         "a node's state",
@@ -80,22 +82,23 @@ const WORDS: [(&str, &[&str]); 6] = [
     ("the source of a trait", &["detected", "operator"]),
     ("an outcome", &["changed", "drifted", "failed", "unchanged", "unknown", "unsupported"]),
     ("the progress of a host", &["converged", "failed", "idle", "running", "waiting"]),
-    ("what came of a level's word", &["says nothing", "wins"]),
+    ("the result of a level", &["says nothing", "wins"]),
 ];
 
 /// Checks the words of states, outcomes and modes against the types that define them.
 #[test]
 fn published_words_exist() -> Result<()> {
-    let listed: BTreeSet<_> = listed_names()?.remove("word").context("the list has words")?.into_iter().collect();
-    let covered: BTreeSet<_> = WORDS.iter().flat_map(|(_, words)| *words).copied().collect();
-    ensure!(listed == covered, "each listed word is said by something");
+    let listed_words: BTreeSet<_> = listed_names()?.remove("word").context("the list has words")?.into_iter().collect();
+    let row_words: BTreeSet<_> = WORDS.iter().flat_map(|(_, words)| *words).copied().collect();
+    ensure!(listed_words == row_words, "the rows have other words than the list");
     let (stored, time) = (StoredFleet::unpack("kept")?, RecordedTime::now());
     let served = crate::upgrade::serve_fleet(&stored, time)?;
     let explained = get_json(&stored, &served, "/v1/nodes/web-1/explain?label=tier", time)?;
     let levels = explained["levels"].as_array().context("it has levels")?;
+    // The rows below are in the order of `WORDS`.
     let outcomes = [Outcome::Unchanged, Outcome::Changed, Outcome::Failed, Outcome::Unsupported, Outcome::Unknown];
     let progress = [Progress::Idle, Progress::Running, Progress::Converged, Progress::Failed, Progress::Waiting];
-    let today: [Vec<String>; 6] = [
+    let current_rows: [Vec<String>; 6] = [
         State::ALL.iter().map(|state| state.name().to_owned()).collect(),
         Mode::VARIANTS.iter().map(ToString::to_string).collect(),
         [TraitSource::Operator, TraitSource::Detected].iter().map(ToString::to_string).collect(),
@@ -103,9 +106,10 @@ fn published_words_exist() -> Result<()> {
         progress.map(words).into(),
         levels.iter().filter_map(|level| level["result"].as_str()).map(str::to_owned).collect(),
     ];
-    for ((what, then), now) in WORDS.iter().zip(&today) {
-        let gone: Vec<_> = then.iter().filter(|word| !now.iter().any(|one| one == *word)).collect();
-        ensure!(gone.is_empty(), "{what}: gone since 118d023: {gone:?}");
+    for ((field, old_words), current_words) in WORDS.iter().zip(&current_rows) {
+        let missing: Vec<_> =
+            old_words.iter().filter(|word| !current_words.iter().any(|current_word| current_word == *word)).collect();
+        ensure!(missing.is_empty(), "{field}: missing since 118d023: {missing:?}");
     }
     Ok(())
 }
@@ -117,8 +121,8 @@ fn published_metrics_and_answer_fields_exist() -> Result<()> {
     let metrics = served.metrics_text();
     let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     check_all_present("metric", &types.map(str::to_owned).collect())?;
-    let listed = listed_names()?.remove("answer").context("the list has answers")?;
-    let paths: BTreeSet<_> = listed.iter().filter_map(|line| line.split_once(' ')).map(|(path, _)| path).collect();
+    let listed_answers = listed_names()?.remove("answer").context("the list has answers")?;
+    let paths: BTreeSet<_> = listed_answers.iter().filter_map(|line| line.split_once(' ')).map(|(path, _)| path).collect();
     let mut fields = BTreeSet::new();
     for path in paths {
         collect_fields(path, "", &get_json(&stored, &served, path, time)?, &mut fields);
@@ -126,23 +130,25 @@ fn published_metrics_and_answer_fields_exist() -> Result<()> {
     check_all_present("answer", &fields)
 }
 
+/// Reads a path as an operator. Returns the JSON of the answer, which must have status 200.
 fn get_json(stored: &StoredFleet, served: &InProcessController, path: &str, time: RecordedTime) -> Result<Value> {
     let (status, body) = operator_get(stored, served, path, time)?;
     ensure!(status == 200, "GET {path}: {status}");
     serde_json::from_slice(&body).context("an answer is JSON")
 }
 
-/// Collects each field of an answer, as `PATH /field/*/field`.
-fn collect_fields(path: &str, at: &str, value: &Value, to: &mut BTreeSet<String>) {
+/// Adds each field below `value` to `fields`, as `PATH /field/*/field`. `pointer` is the place of `value` in the
+/// answer.
+fn collect_fields(path: &str, pointer: &str, value: &Value, fields: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
-                let at = format!("{at}/{key}");
-                collect_fields(path, &at, value, to);
-                to.insert(format!("{path} {at}"));
+                let pointer = format!("{pointer}/{key}");
+                collect_fields(path, &pointer, value, fields);
+                fields.insert(format!("{path} {pointer}"));
             }
         }
-        Value::Array(items) => items.iter().for_each(|item| collect_fields(path, &format!("{at}/*"), item, to)),
+        Value::Array(items) => items.iter().for_each(|item| collect_fields(path, &format!("{pointer}/*"), item, fields)),
         _ => {}
     }
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// Time of the recording, in seconds since 1970. Certificates that were issued then are valid for a day.
 const CREATED_AT_S: u64 = 1_795_345_800;
 
-/// The directory with the stored data of that version.
+/// The directory with the stored data of commit 118d023.
 const DATA_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/118d023");
 
 /// A stored fleet: the name of its archive, and the directory into which it was unpacked.
@@ -26,19 +26,21 @@ pub(crate) struct RecordedTime {
     offset: Duration,
 }
 
-/// What shows whether a file was written: its bytes, its inode, and its modification time.
+/// The state of a file, which shows whether the file was written: its bytes, its inode, and its modification time in
+/// seconds and nanoseconds.
 type RecordedFile = (Vec<u8>, u64, i64, i64);
 
 /// The files below a path, by name.
 pub(crate) type FileMap = BTreeMap<PathBuf, RecordedFile>;
 
-/// Returns the names of the files that differ.
-pub(crate) fn changed_files(before: &FileMap, after: &FileMap) -> Vec<String> {
-    let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
-    names.filter(|name| before.get(*name) != after.get(*name)).map(|name| name.display().to_string()).collect()
+/// Returns the names of the files that differ, and of those that exist on one side only.
+pub(crate) fn changed_files(old_files: &FileMap, new_files: &FileMap) -> Vec<String> {
+    let names = old_files.keys().chain(new_files.keys().filter(|name| !old_files.contains_key(*name)));
+    names.filter(|name| old_files.get(*name) != new_files.get(*name)).map(|name| name.display().to_string()).collect()
 }
 
 impl StoredFleet {
+    /// Unpacks the archive of a stored fleet into a temporary directory.
     pub(crate) fn unpack(name: &'static str) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let archive = Path::new(DATA_DIR).join(name).with_extension("tar.gz");
@@ -62,17 +64,18 @@ impl StoredFleet {
         Ok(self.identity(host)?["fleet"].as_str().context("the fleet has a name")?.to_owned())
     }
 
-    /// Returns the node of a host.
+    /// Returns the UUID of a host's node.
     pub(crate) fn node_uuid(&self, host: &str) -> Result<Uuid> {
         Ok(self.identity(host)?["node"].as_str().context("a host is a node")?.parse()?)
     }
 
+    /// Returns the stored identity of a host: the name of its fleet and the uuid of its node.
     fn identity(&self, host: &str) -> Result<Value> {
         let path = self.path(host).join("var/lib/stemma-agent/identity.json");
         Ok(serde_json::from_slice(&std::fs::read(path)?)?)
     }
 
-    /// Returns the recorded check-in of a host's agent.
+    /// Returns the check-in, in encoded form, with which the recorded exchanges of a host's agent begin.
     pub(crate) fn last_check_in(&self, host: &str) -> Result<Vec<u8>> {
         Ok(std::fs::read(self.path("messages").join(host))?)
     }
@@ -96,10 +99,10 @@ impl StoredFleet {
         self.path(host).join("var/lib/stemma-agent/sync/credentials.json")
     }
 
-    /// Returns every file below a path, by its name.
-    pub(crate) fn files(&self, below: &str) -> Result<FileMap> {
-        let root = self.path(below);
-        let mut found = FileMap::new();
+    /// Returns the state of every file below a path, by its name relative to the path.
+    pub(crate) fn files(&self, path_in_fleet: &str) -> Result<FileMap> {
+        let root = self.path(path_in_fleet);
+        let mut files = FileMap::new();
         let mut dirs = vec![root.clone()];
         while let Some(dir) = dirs.pop() {
             for entry in std::fs::read_dir(&dir)? {
@@ -108,23 +111,25 @@ impl StoredFleet {
                     dirs.push(path);
                 } else if kind.is_file() {
                     let (stat, bytes) = (std::fs::metadata(&path)?, std::fs::read(&path)?);
-                    let name = path.strip_prefix(&root).context("it stands below")?.to_owned();
-                    found.insert(name, (bytes, stat.ino(), stat.mtime(), stat.mtime_nsec()));
+                    let name = path.strip_prefix(&root).context("the path is below the root")?.to_owned();
+                    files.insert(name, (bytes, stat.ino(), stat.mtime(), stat.mtime_nsec()));
                 }
             }
         }
-        Ok(found)
+        Ok(files)
     }
 }
 
 impl RecordedTime {
+    /// Returns a clock that shows the time of the recording now.
     pub(crate) fn now() -> Self {
         Self { started: Instant::now(), offset: Duration::ZERO }
     }
 
+    /// Returns a clock that is ahead of this one by an offset.
     #[cfg(debug_assertions)]
-    pub(crate) fn plus(self, by: Duration) -> Self {
-        Self { offset: self.offset + by, ..self }
+    pub(crate) fn plus(self, duration: Duration) -> Self {
+        Self { offset: self.offset + duration, ..self }
     }
 }
 

@@ -34,7 +34,8 @@ use crate::upgrade::{QUIET_PERIOD, TRAIT_FILES, client_identity, connect, node_s
 const OLD_VERSION: WireVersion = WireVersion::CURRENT;
 const NEW_VERSION: WireVersion = WireVersion::NEXT;
 
-/// A converged host of the stored fleet, whose `site-conf` is behind an open barrier.
+/// A converged host of the stored fleet. Its task `site-conf` waits for another host, which has already run the
+/// required task.
 const HOST_NAME: &str = "web-2";
 
 /// The latest wire version that each side speaks.
@@ -59,8 +60,8 @@ impl SideVersions {
     }
 }
 
-/// Runs both sides until the host holds its state in the common version, all task results are reported, and `done`
-/// returns true.
+/// Runs the agent and a controller in their versions. Ends when the host has its desired state in the common version,
+/// its node has converged, and `done` returns true. `action` runs before the agent starts.
 fn run_sides(
     stored: &StoredFleet,
     time: RecordedTime,
@@ -77,16 +78,16 @@ fn run_sides(
         std::fs::rename(&path, path.with_extension("set-aside"))?;
     }
     action(&served)?;
-    let is_done = || {
+    let is_finished = || {
         served.metric("stemma_checkins_parked") == 1
             && held_version(stored).is_ok_and(|version| version == sides.common_version())
             && done()
             && node_state(stored, &served, HOST_NAME, time).is_ok_and(|state| state == "converged")
     };
-    agent::run_with_version(sides.agent, &stored.path(HOST_NAME), time, QUIET_PERIOD, is_done)
+    agent::run_with_version(sides.agent, &stored.path(HOST_NAME), time, QUIET_PERIOD, is_finished)
         .with_context(|| format!("{sides:?}: {}", state_summary(stored, &served, time)))?;
-    let refused = refusal_count(&served);
-    ensure!((refused > 0) == sides.is_agent_refused(), "{sides:?}: refused {refused} times for the version");
+    let refusals = refusal_count(&served);
+    ensure!((refusals > 0) == sides.is_agent_refused(), "{sides:?}: refused {refusals} times for the version");
     Ok(())
 }
 
@@ -96,13 +97,13 @@ fn serve_with_version(newest: WireVersion, stored: &StoredFleet, time: RecordedT
     in_process::serve(&stored.path("data"), options)
 }
 
-/// Returns the number of requests that were refused for their version.
+/// Returns the number of requests that the controller refused because of their wire version.
 fn refusal_count(served: &InProcessController) -> u64 {
     let (text, metric) = (served.metrics_text(), r#"stemma_rejected_total{reason="message.version"} "#);
     text.lines().find_map(|line| line.strip_prefix(metric)?.parse().ok()).unwrap_or_default()
 }
 
-/// Returns the wire version of the state that the host holds.
+/// Returns the wire version of the desired state that the host has stored.
 fn held_version(stored: &StoredFleet) -> Result<WireVersion> {
     let ledger = Ledger::open(Rc::new(RealHost::new(&stored.path(HOST_NAME))?))?;
     Ok(ledger.accepted()?.context("it holds a state")?.version)
@@ -110,10 +111,10 @@ fn held_version(stored: &StoredFleet) -> Result<WireVersion> {
 
 /// Describes the present state, for the error after a wait that failed.
 fn state_summary(stored: &StoredFleet, served: &InProcessController, time: RecordedTime) -> String {
-    let (held, state) = (held_version(stored), node_state(stored, served, HOST_NAME, time));
-    let counted: Vec<_> = ["stemma_checkins_total", "stemma_desired_sent_total"].map(|name| served.metric(name)).into();
+    let (version, state) = (held_version(stored), node_state(stored, served, HOST_NAME, time));
+    let counts: Vec<_> = ["stemma_checkins_total", "stemma_desired_sent_total"].map(|name| served.metric(name)).into();
     let tasks = file_text(stored, "etc/nginx/site.conf") + &file_text(stored, "ran");
-    format!("held in {held:?}, state {state:?}, check-ins and states sent {counted:?}, files {tasks:?}")
+    format!("held in {version:?}, state {state:?}, check-ins and states sent {counts:?}, files {tasks:?}")
 }
 
 /// Creates a token with which two hosts can join.
@@ -123,7 +124,7 @@ fn create_token(stored: &StoredFleet, served: &InProcessController, time: Record
     let (status, body) = operator_send(stored, served, request, time)?;
     ensure!(status == 201, "{status} {}", String::from_utf8_lossy(&body));
     let created: serde_json::Value = serde_json::from_slice(&body)?;
-    Ok(created["token"].as_str().context("a token is told when it is made")?.to_owned())
+    Ok(created["token"].as_str().context("the answer contains no token")?.to_owned())
 }
 
 /// Creates a certificate request for a new key.
@@ -146,8 +147,8 @@ fn fetch_answer_version<A: Message>(
 
 /// Returns the changed files outside the agent's own directory. Files of traits do not count, because this machine may
 /// have other traits than the recorded one.
-fn changed_task_files(before: &FileMap, after: &FileMap) -> Vec<String> {
-    let names = changed_files(before, after).into_iter();
+fn changed_task_files(old_files: &FileMap, new_files: &FileMap) -> Vec<String> {
+    let names = changed_files(old_files, new_files).into_iter();
     names.filter(|name| !name.starts_with("var/lib/stemma-agent/") && !TRAIT_FILES.contains(&name.as_str())).collect()
 }
 
@@ -156,6 +157,8 @@ fn file_text(stored: &StoredFleet, path: &str) -> String {
     std::fs::read_to_string(stored.path(HOST_NAME).join(path)).unwrap_or_default()
 }
 
+/// Each pair has the wire version of the agent and that of the controller. The two sides are upgraded one after the
+/// other, and then downgraded. No step changes a file of a task.
 #[test]
 fn upgrade_reruns_no_task_when_one_side_is_newer() -> Result<()> {
     let orders = [
@@ -170,32 +173,36 @@ fn upgrade_reruns_no_task_when_one_side_is_newer() -> Result<()> {
     ];
     for (name, steps) in orders {
         let (stored, time) = (StoredFleet::unpack("kept")?, RecordedTime::now());
-        let before = stored.files(HOST_NAME)?;
+        let files_before = stored.files(HOST_NAME)?;
         for (agent, controller) in steps {
             let sides = SideVersions { agent, controller };
             run_sides(&stored, time, sides, &|_| Ok(()), || true).with_context(|| name)?;
-            let changed = changed_task_files(&before, &stored.files(HOST_NAME)?);
-            ensure!(changed.is_empty(), "{name}, {sides:?}: {changed:?}");
+            let changed_names = changed_task_files(&files_before, &stored.files(HOST_NAME)?);
+            ensure!(changed_names.is_empty(), "{name}, {sides:?}: {changed_names:?}");
         }
     }
     Ok(())
 }
 
+/// A new task set is sent in the latest version that both sides speak. The host writes the changed files, and runs the
+/// reload command once.
 #[test]
 fn release_uses_common_version() -> Result<()> {
     for (agent, controller) in [(OLD_VERSION, NEW_VERSION), (NEW_VERSION, OLD_VERSION), (NEW_VERSION, NEW_VERSION)] {
         let (stored, time) = (StoredFleet::unpack("kept")?, RecordedTime::now());
         let sides = SideVersions { agent, controller };
-        let ran = file_text(&stored, "ran");
-        let set = |served: &InProcessController| set_tier(&stored, served, HOST_NAME, time, "silver");
-        run_sides(&stored, time, sides, &set, || file_text(&stored, "etc/nginx/site.conf") == "tier silver\n")?;
+        let runs_before = file_text(&stored, "ran");
+        let set_silver = |served: &InProcessController| set_tier(&stored, served, HOST_NAME, time, "silver");
+        run_sides(&stored, time, sides, &set_silver, || file_text(&stored, "etc/nginx/site.conf") == "tier silver\n")?;
         ensure!(file_text(&stored, "etc/motd").ends_with(": tier silver\n"), "{sides:?}");
-        ensure!(file_text(&stored, "ran") == format!("{ran}reload silver\n"), "{sides:?}: {}", file_text(&stored, "ran"));
+        ensure!(file_text(&stored, "ran") == format!("{runs_before}reload silver\n"), "{sides:?}: {}", file_text(&stored, "ran"));
         ensure!(file_text(&stored, "run/stemma/labels.json").contains(r#""tier":"silver""#), "{sides:?}");
     }
     Ok(())
 }
 
+/// A host joins in the latest version that both sides speak. Only an agent that is newer than the controller is refused
+/// first, and this once.
 #[test]
 fn join_uses_common_version() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -213,14 +220,15 @@ fn join_uses_common_version() -> Result<()> {
             seal_key: [7; 32],
         };
         let host = RealHost::new(&root)?;
-        let joined = runtime.block_on(join_with_version(agent, &host, options, Arc::new(time)));
-        joined.with_context(|| format!("{sides:?}"))?;
-        let refused = refusal_count(&served);
-        ensure!(refused == u64::from(sides.is_agent_refused()), "{sides:?}: refused {refused} times for the version");
+        let result = runtime.block_on(join_with_version(agent, &host, options, Arc::new(time)));
+        result.with_context(|| format!("{sides:?}"))?;
+        let refusals = refusal_count(&served);
+        ensure!(refusals == u64::from(sides.is_agent_refused()), "{sides:?}: refused {refusals} times for the version");
     }
     Ok(())
 }
 
+/// A certificate is renewed in the latest version that both sides speak.
 #[test]
 fn renewal_uses_common_version() -> Result<()> {
     for (agent, controller) in [(OLD_VERSION, NEW_VERSION), (NEW_VERSION, OLD_VERSION), (NEW_VERSION, NEW_VERSION)] {
@@ -230,17 +238,17 @@ fn renewal_uses_common_version() -> Result<()> {
         let sides = SideVersions { agent, controller };
         let served = serve_with_version(controller, &stored, time)?;
         stored.set_controller_url(HOST_NAME, &served.addresses.agents)?;
-        let before = stored.credentials(HOST_NAME)?;
+        let old_credentials = stored.credentials(HOST_NAME)?;
         let is_renewed = || {
-            let is_replaced = stored.credentials(HOST_NAME).is_ok_and(|present| present != before);
+            let is_replaced = stored.credentials(HOST_NAME).is_ok_and(|current| current != old_credentials);
             is_replaced && served.metric("stemma_checkins_total") > 0
         };
         agent::run_with_version(agent, &stored.path(HOST_NAME), time, Duration::ZERO, is_renewed)
             .with_context(|| format!("{sides:?}\n{}", served.metrics_text()))?;
-        let refused = refusal_count(&served);
+        let refusals = refusal_count(&served);
         // The renewal is refused first, and then the check-in after it. No check-in with the old certificate is read.
-        let is_as_expected = if sides.is_agent_refused() { refused >= 2 } else { refused == 0 };
-        ensure!(is_as_expected, "{sides:?}: refused {refused} times for the version");
+        let is_as_expected = if sides.is_agent_refused() { refusals >= 2 } else { refusals == 0 };
+        ensure!(is_as_expected, "{sides:?}: refused {refusals} times for the version");
     }
     Ok(())
 }
@@ -256,12 +264,12 @@ fn join_and_renewal_answers_use_version_of_request() -> Result<()> {
     for version in [OLD_VERSION, NEW_VERSION] {
         let name = format!("new-{version}");
         let request = EnrollRequest { token: token.clone(), csr: create_csr()?, seal_key: [7; 32], name };
-        let joined = fetch_answer_version::<EnrollResponse>(connect_agent(None)?, Endpoint::Enroll, version, &request)?;
+        let join_version = fetch_answer_version::<EnrollResponse>(connect_agent(None)?, Endpoint::Enroll, version, &request)?;
         let credentials = client_identity(&stored, HOST_NAME)?;
         let request = RenewRequest { csr: create_csr()? };
-        let renewed =
+        let renewal_version =
             fetch_answer_version::<RenewResponse>(connect_agent(Some(credentials))?, Endpoint::Renew, version, &request)?;
-        ensure!((joined, renewed) == (version, version), "asked in {version}: {joined} and {renewed}");
+        ensure!((join_version, renewal_version) == (version, version), "sent in {version}: {join_version} and {renewal_version}");
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `file`: creates one file from a content, a template or a blob, or ensures that there is none.
 //!
-//! The new file is complete and has its rights before it gets its name. `validate` checks it in that state, and the old
-//! file stays until `validate` succeeds. The replaced file is stored in the ledger for undo.
+//! The new file is written completely and gets its rights under a temporary name. The command `validate` checks the
+//! file there, and the old file stays until `validate` succeeds. The replaced file is stored in the ledger for undo.
 
 mod diff;
 
@@ -10,42 +10,42 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::sha256;
-use stemma_core::task::{FileParameters, check_not_own, check_words, check_writable, parse_file_mode};
+use stemma_core::task::{FileParameters, check_not_agent_path, check_words, check_writable, parse_file_mode};
 use stemma_wire::message::Hash;
 
 use super::{Applier, parameters};
 use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::atomic::{Attributes, Staged, Staging, check_creatable, ensure_dir};
+use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatable, ensure_dir};
 use crate::host::extras::mode_under_acl;
 use crate::host::{Dir, Extras, FileDetails, FileVersion, Host, HostCommand, HostError, HostPath, Pending, Stat};
 
-/// Maximum size of a file that is written, in bytes: the size of a blob.
+/// Maximum size of a file that a task writes, in bytes. It is the maximum size of a blob.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Maximum size, in bytes, of a file that is held in memory, compared by line, and stored for undo when it is replaced.
 const MAX_IN_MEMORY_BYTES: u64 = 1024 * 1024;
 
-/// Timeout of `validate`.
+/// Timeout of `validate`, the command that checks a new file before it gets its name.
 const VALIDATE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Placeholder for the staged file in the items of `validate` while values are rendered. Its noncharacter occurs in no
-/// sensible text.
+/// Placeholder for the path of the staged file (the new file under its temporary name) in the words of `validate`,
+/// while these words are rendered. It contains a Unicode noncharacter, so it does not occur in ordinary values.
 const STAGED_PATH_PLACEHOLDER: &str = "\u{10FFFF}path\u{10FFFF}";
 
 /// The applier of `file` tasks.
 pub(super) struct FileApplier;
 
-/// The file that the task wants and the file that exists.
+/// The file that a task wants at its path, and the file that exists there.
 struct FileState {
     path: HostPath,
     parent: Option<Box<dyn Dir>>,
-    /// Version of the existing file, read before its content and rights, so that a later change is noticed. `None` if
-    /// there was no file.
+    /// Version of the existing file, or `None` if there was no file. The version is read before content and rights, so
+    /// that a later change of the file is noticed.
     version: Option<FileVersion>,
     /// The existing file, or `None` if there is none.
-    present: Option<Present>,
+    present: Option<ExistingFile>,
     /// The wanted file, or `None` if the task wants no file at the path.
     desired: Option<DesiredFile>,
     /// Mode of the parent directories that the task creates.
@@ -57,10 +57,10 @@ struct FileState {
 }
 
 /// The file that exists at the path of the task.
-struct Present {
+struct ExistingFile {
     stat: Stat,
-    /// Access control list, extended attributes and flags of the file. If reading them failed, the error is kept here,
-    /// because it matters only if the new file must preserve them.
+    /// Access control list, extended attributes and flags of the file, or the error of reading them. This error matters
+    /// only if the new file must preserve the extras.
     extras: Result<Extras, HostError>,
     content: FileContent,
 }
@@ -90,7 +90,7 @@ enum FileContent {
 impl Applier for FileApplier {
     fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let parameters: FileParameters = parameters(task).ok()?;
-        path(&TaskTemplates::new(site, task), &parameters).ok()
+        render_path(&TaskTemplates::new(site, task), &parameters).ok()
     }
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
@@ -108,8 +108,9 @@ impl Applier for FileApplier {
             if state.is_converged() {
                 return Ok(CheckResult::Converged);
             }
-            let (diff, replaceable) = (state.diff(), state.check_replaceable(&*site.host));
-            Ok(match replaceable {
+            // A check of a file that cannot be replaced does not fail. It reports the reason with the diff.
+            let (diff, precheck) = (state.diff(), state.check_replaceable(&*site.host));
+            Ok(match precheck {
                 Ok(()) => CheckResult::Drifted { diff, message: state.loss_message() },
                 Err(error) => CheckResult::Blocked { diff, message: error.message },
             })
@@ -122,8 +123,8 @@ impl Applier for FileApplier {
             state.check_replaceable(&*site.host)?;
             let diff = state.diff();
             let output = match &state.desired {
-                Some(wanted) => replace(site, task, &state, wanted).await?,
-                None => remove(site, task, &state)?,
+                Some(desired_file) => replace_file(site, task, &state, desired_file).await?,
+                None => remove_file(site, task, &state)?,
             };
             Ok(ApplyResult { message: state.loss_message(), output, diff })
         })
@@ -131,50 +132,53 @@ impl Applier for FileApplier {
 }
 
 impl FileState {
+    /// Returns whether the existing file is as the task wants it, or the file is absent as the task wants it.
     fn is_converged(&self) -> bool {
         match (&self.present, &self.desired) {
             (None, None) => true,
-            (Some(present), Some(wanted)) => present.content.matches(&wanted.content) && wanted.attributes.matches(&present.stat),
+            (Some(file), Some(desired)) => file.content.matches(&desired.content) && desired.attributes.matches(&file.stat),
             (Some(_), None) | (None, Some(_)) => false,
         }
     }
 
-    /// Checks that `validate` can run, and that the old file can be replaced with everything that must be preserved.
-    /// Runs before anything is written, because each attempt would leave an unfinished file in an append-only
-    /// directory.
+    /// Checks that the words of `validate` are a valid command, that the old file can be replaced, and that its extras
+    /// can be preserved. Callers check this before they write anything, because each failed attempt would leave an
+    /// unfinished file in an append-only directory.
     fn check_replaceable(&self, host: &dyn Host) -> Result<(), TaskError> {
-        let refused = |error: String| TaskError::new(error).without_effect();
+        let refusal = |error: String| TaskError::new(error).without_effect();
         if self.desired.is_some() && !self.validate.is_empty() {
-            check_words(&self.validate).map_err(|why| refused(format!("parameters.validate: {why}")))?;
+            check_words(&self.validate).map_err(|reason| refusal(format!("parameters.validate: {reason}")))?;
         }
-        if let Some(Present { extras: Err(unknown), .. }) = &self.present
-            && self.desired.as_ref().is_some_and(|wanted| wanted.attributes.extras.is_none())
+        // If the wanted attributes name no extras, the new file must get those of the old file, which must be readable.
+        if let Some(ExistingFile { extras: Err(read_error), .. }) = &self.present
+            && self.desired.as_ref().is_some_and(|desired_file| desired_file.attributes.extras.is_none())
         {
-            return Err(refused(unknown.sentence()));
+            return Err(refusal(read_error.sentence()));
         }
-        let checked = match (&self.parent, self.path.parent()) {
+        let result = match (&self.parent, self.path.parent()) {
             (Some(dir), _) => dir.check_replaceable(self.path.name()),
             (None, Some(parent)) => check_creatable(host, &parent),
             (None, None) => Ok(()),
         };
-        checked.map_err(|error| refused(error.sentence()))
+        result.map_err(|error| refusal(error.sentence()))
     }
 
-    /// Returns a sentence about the extras that the new file loses and the rights that change without a request of the
-    /// author, or an empty text. A check can report this before the change. The diff does not suffice, because a
-    /// sensitive task reports none.
+    /// Returns a sentence about the extras that are lost with the old file, and the rights that change although the
+    /// author did not request it. Returns an empty text if there are none. A check reports this before the change. The
+    /// diff shows the same, but a sensitive task reports no diff.
     fn loss_message(&self) -> String {
         let lost = self.lost_extras().map(|lost| format!("the new file is without {lost}"));
         let unrequested =
-            self.desired.as_ref().map(|wanted| wanted.unrequested_changes.join(", ")).filter(|changes| !changes.is_empty());
+            self.desired.as_ref().map(|file| file.unrequested_changes.join(", ")).filter(|changes| !changes.is_empty());
         lost.into_iter().chain(unrequested).collect::<Vec<_>>().join("; ")
     }
 
-    /// Names the extras of the existing file that the new file will not have, or returns `None` if it keeps all.
+    /// Returns a text that names the extras of the existing file (access control list, extended attributes, flags) that
+    /// the new file will not have. Returns `None` if nothing is lost.
     fn lost_extras(&self) -> Option<String> {
-        let (present, wanted) = self.present.as_ref().zip(self.desired.as_ref())?;
-        let new_extras = wanted.attributes.extras.as_ref()?;
-        match &present.extras {
+        let (existing_file, desired_file) = self.present.as_ref().zip(self.desired.as_ref())?;
+        let new_extras = desired_file.attributes.extras.as_ref()?;
+        match &existing_file.extras {
             Ok(extras) => extras.missing_in(new_extras),
             Err(_) => Some("its extended attributes and flags, which cannot be read".to_owned()),
         }
@@ -188,16 +192,16 @@ impl FileState {
             let rights = format!("mode {:04o}, owner {}:{}", stat.mode, stat.user, stat.group);
             diff::FileSide { content: &present.content, rights }
         });
-        let new = self.desired.as_ref().map(|wanted| {
+        let new = self.desired.as_ref().map(|desired_file| {
             let old_stat = self.present.as_ref().map(|present| present.stat);
-            let owner = |wanted: Option<u32>, was: Option<u32>| {
-                wanted.or(was).map_or_else(|| "the agent's".to_owned(), |number| number.to_string())
+            let owner = |new_id: Option<u32>, old_id: Option<u32>| {
+                new_id.or(old_id).map_or_else(|| "the agent's".to_owned(), |number| number.to_string())
             };
             let (user, group) = (old_stat.map(|stat| stat.user), old_stat.map(|stat| stat.group));
-            let Attributes { user: to_user, group: to_group, mode, .. } = wanted.attributes;
+            let Attributes { user: new_user, group: new_group, mode, .. } = desired_file.attributes;
             let lost = self.lost_extras().map_or_else(String::new, |lost| format!(", without {lost}"));
-            let rights = format!("mode {mode:04o}, owner {}:{}{lost}", owner(to_user, user), owner(to_group, group));
-            diff::FileSide { content: &wanted.content, rights }
+            let rights = format!("mode {mode:04o}, owner {}:{}{lost}", owner(new_user, user), owner(new_group, group));
+            diff::FileSide { content: &desired_file.content, rights }
         });
         if self.is_secret {
             return diff::redacted_diff(self.path.as_str(), old.as_ref(), new.as_ref());
@@ -207,7 +211,8 @@ impl FileState {
 }
 
 impl FileContent {
-    /// Returns whether two contents are equal, also if only the hash of one is known.
+    /// Returns whether two contents are equal. If only the hash of one content is known, compares the hashes. An
+    /// oversized content equals no other content.
     fn matches(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Bytes(bytes), Self::Bytes(other)) => bytes == other,
@@ -224,16 +229,17 @@ impl FileContent {
 fn read_state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     let parameters: FileParameters = parameters(task)?;
     let texts = TaskTemplates::new(site, task);
-    let path = path(&texts, &parameters)?;
+    let path = render_path(&texts, &parameters)?;
     let parent = open_parent(site, &path)?;
     // The version is read before the content, so that a change of the file in the meantime is noticed.
     let version = parent.as_deref().map(|dir| dir.version(path.name())).transpose()?.flatten();
     let present = parent.as_deref().map(|dir| read_present(dir, &path, parameters.absent)).transpose()?.flatten();
-    // Nothing is preserved of a file that is to be deleted.
-    let replaced = present.as_ref().filter(|_| !parameters.absent);
-    let attributes = desired_attributes(site, task, (&path, &parameters), replaced)?;
+    // `preserved_file` is the existing file whose attributes must be preserved. A file that is to be deleted has none
+    // of these.
+    let preserved_file = present.as_ref().filter(|_| !parameters.absent);
+    let attributes = desired_attributes(site, task, (&path, &parameters), preserved_file)?;
     let unrequested_changes =
-        replaced.map_or_else(Vec::new, |present| unrequested_changes(&present.stat, &attributes, &parameters));
+        preserved_file.map_or_else(Vec::new, |present| unrequested_changes(&present.stat, &attributes, &parameters));
     let is_mode_explicit = parameters.mode.is_some();
     let desired = desired_content(site, &texts, &parameters)?.map(|content| DesiredFile {
         content,
@@ -243,6 +249,7 @@ fn read_state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     });
     let dir_mode = match &parameters.dir_mode {
         Some(text) => parse_mode("dir_mode", text)?,
+        // The task will create directories, which inherit the default access control list (`true`).
         None if parent.is_none() && !parameters.absent => apply_default_acl(site, &path, 0o755, true)?,
         None => 0o755,
     };
@@ -255,21 +262,24 @@ fn read_state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
 /// path, or if the agent itself manages it. Follows no link.
 fn open_parent(site: &Site, path: &HostPath) -> Result<Option<Box<dyn Dir>>, TaskError> {
     check_writable(path.as_str())
-        .and_then(|()| check_not_own(path.as_str(), site.label_map.as_str()))
+        .and_then(|()| check_not_agent_path(path.as_str(), site.label_map.as_str()))
         .map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
     Ok(site.host.parent_dir(path)?)
 }
 
-/// Fails if no file can be at a path: tasks may not write there, or something that is not a file has the name.
+/// Fails if no task can manage a file at a path. Either tasks may not write there, or something that is not a plain
+/// file has the path.
 fn check_path(site: &Site, path: &HostPath) -> Result<(), TaskError> {
     if let Some(dir) = open_parent(site, path)? {
+        // Fails if something other than a plain file has the name.
         dir.details(path.name())?;
     }
     Ok(())
 }
 
-/// Returns the rendered items of `validate`, with [`STAGED_PATH_PLACEHOLDER`] for `{path}`. A `{path}` inside a
-/// rendered value stays unchanged.
+/// Renders the words of the command `validate`. Each `{path}` that the author wrote becomes
+/// [`STAGED_PATH_PLACEHOLDER`], which [`run_validate`] later replaces by the path of the new file. A `{path}` inside a
+/// rendered value stays as it is. A value must not contain the placeholder.
 fn validate_command(texts: &TaskTemplates<'_>, items: &[String]) -> Result<Vec<String>, TaskError> {
     const FIELD: &str = "parameters.validate";
     if texts.words(FIELD, items)?.iter().any(|item| item.contains(STAGED_PATH_PLACEHOLDER)) {
@@ -277,12 +287,12 @@ fn validate_command(texts: &TaskTemplates<'_>, items: &[String]) -> Result<Vec<S
             "{FIELD}: a value contains the noncharacter U+10FFFF around `path`, which is reserved for the path of the new file; remove it from the value"
         )));
     }
-    let marked: Vec<String> = items.iter().map(|item| item.replace("{path}", STAGED_PATH_PLACEHOLDER)).collect();
-    texts.words(FIELD, &marked)
+    let marked_items: Vec<String> = items.iter().map(|item| item.replace("{path}", STAGED_PATH_PLACEHOLDER)).collect();
+    texts.words(FIELD, &marked_items)
 }
 
 /// Returns the rendered path of the file.
-fn path(texts: &TaskTemplates<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
+fn render_path(texts: &TaskTemplates<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
     texts.path("parameters.path", parameters.path.as_deref().unwrap_or_default())
 }
 
@@ -294,17 +304,18 @@ fn parse_mode(field: &str, text: &str) -> Result<u32, TaskError> {
 
 /// Reads the file that exists at a path. A large file is hashed instead of held in memory. A file that is to be deleted
 /// (`absent`) is read only if it is small enough to be stored for undo.
-fn read_present(dir: &dyn Dir, path: &HostPath, absent: bool) -> Result<Option<Present>, TaskError> {
+fn read_present(dir: &dyn Dir, path: &HostPath, absent: bool) -> Result<Option<ExistingFile>, TaskError> {
     let limit = if absent { MAX_IN_MEMORY_BYTES } else { MAX_FILE_BYTES };
     // `details` fails unless the name is a plain file without other hard links (S65). So nothing else is ever replaced.
     let Some(FileDetails { stat, extras }) = dir.details(path.name())? else { return Ok(None) };
     if stat.size > limit {
-        return Ok(Some(Present { stat, extras, content: FileContent::Oversized(stat.size) }));
+        return Ok(Some(ExistingFile { stat, extras, content: FileContent::Oversized(stat.size) }));
     }
     let (mut bytes, mut digest, mut size) = (Vec::new(), Sha256::new(), 0);
     let exists = dir.read_chunks(path.name(), MAX_FILE_BYTES, &mut |piece| {
         size += piece.len() as u64;
         bytes.extend_from_slice(piece);
+        // Above the limit, all bytes that were read so far are hashed and dropped, and then each further piece.
         if size > MAX_IN_MEMORY_BYTES {
             digest.update(&bytes);
             bytes.clear();
@@ -316,7 +327,7 @@ fn read_present(dir: &dyn Dir, path: &HostPath, absent: bool) -> Result<Option<P
     }
     let is_large = size > MAX_IN_MEMORY_BYTES;
     let content = if is_large { FileContent::Hashed(Hash(digest.finalize().into()), size) } else { FileContent::Bytes(bytes) };
-    Ok(Some(Present { stat, extras, content }))
+    Ok(Some(ExistingFile { stat, extras, content }))
 }
 
 /// Returns the content that the task wants, or `None` if the file is to be deleted. The parser of the parameters
@@ -344,31 +355,31 @@ fn desired_attributes(
     site: &Site,
     task: &HostTask,
     (path, parameters): (&HostPath, &FileParameters),
-    present: Option<&Present>,
+    present: Option<&ExistingFile>,
 ) -> Result<Attributes, TaskError> {
-    let (own_user, own_group) = site.host.user_and_group();
+    let (agent_user, agent_group) = site.host.user_and_group();
     let owner = parameters.owner.as_ref().map(|owner| owner_uid(site, owner)).transpose()?;
     let default_mode = if task.reads_secrets() { 0o600 } else { 0o644 };
     let mut attributes = match present {
         None => new_file_attributes(site, task, (path, parameters), default_mode)?,
-        Some(Present { stat, extras, .. }) if stat.user == own_user || stat.user == 0 => {
+        Some(ExistingFile { stat, extras, .. }) if stat.user == agent_user || stat.user == 0 => {
             Attributes::from_stat(stat, extras.as_ref().ok().cloned())
         }
         // Only a task or root may set setuid, setgid and sticky.
-        Some(Present { stat, extras, .. }) if Some(stat.user) == owner || is_trusted_dir(site, path)? => {
+        Some(ExistingFile { stat, extras, .. }) if Some(stat.user) == owner || is_trusted_dir(site, path)? => {
             Attributes { mode: stat.mode & 0o777, ..Attributes::from_stat(stat, extras.as_ref().ok().cloned()) }
         }
-        Some(Present { stat, extras, .. }) => {
+        Some(ExistingFile { stat, extras, .. }) => {
             // The former owner, its group and the users in the file's access control list then fall under "others". So
             // others get only the rights that each of these had. If the list is unreadable it may deny some of them
             // access, so others get none.
             let others = extras.as_ref().map_or(0, |extras| extras.common_rights(stat.mode));
             let group = match extras {
-                Ok(extras) if stat.group == own_group => extras.without_acl(stat.mode) & 0o070,
+                Ok(extras) if stat.group == agent_group => extras.without_acl(stat.mode) & 0o070,
                 Ok(_) | Err(_) => others << 3,
             };
             let (mode, extras) = (stat.mode & 0o700 | group | others, Some(Extras::default()));
-            Attributes { user: Some(own_user), group: Some(own_group), mode: mode & default_mode, extras }
+            Attributes { user: Some(agent_user), group: Some(agent_group), mode: mode & default_mode, extras }
         }
     };
     if task.reads_secrets() {
@@ -399,9 +410,12 @@ fn new_file_attributes(
     (path, parameters): (&HostPath, &FileParameters),
     mode: u32,
 ) -> Result<Attributes, TaskError> {
+    // `has_list` is true if the file inherits the default list of the directory.
     let has_list = !task.reads_secrets() && is_trusted_dir(site, path)?;
+    // A file that is to be deleted needs no mode, so the list is not read for it.
     let is_explicit = parameters.mode.is_some() || parameters.absent;
     let mode = if is_explicit { mode } else { apply_default_acl(site, path, mode, has_list)? };
+    // Empty extras remove the inherited list. `None` leaves the list on the file.
     let extras = (!has_list).then(Extras::default);
     Ok(Attributes { extras, ..Attributes::with_mode(mode) })
 }
@@ -413,20 +427,22 @@ fn apply_default_acl(site: &Site, path: &HostPath, mode: u32, has_list: bool) ->
     Ok(list.map_or(mode, |list| mode_under_acl(&list, mode, has_list)))
 }
 
-/// Returns a mask of the mode bits that may stay when owner or group change. The former owner then falls under "group"
+/// Returns a mask of the mode bits that may stay when owner or group change. The former owner then belongs to "group"
 /// or "others", and must get no more rights than before. Setuid and setgid are removed if the owner or the group
 /// changes, as in chown(2). Otherwise the new group could run, or the new owner write, a file that acts as another
 /// user. Sticky is removed if the owner changes, because the next check would not preserve it for a file of another
 /// user.
-fn mode_after_chown(present: &Present, attributes: &Attributes) -> u32 {
-    let Present { stat, extras, .. } = present;
-    let is_changed = |wanted: Option<u32>, was: u32| wanted.is_some_and(|wanted| wanted != was);
+fn mode_after_chown(present: &ExistingFile, attributes: &Attributes) -> u32 {
+    let ExistingFile { stat, extras, .. } = present;
+    let is_changed = |new_id: Option<u32>, old_id: u32| new_id.is_some_and(|new_id| new_id != old_id);
     let (owner_bits, group_bits) =
         (stat.mode >> 6 & 7, extras.as_ref().map_or(0, |extras| extras.without_acl(stat.mode)) >> 3 & 7);
     let mut allowed = 0o7777;
+    // Group and others get at most the rights that the former owner had.
     if is_changed(attributes.user, stat.user) {
         allowed &= 0o700 | owner_bits << 3 | owner_bits;
     }
+    // Others get at most the rights that the former group had. Sticky may stay.
     if is_changed(attributes.group, stat.group) {
         allowed &= 0o1770 | group_bits;
     }
@@ -434,31 +450,32 @@ fn mode_after_chown(present: &Present, attributes: &Attributes) -> u32 {
 }
 
 /// Returns a sentence for each change of owner, group or mode of an existing file that the author did not request. The
-/// diff does not suffice, because a sensitive task reports none.
+/// diff shows the same, but a sensitive task reports no diff.
 fn unrequested_changes(stat: &Stat, attributes: &Attributes, parameters: &FileParameters) -> Vec<String> {
     let mut changes = Vec::new();
     if parameters.mode.is_none() && attributes.mode != stat.mode {
         changes.push(format!("mode {:04o} becomes {:04o}", stat.mode, attributes.mode));
     }
-    for (name, requested, wanted, was) in
+    for (name, author_value, new_id, old_id) in
         [("owner", &parameters.owner, attributes.user, stat.user), ("group", &parameters.group, attributes.group, stat.group)]
     {
-        if let Some(wanted) = wanted.filter(|wanted| requested.is_none() && *wanted != was) {
-            changes.push(format!("{name} {was} becomes {wanted}"));
+        if let Some(new_id) = new_id.filter(|new_id| author_value.is_none() && *new_id != old_id) {
+            changes.push(format!("{name} {old_id} becomes {new_id}"));
         }
     }
     changes
 }
 
-/// Returns whether only root and the agent's user can write the directory of a file and each directory above.
+/// Returns whether only root and the agent's user can write the directory of a file and each of its parent directories.
 fn is_trusted_dir(site: &Site, path: &HostPath) -> Result<bool, HostError> {
     path.parent().map_or(Ok(true), |parent| Ok(site.host.first_untrusted_dir(&parent)?.is_none()))
 }
 
-/// Returns the uid of the owner that the author set. Fails if it is another user and the agent is not root.
+/// Returns the uid of the owner that the author set. Fails if this is not the agent's own user and the agent is not
+/// root.
 fn owner_uid(site: &Site, owner: &str) -> Result<u32, TaskError> {
-    let (user, (own_user, _)) = (site.host.user_id(owner)?, site.host.user_and_group());
-    if own_user != 0 && user != own_user {
+    let (user, (agent_user, _)) = (site.host.user_id(owner)?, site.host.user_and_group());
+    if agent_user != 0 && user != agent_user {
         return Err(TaskError::new(format!("parameters.owner: {owner} is another user, and the agent is not root")));
     }
     Ok(user)
@@ -468,27 +485,27 @@ fn owner_uid(site: &Site, owner: &str) -> Result<u32, TaskError> {
 /// is not in the ledger.
 fn blob_content(site: &Site, source: &str) -> Result<FileContent, TaskError> {
     let hash = Hash::from_source(source).map_err(|error| TaskError::new(format!("parameters.source: {source:?}: {error}")))?;
-    let absent = || TaskError::new(format!("parameters.source: the blob {source} is not on this host yet"));
-    match site.ledger.body_size(hash)?.ok_or_else(absent)? {
+    let missing_error = || TaskError::new(format!("parameters.source: the blob {source} is not on this host yet"));
+    match site.ledger.body_size(hash)?.ok_or_else(missing_error)? {
         size if size > MAX_IN_MEMORY_BYTES => Ok(FileContent::Hashed(hash, size)),
-        _ => Ok(FileContent::Bytes(site.ledger.body(hash)?.ok_or_else(absent)?)),
+        _ => Ok(FileContent::Bytes(site.ledger.body(hash)?.ok_or_else(missing_error)?)),
     }
 }
 
-/// Writes the wanted file in place of the existing one, and creates missing directories. Returns the output of
-/// `validate`.
-async fn replace(site: &Site, task: &HostTask, state: &FileState, wanted: &DesiredFile) -> Result<String, TaskError> {
+/// Replaces the existing file, if there is one, by the file that the task wants. Creates missing directories. Returns
+/// the output of the command `validate`.
+async fn replace_file(site: &Site, task: &HostTask, state: &FileState, desired_file: &DesiredFile) -> Result<String, TaskError> {
     let host = &*site.host;
-    let created;
+    let created_dir;
     let dir = match (&state.parent, state.path.parent()) {
         (Some(dir), _) => &**dir,
         (None, Some(parent)) => {
-            created = ensure_dir(host, &parent, state.dir_mode)?;
-            &*created
+            created_dir = ensure_dir(host, &parent, state.dir_mode)?;
+            &*created_dir
         }
-        (None, None) => unreachable!("the root is always there"),
+        (None, None) => unreachable!("only the root directory has no parent, and it always exists"),
     };
-    let (staged, output) = stage_validated(site, task, state, wanted, dir).await.map_err(TaskError::without_effect)?;
+    let (staged, output) = stage_validated(site, task, state, desired_file, dir).await.map_err(TaskError::without_effect)?;
     staged.commit(dir, state.path.name())?;
     Ok(output)
 }
@@ -499,20 +516,20 @@ async fn stage_validated(
     site: &Site,
     task: &HostTask,
     state: &FileState,
-    wanted: &DesiredFile,
+    desired_file: &DesiredFile,
     dir: &dyn Dir,
-) -> Result<(Staged, String), TaskError> {
-    let staged = stage(site, dir, state.path.name(), wanted)?;
-    let validated = async {
+) -> Result<(StagedFile, String), TaskError> {
+    let staged = stage_file(site, dir, state.path.name(), desired_file)?;
+    let validation = async {
         let staged_version = dir.version(staged.name())?;
-        check_mode_stored(state, wanted, staged_version.as_ref())?;
-        let output = validate(site, state, staged.name()).await?;
+        check_mode_stored(state, desired_file, staged_version.as_ref())?;
+        let output = run_validate(site, state, staged.name()).await?;
         // The directory is opened again by its path, because `validate` may have replaced the directory too.
         let current_dir = site.host.parent_dir(&state.path)?;
         if current_dir.as_deref().map(|dir| dir.version(staged.name())).transpose()?.flatten() != staged_version {
             let path = &state.path;
             let message = format!(
-                "the new file, or its directory, was changed or replaced while it was checked (validate may only look at {{path}}): \
+                "the new file, or its directory, was changed or replaced while it was checked (validate may only read {{path}}): \
                  {path} is left as it was"
             );
             return Err(TaskError { output, ..TaskError::new(message) });
@@ -521,11 +538,11 @@ async fn stage_validated(
         back_up(site, task, state)?;
         Ok(output)
     };
-    match validated.await {
+    match validation.await {
         Ok(output) => Ok((staged, output)),
         Err(error) => {
-            // If the staged file cannot be removed, a later pass sweeps it. So that error is ignored: the one of the
-            // validation is more useful.
+            // An error of this removal is ignored, because the error of the validation is more useful. A later pass
+            // removes the staged file.
             let _ = staged.discard(dir);
             Err(error)
         }
@@ -534,12 +551,12 @@ async fn stage_validated(
 
 /// Fails if the file system did not store the mode that the author set on the staged file (FAT stores none). Otherwise
 /// each pass would find a difference and write the file again.
-fn check_mode_stored(state: &FileState, wanted: &DesiredFile, made: Option<&FileVersion>) -> Result<(), TaskError> {
-    let (path, said) = (&state.path, wanted.attributes.mode);
-    match made.map(|made| made.stat.mode).filter(|kept| wanted.is_mode_explicit && *kept != said) {
-        Some(kept) => Err(TaskError::new(format!(
-            "parameters.mode: the file system of {path} does not keep it: {said:04o} becomes {kept:04o}; {path} is left as it was: \
-             remove mode, write \"{kept:04o}\", or name a path on another file system"
+fn check_mode_stored(state: &FileState, desired: &DesiredFile, version: Option<&FileVersion>) -> Result<(), TaskError> {
+    let (path, mode) = (&state.path, desired.attributes.mode);
+    match version.map(|version| version.stat.mode).filter(|stored_mode| desired.is_mode_explicit && *stored_mode != mode) {
+        Some(stored_mode) => Err(TaskError::new(format!(
+            "parameters.mode: the file system of {path} does not store it: {mode:04o} becomes {stored_mode:04o}; {path} is left as it was: \
+             remove mode, write \"{stored_mode:04o}\", or name a path on another file system"
         ))),
         None => Ok(()),
     }
@@ -557,16 +574,16 @@ fn check_unchanged(state: &FileState, dir: &dyn Dir) -> Result<(), TaskError> {
     )))
 }
 
-/// Writes the new file under a temporary name. A large blob is copied from the ledger in pieces, and its hash is
-/// checked in doing so.
-fn stage(site: &Site, dir: &dyn Dir, name: &str, wanted: &DesiredFile) -> Result<Staged, TaskError> {
+/// Writes the new file under a temporary name in the directory of the old file. A large blob is copied from the ledger
+/// in pieces. Fails if the copy does not have the expected hash.
+fn stage_file(site: &Site, dir: &dyn Dir, name: &str, desired_file: &DesiredFile) -> Result<StagedFile, TaskError> {
     let host = &*site.host;
-    let hash = match &wanted.content {
-        FileContent::Bytes(bytes) => return Ok(Staged::write(host, dir, name, bytes, &wanted.attributes)?),
+    let hash = match &desired_file.content {
+        FileContent::Bytes(bytes) => return Ok(StagedFile::write(host, dir, name, bytes, &desired_file.attributes)?),
         FileContent::Hashed(hash, _) => *hash,
-        FileContent::Oversized(_) => unreachable!("what a task wants is known"),
+        FileContent::Oversized(_) => unreachable!("the content that a task wants is never oversized"),
     };
-    let mut staging = Staging::begin(host, dir, name, &wanted.attributes)?;
+    let mut staging = UnfinishedFile::begin(host, dir, name, &desired_file.attributes)?;
     let error = match site.ledger.copy_body(hash, &mut staging) {
         Ok(true) => return Ok(staging.finish(dir)?),
         Ok(false) => TaskError::new("parameters.source: the blob on this host has changed; it is fetched again"),
@@ -576,14 +593,14 @@ fn stage(site: &Site, dir: &dyn Dir, name: &str, wanted: &DesiredFile) -> Result
     Err(error)
 }
 
-/// Runs `validate` with the path of the staged file in place of `{path}`, and returns its output. Fails if the command
-/// fails.
-async fn validate(site: &Site, state: &FileState, staged: &str) -> Result<String, TaskError> {
+/// Runs the command `validate` on the staged file (the new file under its temporary name), and returns its output.
+/// Returns an empty output if the author set no such command. Fails if the command fails.
+async fn run_validate(site: &Site, state: &FileState, staged: &str) -> Result<String, TaskError> {
     if state.validate.is_empty() {
         return Ok(String::new());
     }
-    let outside = site.host.system_path(&state.path);
-    let staged = outside.parent().unwrap_or(Path::new("/")).join(staged).display().to_string();
+    let real_path = site.host.system_path(&state.path);
+    let staged = real_path.parent().unwrap_or(Path::new("/")).join(staged).display().to_string();
     let argv = state.validate.iter().map(|item| item.replace(STAGED_PATH_PLACEHOLDER, &staged)).collect();
     let finished = site.host.run(&HostCommand::new(argv, VALIDATE_TIMEOUT)).await?;
     if finished.end.is_success() {
@@ -593,8 +610,9 @@ async fn validate(site: &Site, state: &FileState, staged: &str) -> Result<String
     Err(TaskError { output: finished.output, ..TaskError::new(message) })
 }
 
-/// Deletes the file after storing it for undo. Returns an empty output, because no command runs.
-fn remove(site: &Site, task: &HostTask, state: &FileState) -> Result<String, TaskError> {
+/// Stores the existing file for undo, and deletes it. Does nothing if there is no file. The returned output is empty,
+/// because no command runs.
+fn remove_file(site: &Site, task: &HostTask, state: &FileState) -> Result<String, TaskError> {
     if let (Some(dir), Some(_)) = (&state.parent, &state.present) {
         check_unchanged(state, &**dir).map_err(TaskError::without_effect)?;
         back_up(site, task, state)?;
@@ -604,8 +622,8 @@ fn remove(site: &Site, task: &HostTask, state: &FileState) -> Result<String, Tas
     Ok(String::new())
 }
 
-/// Stores the existing file for undo before it is replaced or deleted, unless it may hold a secret or is too large. If
-/// there is no file, this is stored.
+/// Stores the existing file for undo before it is replaced or deleted. Stores nothing if the file may hold a secret or
+/// is too large. If there is no file, stores a note without content.
 fn back_up(site: &Site, task: &HostTask, state: &FileState) -> Result<(), TaskError> {
     if state.is_secret {
         return Ok(());
@@ -621,7 +639,7 @@ fn back_up(site: &Site, task: &HostTask, state: &FileState) -> Result<(), TaskEr
         task: task.task.id.clone(),
         path: state.path.to_string(),
         bytes,
-        attributes: present.map(|Present { stat, extras, .. }| {
+        attributes: present.map(|ExistingFile { stat, extras, .. }| {
             // The access control list is not stored. With a list, the group bits of the mode can show more rights than
             // the group has. So the mode that the file would have without a list is stored.
             let mode = extras.as_ref().map_or(stat.mode, |extras| extras.without_acl(stat.mode));

@@ -17,14 +17,15 @@ use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, FailureEffect, HostTask, Site, TaskError};
 use crate::host::{CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
 
-/// Timeout of a command if the author sets none, in seconds: the same as in Fuel.
+/// Timeout of a command for which the task sets no timeout, in seconds. Fuel, whose tasks can be imported, has the same
+/// default.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 300;
 
-/// Timeout of a guard.
+/// Timeout of a guard: a command that decides whether the task's command must run.
 const GUARD_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The command of a shell that reads its script from standard input. Everyone on a host can read the arguments of a
-/// process, so a script with a secret must not be one.
+/// The argument that makes a shell read its script from standard input. Everyone on a host can read the arguments of a
+/// process, so a script with a secret must not be an argument.
 const SOURCE_STDIN: &str = ". /proc/self/fd/0";
 
 /// Text in front of a script that the shell reads from standard input. It closes standard input, so that no command in
@@ -34,7 +35,7 @@ const CLOSE_STDIN: &str = "exec </dev/null; ";
 /// The applier of `shell` tasks.
 pub(super) struct ShellApplier;
 
-/// A command that is ready to run, with its guards.
+/// A command that is ready to run, with its guards: conditions that decide whether the command must run.
 struct PreparedCommand {
     command: HostCommand,
     creates: Option<HostPath>,
@@ -45,7 +46,7 @@ struct PreparedCommand {
 impl Applier for ShellApplier {
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
         Box::pin(async move {
-            let prepared = prepare(site, task)?;
+            let prepared = prepare_command(site, task)?;
             if !prepared.is_guarded() {
                 return check_journal(site, task);
             }
@@ -55,81 +56,88 @@ impl Applier for ShellApplier {
 
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
         Box::pin(async move {
-            let prepared = prepare(site, task)?;
+            let prepared = prepare_command(site, task)?;
+            // The journal has an entry of a command without guards: begun before its run, and done or failed after it.
             let step = |state| Step { task: task.task.id.clone(), content: task.content, state };
             if !prepared.is_guarded() {
                 site.ledger.set_step(&step(StepState::Begun))?;
             }
-            let finished = site.host.run(&prepared.command).await;
+            let result = site.host.run(&prepared.command).await;
             if !prepared.is_guarded() {
-                let done = finished.as_ref().is_ok_and(|finished| finished.end.is_success());
-                let stored = site.ledger.set_step(&step(if done { StepState::Done } else { StepState::Failed }));
-                if let Err(error) = stored {
-                    return Err(unjournalled_error(finished, &error));
+                let is_success = result.as_ref().is_ok_and(|result| result.end.is_success());
+                let journal_result = site.ledger.set_step(&step(if is_success { StepState::Done } else { StepState::Failed }));
+                if let Err(error) = journal_result {
+                    return Err(unjournalled_error(result, &error));
                 }
             }
-            apply_result(finished?)
+            apply_result(result?)
         })
     }
 
     fn is_journalled(&self, task: &HostTask) -> bool {
-        let is_guarded = |read: &ShellParameters| read.creates.is_some() || read.unless.is_some() || read.only_if.is_some();
-        parameters::<ShellParameters>(task).is_ok_and(|read| !is_guarded(&read))
+        let is_guarded = |shell: &ShellParameters| shell.creates.is_some() || shell.unless.is_some() || shell.only_if.is_some();
+        parameters::<ShellParameters>(task).is_ok_and(|shell| !is_guarded(&shell))
     }
 
     fn retry_policy(&self, task: &HostTask) -> (u64, u64) {
         let parameters = parameters::<ShellParameters>(task).ok();
-        let (retries, interval) = parameters.map_or((None, None), |read| (read.retries, read.interval));
+        let (retries, interval) = parameters.map_or((None, None), |shell| (shell.retries, shell.interval));
+        // A parameter of the command takes precedence over the field of the task. Both numbers are limited.
         (retries.or(task.task.retries.map(u64::from)).unwrap_or(0).min(100), interval.unwrap_or(1).min(3600))
     }
 }
 
 impl PreparedCommand {
+    /// Returns whether the command has a guard, so that the host itself shows whether the command must run.
     fn is_guarded(&self) -> bool {
         self.creates.is_some() || self.unless.is_some() || self.only_if.is_some()
     }
 }
 
-/// Checks a command without guards by its journal entry.
+/// Checks a command without guards by its journal entry, which each run writes. The task has converged if the command
+/// succeeded with the same content (definition and inputs). If a run was interrupted or its entry is lost, the check
+/// fails with the effect `Unknown`, unless the task may run again (`on_interrupt: again`).
 fn check_journal(site: &Site, task: &HostTask) -> Result<CheckResult, TaskError> {
-    let differs = |message: &str| CheckResult::Drifted { diff: String::new(), message: message.into() };
-    let unknown = |how: &str| {
+    let drifted_result = |message: &str| CheckResult::Drifted { diff: String::new(), message: message.into() };
+    let unknown_error = |reason: &str| {
         let id = &task.task.id;
-        let message = format!("{how}; check the host, then run `stemma-agent resolve-unknown {id} done|again`");
+        let message = format!("{reason}; check the host, then run `stemma-agent resolve-unknown {id} done|again`");
         Err(TaskError { effect: FailureEffect::Unknown, ..TaskError::new(message) })
     };
     let may_repeat = task.task.on_interrupt == OnInterrupt::Again;
     let step = match site.ledger.step(&task.task.id)? {
         None if !may_repeat && is_step_lost(site, task)? => {
-            return unknown("its journal entry is lost, so it is unknown whether it ran");
+            return unknown_error("its journal entry is lost, so it is unknown whether it ran");
         }
         step => step.filter(|step| step.content == task.content),
     };
-    let Some(step) = step else { return Ok(differs("it has not run with this definition and these inputs")) };
+    let Some(step) = step else { return Ok(drifted_result("it has not run with this definition and these inputs")) };
     match step.state {
         StepState::Done => Ok(CheckResult::Converged),
-        StepState::Failed => Ok(differs("it has not succeeded yet")),
-        StepState::Begun if may_repeat => Ok(differs("it was begun and interrupted, and may run again")),
-        StepState::Begun | StepState::Unknown => unknown("it was begun and nobody saw it end"),
+        StepState::Failed => Ok(drifted_result("it has not succeeded yet")),
+        StepState::Begun if may_repeat => Ok(drifted_result("it was begun and interrupted, and may run again")),
+        StepState::Begun | StepState::Unknown => unknown_error("it was begun, and its end is not known"),
     }
 }
 
-/// Returns whether a task without a journal entry once had one: the entry was damaged and set aside, or the progress
-/// record says that the task ran with this content.
+/// Returns whether a task without a journal entry once had an entry. That is the case if the entry was damaged and set
+/// aside (renamed), or if the progress record shows that the task ran with the same content.
 fn is_step_lost(site: &Site, task: &HostTask) -> Result<bool, HostError> {
     let id = &task.task.id;
-    let ended = site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks.remove(id);
-    let has_run = ended.is_some_and(|ended| {
-        let ran = matches!(ended.outcome, Outcome::Changed | Outcome::Unchanged | Outcome::Drifted | Outcome::Unknown);
-        ran && ended.content == task.content
+    let record = site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks.remove(id);
+    let has_run = record.is_some_and(|record| {
+        // A task with the outcome `Failed` may run again without the journal entry, so this outcome is not listed.
+        let was_run = matches!(record.outcome, Outcome::Changed | Outcome::Unchanged | Outcome::Drifted | Outcome::Unknown);
+        was_run && record.content == task.content
     });
     Ok(has_run || site.ledger.is_step_set_aside(id)?)
 }
 
-/// Checks a command by its guards. It is converged if `creates` exists, if `unless` succeeds, or if `only_if` fails.
+/// Checks a command by its guards. The task has converged, so that the command need not run, if `creates` exists, if
+/// `unless` succeeds, or if `only_if` fails.
 async fn check_guards(site: &Site, prepared: &PreparedCommand) -> Result<CheckResult, TaskError> {
     if let Some(path) = &prepared.creates
-        && exists(site, path)?
+        && path_exists(site, path)?
     {
         return Ok(CheckResult::Converged);
     }
@@ -147,137 +155,143 @@ async fn check_guards(site: &Site, prepared: &PreparedCommand) -> Result<CheckRe
     Ok(CheckResult::Drifted { diff: String::new(), message })
 }
 
-fn exists(site: &Site, path: &HostPath) -> Result<bool, TaskError> {
+/// Returns whether anything has this path on the host: a file, a directory or another object.
+fn path_exists(site: &Site, path: &HostPath) -> Result<bool, TaskError> {
     Ok(site.host.parent_dir(path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some())
 }
 
-/// Runs a guard and returns whether it succeeds. A guard that a signal or its timeout ended is an error, because it
-/// gave no answer.
+/// Runs the command of a guard, and returns whether it ended with status 0. Fails if a signal or the timeout ended the
+/// command, because its result is then not known.
 async fn run_guard(site: &Site, name: &str, command: &HostCommand) -> Result<bool, TaskError> {
-    let finished = site.host.run(command).await?;
-    match finished.end {
+    let result = site.host.run(command).await?;
+    match result.end {
         ExitKind::Status(status) => Ok(status == 0),
         ExitKind::Signal(_) | ExitKind::TimedOut => {
-            let message = format!("{name} {}", finished.end.sentence());
-            Err(TaskError { output: finished.output, ..TaskError::new(message) })
+            let message = format!("{name} {}", result.end.sentence());
+            Err(TaskError { output: result.output, ..TaskError::new(message) })
         }
     }
 }
 
-/// Returns the error for a command whose end could not be written to the journal. Its outcome is `unknown`, because the
-/// journal still says that it was begun, and a retry could run it twice.
-fn unjournalled_error(finished: Result<CommandResult, HostError>, error: &HostError) -> TaskError {
-    let (how, output) = match finished {
-        Ok(finished) => (finished.end.sentence(), finished.output),
-        Err(failed) => (failed.sentence(), String::new()),
+/// Returns the error for a command whose end could not be written to the journal. The effect is `Unknown`, because the
+/// journal still shows the command as begun. A retry could run the command twice.
+fn unjournalled_error(result: Result<CommandResult, HostError>, error: &HostError) -> TaskError {
+    let (ending, output) = match result {
+        Ok(result) => (result.end.sentence(), result.output),
+        Err(run_error) => (run_error.sentence(), String::new()),
     };
-    let message = format!("the command {how}, which could not be recorded ({}); it is not run again", error.sentence());
+    let message = format!("the command {ending}, which could not be recorded ({}); it is not run again", error.sentence());
     TaskError { effect: FailureEffect::Unknown, message, output }
 }
 
-/// Returns the output of a command that succeeded, or an error that says how it ended.
-fn apply_result(finished: CommandResult) -> Result<ApplyResult, TaskError> {
-    if finished.end.is_success() {
-        return Ok(ApplyResult { output: finished.output, ..ApplyResult::default() });
+/// Returns the output of a command that succeeded. Otherwise fails with a message about the end of the command: its
+/// exit status, a signal or the timeout.
+fn apply_result(command_result: CommandResult) -> Result<ApplyResult, TaskError> {
+    if command_result.end.is_success() {
+        return Ok(ApplyResult { output: command_result.output, ..ApplyResult::default() });
     }
-    let message = format!("the command {}", finished.end.sentence());
-    Err(TaskError { output: finished.output, ..TaskError::new(message) })
+    let message = format!("the command {}", command_result.end.sentence());
+    Err(TaskError { output: command_result.output, ..TaskError::new(message) })
 }
 
-/// Renders the parameters of a task into its command and guards. The guards run in the same directory, environment and
-/// user as the command, with a timeout of their own.
-fn prepare(site: &Site, task: &HostTask) -> Result<PreparedCommand, TaskError> {
+/// Renders the parameters of a task into its command and guards. The guards have the same directory, environment and
+/// user as the command, but the timeout [`GUARD_TIMEOUT`].
+fn prepare_command(site: &Site, task: &HostTask) -> Result<PreparedCommand, TaskError> {
     let parameters: ShellParameters = parameters(task)?;
-    let texts = &TaskTemplates::new(site, task);
+    let templates = &TaskTemplates::new(site, task);
     let (field, seconds) = match (parameters.timeout, task.task.timeout_seconds) {
         (Some(seconds), _) => ("parameters.timeout", seconds),
         (None, Some(seconds)) => ("timeout_seconds", seconds),
         (None, None) => ("", DEFAULT_TIMEOUT_SECONDS),
     };
-    // 0 is refused today, but may be stored from before.
+    // New releases with the timeout 0 are refused, but older versions of the controller stored such releases.
     if seconds == 0 {
-        let message = "is not a time in which a command could end: write seconds from 1 on, or remove it; nothing was run";
+        let message = "is not a valid timeout: write a number of seconds from 1 on, or remove it; nothing was run";
         return Err(TaskError::new(format!("{field}: {message}")));
     }
     let base = HostCommand {
         argv: Vec::new(),
         script: None,
-        cwd: parameters.cwd.as_deref().map(|cwd| texts.directory("parameters.cwd", cwd)).transpose()?.flatten(),
-        env: env(texts, &parameters.env)?,
+        // `directory` returns `None` for `/`, in which a command without a directory runs.
+        cwd: parameters.cwd.as_deref().map(|cwd| templates.directory("parameters.cwd", cwd)).transpose()?.flatten(),
+        env: render_env(templates, &parameters.env)?,
         user: parameters.user.clone(),
         input: Vec::new(),
         timeout: Duration::from_secs(seconds),
     };
     let guard = |name: &str, guard: Option<&WordsOrText>| -> Result<Option<HostCommand>, TaskError> {
         guard
-            .map(|guard| Ok(HostCommand { timeout: GUARD_TIMEOUT, ..guard_command(texts, name, guard, base.clone())? }))
+            .map(|guard| Ok(HostCommand { timeout: GUARD_TIMEOUT, ..guard_command(templates, name, guard, base.clone())? }))
             .transpose()
     };
     Ok(PreparedCommand {
-        creates: path(texts, "creates", parameters.creates.as_deref())?,
+        creates: render_path(templates, "creates", parameters.creates.as_deref())?,
         unless: guard("unless", parameters.unless.as_ref())?,
         only_if: guard("only_if", parameters.only_if.as_ref())?,
-        command: command(texts, &parameters, base)?,
+        command: task_command(templates, &parameters, base)?,
     })
 }
 
-/// Returns the command of a task, from `script`, `cmd` or `command`. `base` has everything but the command itself.
-fn command(texts: &TaskTemplates<'_>, parameters: &ShellParameters, base: HostCommand) -> Result<HostCommand, TaskError> {
-    if let Some(script) = &parameters.script {
-        return shell_command(texts, "script", texts.script("parameters.script", script)?, base);
+/// Returns the command of a task, from its parameter `script`, `cmd` or `command`. `base` has everything except the
+/// command itself, for example the environment and the timeout.
+fn task_command(templates: &TaskTemplates<'_>, params: &ShellParameters, base: HostCommand) -> Result<HostCommand, TaskError> {
+    if let Some(script) = &params.script {
+        return shell_command(templates, "script", templates.script("parameters.script", script)?, base);
     }
-    match &parameters.cmd {
-        Some(cmd) => shell_command(texts, "cmd", cmd.clone(), base),
-        None => Ok(HostCommand { argv: render_words(texts, "command", &parameters.command)?, ..base }),
+    match &params.cmd {
+        // `cmd` comes from Fuel and is not a template.
+        Some(cmd) => shell_command(templates, "cmd", cmd.clone(), base),
+        None => Ok(HostCommand { argv: render_words(templates, "command", &params.command)?, ..base }),
     }
 }
 
-/// Returns the command of a guard: words run without a shell, and a text runs in one.
+/// Returns the command of a guard. A list of words runs without a shell, and a text runs as a script in a shell.
 fn guard_command(
-    texts: &TaskTemplates<'_>,
+    templates: &TaskTemplates<'_>,
     name: &str,
     guard: &WordsOrText,
     base: HostCommand,
 ) -> Result<HostCommand, TaskError> {
     match guard {
-        WordsOrText::Words(words) => Ok(HostCommand { argv: render_words(texts, name, words)?, ..base }),
-        WordsOrText::Text(text) => shell_command(texts, name, texts.script(&format!("parameters.{name}"), text)?, base),
+        WordsOrText::Words(words) => Ok(HostCommand { argv: render_words(templates, name, words)?, ..base }),
+        WordsOrText::Text(text) => shell_command(templates, name, templates.script(&format!("parameters.{name}"), text)?, base),
     }
 }
 
 /// Renders the words of a command and checks that the host can run them.
-fn render_words(texts: &TaskTemplates<'_>, name: &str, words: &[String]) -> Result<Vec<String>, TaskError> {
-    let rendered = texts.words(&format!("parameters.{name}"), words)?;
-    check_words(&rendered).map_err(|why| invalid_parameter(name, &why))?;
+fn render_words(templates: &TaskTemplates<'_>, name: &str, words: &[String]) -> Result<Vec<String>, TaskError> {
+    let rendered = templates.words(&format!("parameters.{name}"), words)?;
+    check_words(&rendered).map_err(|reason| invalid_parameter(name, &reason))?;
     Ok(rendered)
 }
 
 /// Returns the command that runs a script in `/bin/sh`. A script that may contain a secret is passed on standard input,
 /// because everyone on the host can read arguments.
-fn shell_command(texts: &TaskTemplates<'_>, name: &str, script: String, base: HostCommand) -> Result<HostCommand, TaskError> {
-    check_argument(&script).map_err(|why| invalid_parameter(name, &why))?;
+fn shell_command(templates: &TaskTemplates<'_>, name: &str, script: String, base: HostCommand) -> Result<HostCommand, TaskError> {
+    check_argument(&script).map_err(|reason| invalid_parameter(name, &reason))?;
     let argv = |text: String| vec!["/bin/sh".into(), "-c".into(), text];
-    Ok(if texts.may_have_secrets() {
+    Ok(if templates.may_have_secrets() {
         HostCommand { argv: argv(SOURCE_STDIN.into()), script: Some(format!("{CLOSE_STDIN}{script}")), ..base }
     } else {
         HostCommand { argv: argv(script), ..base }
     })
 }
 
-fn invalid_parameter(name: &str, why: &str) -> TaskError {
-    TaskError::new(format!("parameters.{name}: {why}"))
+fn invalid_parameter(name: &str, reason: &str) -> TaskError {
+    TaskError::new(format!("parameters.{name}: {reason}"))
 }
 
-fn path(texts: &TaskTemplates<'_>, name: &str, text: Option<&str>) -> Result<Option<HostPath>, TaskError> {
-    text.map(|text| texts.path(&format!("parameters.{name}"), text)).transpose()
+/// Renders the parameter `name` as a path. Returns `None` if the parameter is not set.
+fn render_path(templates: &TaskTemplates<'_>, name: &str, text: Option<&str>) -> Result<Option<HostPath>, TaskError> {
+    text.map(|text| templates.path(&format!("parameters.{name}"), text)).transpose()
 }
 
-/// Renders the values of the environment variables and checks each variable.
-fn env(texts: &TaskTemplates<'_>, env: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, TaskError> {
+/// Renders the values of the environment variables. Fails if a name or a value is not valid for the system.
+fn render_env(templates: &TaskTemplates<'_>, env: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, TaskError> {
     env.iter()
         .map(|(name, value)| {
-            let value = texts.text(&format!("parameters.env.{name}"), value)?;
-            check_variable(name, &value).map_err(|why| invalid_parameter("env", &why))?;
+            let value = templates.text(&format!("parameters.env.{name}"), value)?;
+            check_variable(name, &value).map_err(|reason| invalid_parameter("env", &reason))?;
             Ok((name.clone(), value))
         })
         .collect()

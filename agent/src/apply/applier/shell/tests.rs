@@ -14,6 +14,7 @@ fn site(host: &MemoryHost) -> Site {
     Site::new(Rc::new(host.clone()), Rc::new(ledger))
 }
 
+/// Returns a shell task `t` with these fields. The task reads the label `tier`, whose value is `tier`.
 fn task(fields: &Value, tier: &str) -> HostTask {
     let mut definition = json!({"id": "t", "type": "shell"});
     definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -27,22 +28,24 @@ fn task(fields: &Value, tier: &str) -> HostTask {
     HostTask::new(&profile, &[("labels.tier".to_owned(), InputValue::Json(json!(tier).to_string().into()))].into()).unwrap()
 }
 
-fn ready<T>(future: Pending<'_, T>) -> T {
+fn block_on<T>(future: Pending<'_, T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
 fn check(host: &MemoryHost, task: &HostTask) -> Result<CheckResult, TaskError> {
-    ready(ShellApplier.check(&site(host), task))
+    block_on(ShellApplier.check(&site(host), task))
 }
 
 fn apply(host: &MemoryHost, task: &HostTask) -> Result<ApplyResult, TaskError> {
-    ready(ShellApplier.apply(&site(host), task))
+    block_on(ShellApplier.apply(&site(host), task))
 }
 
 fn is_converged(host: &MemoryHost, task: &HostTask) -> bool {
     check(host, task).unwrap() == CheckResult::Converged
 }
 
+/// The value of the label contains characters that a shell would interpret. The parameter `cmd` is not a template, so
+/// its text is unchanged.
 #[test]
 fn command_passes_value_as_one_argument_or_quoted() {
     let host = MemoryHost::new();
@@ -53,12 +56,12 @@ fn command_passes_value_as_one_argument_or_quoted() {
         (json!({"cmd": "echo {{ labels.tier }}"}), vec!["/bin/sh", "-c", "echo {{ labels.tier }}"]),
     ] {
         apply(&host, &task(&json!({"parameters": parameters}), tier)).unwrap();
-        let ran = host.commands_run().pop().unwrap();
-        if ran[1] == "-c" && ran[2].contains('\'') {
+        let words = host.commands_run().pop().unwrap();
+        if words[1] == "-c" && words[2].contains('\'') {
             // Quoting is tested in the render crate. Here it only matters that the value is one word.
-            assert!(ran[2].starts_with("echo 'gold; rm -rf /\n'"), "{ran:?}");
+            assert!(words[2].starts_with("echo 'gold; rm -rf /\n'"), "{words:?}");
         } else {
-            assert_eq!(ran, argv);
+            assert_eq!(words, argv);
         }
     }
 }
@@ -71,22 +74,22 @@ fn command_runs_once_per_content_when_unguarded() {
     assert!(!is_converged(&host, &gold));
     apply(&host, &gold).unwrap();
     assert!(is_converged(&host, &gold));
-    assert!(!is_converged(&host, &task(&fields, "silver")), "other inputs are another thing to do");
+    assert!(!is_converged(&host, &task(&fields, "silver")), "a task with other inputs has not run yet");
 }
 
 #[test]
 fn check_returns_unknown_when_interrupted_unless_repeatable() {
     let host = MemoryHost::new();
     let fields = |on_interrupt: &str| json!({"on_interrupt": on_interrupt, "parameters": {"command": ["deploy"]}});
-    for (on_interrupt, unknown) in [("unknown", true), ("again", false)] {
+    for (on_interrupt, is_unknown) in [("unknown", true), ("again", false)] {
         let task = task(&fields(on_interrupt), "gold");
-        let begun = Step { task: "t".into(), content: task.content, state: StepState::Begun };
-        site(&host).ledger.set_step(&begun).unwrap();
+        let step = Step { task: "t".into(), content: task.content, state: StepState::Begun };
+        site(&host).ledger.set_step(&step).unwrap();
         match check(&host, &task) {
             Err(error) => assert!(
-                unknown && error.effect == FailureEffect::Unknown && error.message.contains("resolve-unknown t done|again")
+                is_unknown && error.effect == FailureEffect::Unknown && error.message.contains("resolve-unknown t done|again")
             ),
-            Ok(found) => assert!(!unknown && found != CheckResult::Converged),
+            Ok(result) => assert!(!is_unknown && result != CheckResult::Converged),
         }
     }
 }
@@ -102,6 +105,7 @@ fn apply_journals_failure_when_command_fails() {
     assert!(!is_converged(&host, &task));
 }
 
+/// The disk becomes full while the command runs, so the end of the command cannot be written to the journal.
 #[test]
 fn apply_does_not_rerun_command_when_journal_write_failed() {
     for status in [0, 1] {
@@ -115,7 +119,11 @@ fn apply_does_not_rerun_command_when_journal_write_failed() {
         assert!(error.effect == FailureEffect::Unknown && error.message.contains("could not be recorded"), "{error:?}");
         assert_eq!(error.output, "said");
         host.set_full(false);
-        assert_eq!(check(&host, &task).unwrap_err().effect, FailureEffect::Unknown, "nor after a restart");
+        assert_eq!(
+            check(&host, &task).unwrap_err().effect,
+            FailureEffect::Unknown,
+            "the result is still unknown after a restart"
+        );
     }
 }
 
@@ -128,7 +136,8 @@ fn guards_decide_whether_command_runs() {
         let status = i32::from(command.argv[0] != "true");
         CommandResult { end: ExitKind::Status(status), output: String::new() }
     });
-    for (guard, so) in [
+    // The guards, and whether the task has converged, so that the command need not run.
+    for (guard, expected) in [
         (json!({"creates": "/made"}), true),
         (json!({"creates": "/missing"}), false),
         (json!({"creates": "/dev/vg0/data"}), true),
@@ -142,10 +151,10 @@ fn guards_decide_whether_command_runs() {
     ] {
         let mut parameters = guard;
         parameters["command"] = json!(["deploy"]);
-        assert_eq!(is_converged(&host, &task(&json!({"parameters": parameters}), "")), so, "{parameters}");
+        assert_eq!(is_converged(&host, &task(&json!({"parameters": parameters}), "")), expected, "{parameters}");
     }
-    let guarded = task(&json!({"parameters": {"command": ["true"], "creates": "/missing"}}), "");
-    apply(&host, &guarded).unwrap();
+    let guarded_task = task(&json!({"parameters": {"command": ["true"], "creates": "/missing"}}), "");
+    apply(&host, &guarded_task).unwrap();
     assert_eq!(site(&host).ledger.step("t").unwrap(), None, "a guarded command needs no journal");
 }
 
@@ -155,18 +164,19 @@ fn apply_passes_cwd_env_user_and_timeout_to_command() {
     let parameters =
         json!({"command": ["x"], "cwd": "/srv", "env": {"TIER": "{{ labels.tier }}"}, "user": "www-data", "timeout": 5});
     apply(&host, &task(&json!({"parameters": parameters}), "gold")).unwrap();
-    let ran = host.last_command().unwrap();
-    assert_eq!(ran.cwd, Some(HostPath::from_static("/srv")));
-    assert_eq!(ran.env, [("TIER".to_owned(), "gold".to_owned())].into());
-    assert_eq!((ran.user.as_deref(), ran.timeout), (Some("www-data"), Duration::from_secs(5)));
+    let command = host.last_command().unwrap();
+    assert_eq!(command.cwd, Some(HostPath::from_static("/srv")));
+    assert_eq!(command.env, [("TIER".to_owned(), "gold".to_owned())].into());
+    assert_eq!((command.user.as_deref(), command.timeout), (Some("www-data"), Duration::from_secs(5)));
 }
 
-/// A rendered cwd used to be refused.
+/// Regression test: a template of `cwd` that gives `/` was refused.
 #[test]
 fn y09_command_runs_in_root_directory_when_literal_or_rendered() {
     for cwd in ["/", "{{ labels.tier }}"] {
         let host = MemoryHost::new();
         apply(&host, &task(&json!({"parameters": {"command": ["x"], "cwd": cwd}}), "/")).unwrap();
+        // Without a directory, the command runs in `/`.
         assert_eq!(host.last_command().unwrap().cwd, None, "{cwd}");
     }
 }
@@ -174,9 +184,9 @@ fn y09_command_runs_in_root_directory_when_literal_or_rendered() {
 #[test]
 fn check_names_parameter_when_invalid() {
     let host = MemoryHost::new();
-    for (parameters, said) in [
+    for (parameters, expected) in [
         (json!({}), "parameters: one of command, script, cmd is missing"),
-        (json!({"command": ["a"], "script": "a"}), "command and script stand side by side: exactly one of command"),
+        (json!({"command": ["a"], "script": "a"}), "command and script are both set: exactly one of command"),
         (json!({"command": []}), "parameters.command: the first item must be the program"),
         (json!({"command": "a b"}), "parameters: invalid type: string"),
         (json!({"command": ["a"], "creates": "x"}), "parameters.creates: path \"x\" is relative"),
@@ -184,10 +194,12 @@ fn check_names_parameter_when_invalid() {
         (json!({"command": ["a"], "shell": true}), "parameters: unknown field `shell`"),
     ] {
         let error = check(&host, &task(&json!({"parameters": parameters}), "")).unwrap_err().message;
-        assert!(error.contains(said), "{parameters}: {error}");
+        assert!(error.contains(expected), "{parameters}: {error}");
     }
 }
 
+/// The scripts run in a real shell. The first one writes files about its own process, the others only end in different
+/// ways. Then guards that read the secret do the same.
 #[test]
 fn w10_03_process_arguments_omit_secret_when_script_reads_one() {
     const VALUE: &str = "hunter2's";
@@ -198,10 +210,10 @@ fn w10_03_process_arguments_omit_secret_when_script_reads_one() {
     let host = Rc::new(crate::host::real::RealHost::new(root.path()).unwrap());
     let site = Site::new(host.clone(), Rc::new(Ledger::open(host).unwrap()));
     let secret = "{{ secret('db') }}";
-    // The script records its own process arguments, and that its standard input is empty.
-    let look = "tr '\\0' ' ' </proc/$$/cmdline >args; cat >input; readlink /proc/self/fd/0 >>input";
-    let script = format!("# a comment\nx={secret}; printf %s \"$x\" >value; {look}; echo \"$0\" >name; exit 3");
-    for (parameters, ended) in [
+    // This part of a script records the arguments and the standard input of its process.
+    let record_process = "tr '\\0' ' ' </proc/$$/cmdline >args; cat >input; readlink /proc/self/fd/0 >>input";
+    let script = format!("# a comment\nx={secret}; printf %s \"$x\" >value; {record_process}; echo \"$0\" >name; exit 3");
+    for (parameters, expected) in [
         (json!({"script": script}), Err("the command ended with status 3")),
         (json!({"script": "kill -KILL $$"}), Err("the command was ended by signal 9")),
         (json!({"script": "if"}), Err("the command ended with status 2")),
@@ -209,32 +221,33 @@ fn w10_03_process_arguments_omit_secret_when_script_reads_one() {
         (json!({"script": format!(": {}", "x".repeat(100_000))}), Ok(())),
     ] {
         let task = secret_task(&json!({"parameters": parameters}));
-        let applied = ready_with_io(ShellApplier.apply(&site, &task));
-        assert_eq!(applied.map(drop).map_err(|error| error.message), ended.map_err(str::to_owned), "{parameters}");
+        let result = block_on_with_io(ShellApplier.apply(&site, &task));
+        assert_eq!(result.map(drop).map_err(|error| error.message), expected.map_err(str::to_owned), "{parameters}");
     }
-    let read = |name: &str| std::fs::read_to_string(root.path().join(name)).unwrap();
-    assert_eq!((read("value"), read("name")), (VALUE.to_owned(), "/bin/sh\n".to_owned()));
-    assert!(!read("args").contains("hunter2"), "{}", read("args"));
-    assert_eq!(read("input"), "/dev/null\n", "no command reads the text");
+    let read_file = |name: &str| std::fs::read_to_string(root.path().join(name)).unwrap();
+    assert_eq!((read_file("value"), read_file("name")), (VALUE.to_owned(), "/bin/sh\n".to_owned()));
+    assert!(!read_file("args").contains("hunter2"), "{}", read_file("args"));
+    assert_eq!(read_file("input"), "/dev/null\n", "the standard input is empty, so no command can read the script from it");
     std::fs::remove_file(root.path().join("args")).unwrap();
-    for (guard, so) in [("unless", true), ("only_if", false)] {
-        let guarded = json!({"command": ["true"], guard: format!("{look}; [ {secret} = {secret} ]")});
-        let checked = ready_with_io(ShellApplier.check(&site, &secret_task(&json!({"parameters": guarded})))).unwrap();
-        assert_eq!(checked == CheckResult::Converged, so, "{guard}");
-        assert!(!read("args").contains("hunter2"), "{guard}: {}", read("args"));
+    for (guard, is_converged) in [("unless", true), ("only_if", false)] {
+        let guarded_parameters = json!({"command": ["true"], guard: format!("{record_process}; [ {secret} = {secret} ]")});
+        let result =
+            block_on_with_io(ShellApplier.check(&site, &secret_task(&json!({"parameters": guarded_parameters})))).unwrap();
+        assert_eq!(result == CheckResult::Converged, is_converged, "{guard}");
+        assert!(!read_file("args").contains("hunter2"), "{guard}: {}", read_file("args"));
     }
 }
 
 #[test]
 fn check_names_field_when_script_cannot_be_passed_to_process() {
     let host = MemoryHost::new();
-    for (parameters, says) in [
+    for (parameters, expected) in [
         (json!({"cmd": "a\0"}), "parameters.cmd: contains NUL, which no process can be given: remove it"),
         (json!({"command": ["a"], "creates": "/x", "unless": "a\0"}), "parameters.unless: contains NUL"),
         (json!({"command": ["a"], "only_if": "a".repeat(131_072)}), "parameters.only_if: has 131072 bytes, and a process"),
     ] {
         let error = check(&host, &task(&json!({"parameters": parameters}), "gold")).unwrap_err();
-        assert!(error.message.starts_with(says), "{}", error.message);
+        assert!(error.message.starts_with(expected), "{}", error.message);
     }
 }
 
@@ -251,17 +264,19 @@ fn w10_03_check_rejects_secret_in_command_or_guard_item() {
     ] {
         let task = secret_task(&json!({"parameters": parameters}));
         for error in [check(&host, &task).unwrap_err(), apply(&host, &task).unwrap_err()] {
-            let said = "line 1: it reads secret `db`, and everyone on a host sees the name of a file and the arguments of a process: \
+            let expected = "line 1: it reads secret `db`, and everyone on a host sees the name of a file and the arguments of a process: \
                         read the secret in `script`";
-            assert!(error.message.contains(said) && !error.message.contains("hunter2"), "{parameters}: {error:?}");
+            assert!(error.message.contains(expected) && !error.message.contains("hunter2"), "{parameters}: {error:?}");
         }
         assert_eq!(host.last_command(), None, "{parameters}: nothing was run");
     }
+    // Only the user of a process can read its environment, so `env` may contain a secret.
     let task = secret_task(&json!({"parameters": {"command": ["put"], "env": {"DB": secret}}}));
     apply(&host, &task).unwrap();
     assert_eq!(host.last_command().unwrap().env, [("DB".to_owned(), "hunter2".to_owned())].into());
 }
 
+/// Returns a shell task `t` with these fields. The task reads version 3 of the secret `db`.
 fn secret_task(fields: &Value) -> HostTask {
     let mut definition = json!({"id": "t", "type": "shell"});
     definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -271,18 +286,20 @@ fn secret_task(fields: &Value) -> HostTask {
     HostTask::new(&profile, &[("secret('db')".to_owned(), value)].into()).unwrap()
 }
 
-fn ready_with_io<T>(future: Pending<'_, T>) -> T {
+/// Waits for a future that needs timers and I/O, for example because it runs a real process.
+fn block_on_with_io<T>(future: Pending<'_, T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 #[test]
 fn retry_policy_prefers_task_over_parameters() {
-    for (fields, retries) in [
+    // The expected policy: the number of retries, and the seconds between two attempts.
+    for (fields, expected) in [
         (json!({"parameters": {"command": ["a"]}}), (0, 1)),
         (json!({"retries": 3, "parameters": {"command": ["a"]}}), (3, 1)),
         (json!({"retries": 3, "parameters": {"command": ["a"], "retries": 2, "interval": 20}}), (2, 20)),
     ] {
-        assert_eq!(ShellApplier.retry_policy(&task(&fields, "")), retries, "{fields}");
+        assert_eq!(ShellApplier.retry_policy(&task(&fields, "")), expected, "{fields}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whole runs of a task set: order, drift, reported results, and what stays untouched.
+//! Whole runs of a task set: order, drift, reported results, and files that a run must not change.
 
 use std::rc::Rc;
 
@@ -16,7 +16,8 @@ fn site(host: &MemoryHost) -> Site {
     Site::new(Rc::new(host.clone()), Rc::new(ledger))
 }
 
-/// Runs a set to its end. Returns the reported results and the progress of the host.
+/// Runs a task set until no task can run any more. Returns task and outcome of each new result, and the progress of the
+/// host.
 fn run_with(
     host: &MemoryHost,
     set: &TestTaskSet,
@@ -26,8 +27,8 @@ fn run_with(
     let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
     let mut run = TaskRun::plan(site(host), ceiling, &set.desired(), &profile, purpose).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let open = BTreeSet::new();
-    runtime.block_on(async { while run.advance(&open).await.unwrap() {} });
+    let open_barriers = BTreeSet::new();
+    runtime.block_on(async { while run.advance(&open_barriers).await.unwrap() {} });
     let progress = run.progress();
     let results = if purpose == RunPurpose::Check { run.into_results() } else { run.save_results().unwrap() };
     (results.into_iter().map(|result| (result.task, result.outcome)).collect(), progress)
@@ -41,6 +42,7 @@ fn pairs(pairs: &[(&str, Outcome)]) -> Vec<(String, Outcome)> {
     pairs.iter().map(|(task, outcome)| ((*task).to_owned(), *outcome)).collect()
 }
 
+/// The numbers are the indexes of the tasks that a task requires. No agent has the task type `teapot`.
 #[test]
 fn run_stops_only_dependants_when_task_fails() {
     let host = MemoryHost::new();
@@ -51,10 +53,10 @@ fn run_stops_only_dependants_when_task_fails() {
         .file("other", &[], "/other", "")
         .task("teapot", "teapot", &[], &json!({}))
         .file("behind", &[3], "/behind", "");
-    let (mut told, progress) = run_with(&host, &set, &Ceiling::default(), RunPurpose::Converge);
-    told.sort_by(|a, b| a.0.cmp(&b.0));
+    let (mut outcomes, progress) = run_with(&host, &set, &Ceiling::default(), RunPurpose::Converge);
+    outcomes.sort_by(|a, b| a.0.cmp(&b.0));
     assert_eq!(
-        told,
+        outcomes,
         pairs(&[
             ("after", Outcome::DependencyFailed),
             ("bad", Outcome::Failed),
@@ -66,7 +68,7 @@ fn run_stops_only_dependants_when_task_fails() {
     assert_eq!((progress, host.text("/after"), host.text("/other")), (observed::Progress::Failed, None, Some(String::new())));
 }
 
-/// It used to be checked, with its guards, as in mode `noop`.
+/// Regression test: a task with the mode `observe` was checked, and its guards were run, as in mode `noop`.
 #[test]
 fn y06_run_skips_task_when_task_mode_is_observe() {
     let guarded = json!({"mode": "observe", "parameters": {"command": ["run"], "unless": ["guard"]}});
@@ -76,62 +78,72 @@ fn y06_run_skips_task_when_task_mode_is_observe() {
         let set = TestTaskSet::default().task("o", "shell", &[], &guarded).task("file", "file", &[], &file);
         set.task("other", "file", &[], &other)
     };
-    let observed = [("o", Outcome::WouldChange), ("file", Outcome::WouldChange)];
+    let observed_outcomes = [("o", Outcome::WouldChange), ("file", Outcome::WouldChange)];
     let host = MemoryHost::new();
-    let told = run_with(&host, &set("apply"), &Ceiling::default(), RunPurpose::Converge);
-    let all = [observed[0], observed[1], ("other", Outcome::Changed)];
-    assert_eq!(told, (pairs(&all), observed::Progress::Converged), "nobody waits for it");
+    let outcomes_and_progress = run_with(&host, &set("apply"), &Ceiling::default(), RunPurpose::Converge);
+    let expected = [observed_outcomes[0], observed_outcomes[1], ("other", Outcome::Changed)];
+    assert_eq!(
+        outcomes_and_progress,
+        (pairs(&expected), observed::Progress::Converged),
+        "no other task waits for the observed tasks"
+    );
     assert_eq!((host.commands_run().len(), host.text("/o"), host.text("/f").as_deref()), (0, None, Some("x")));
-    assert_eq!(converge(&host, &set("apply")), [], "it is told once");
+    assert_eq!(converge(&host, &set("apply")), [], "a result is reported once");
     let noop = set("apply").mode(Mode::Noop);
     assert_eq!(run_with(&host, &noop, &Ceiling::default(), RunPurpose::Converge).1, observed::Progress::Converged);
-    let checked = run_with(&host, &set("apply"), &Ceiling::default(), RunPurpose::Check).0;
-    assert_eq!(checked, pairs(&[("other", Outcome::Unchanged)]), "a look has nothing to say of it");
+    let check_outcomes = run_with(&host, &set("apply"), &Ceiling::default(), RunPurpose::Check).0;
+    assert_eq!(check_outcomes, pairs(&[("other", Outcome::Unchanged)]), "a check reports nothing about observed tasks");
     assert_eq!(host.commands_run().len(), 0, "no guard was run");
     // A marker has nothing to run or check, whatever its mode.
-    let place = TestTaskSet::default().task("stage", "stage", &[], &json!({"mode": "observe"})).file("f", &[0], "/g", "x");
-    converge(&host, &place);
+    let stage_set = TestTaskSet::default().task("stage", "stage", &[], &json!({"mode": "observe"})).file("f", &[0], "/g", "x");
+    converge(&host, &stage_set);
     assert_eq!(host.text("/g").as_deref(), Some("x"));
 }
 
 #[test]
 fn y06_dependant_explains_stop_when_requirement_is_observed() {
     let host = MemoryHost::new();
-    let seen = json!({"mode": "observe", "parameters": {"command": ["run"]}});
-    let set = TestTaskSet::default().task("o", "shell", &[], &seen).file("after", &[0], "/a", "").file("last", &[1], "/b", "");
+    let observed_command = json!({"mode": "observe", "parameters": {"command": ["run"]}});
+    let set = TestTaskSet::default().task("o", "shell", &[], &observed_command).file("after", &[0], "/a", "").file(
+        "last",
+        &[1],
+        "/b",
+        "",
+    );
     let results = results(&host, &set);
-    let said: Vec<_> = results.iter().map(|one| (one.task.as_str(), one.outcome, one.message.as_str())).collect();
-    let why = "Not run: o, which it requires, is neither run nor checked, since its mode is observe.";
+    let reported: Vec<_> = results.iter().map(|result| (result.task.as_str(), result.outcome, result.message.as_str())).collect();
+    let expected_message = "Not run: o, which it requires, is neither run nor checked, since its mode is observe.";
     assert_eq!(
-        said,
+        reported,
         [
             ("o", Outcome::WouldChange, "its mode is observe: it is neither run nor checked"),
-            ("after", Outcome::DependencyFailed, why),
-            ("last", Outcome::DependencyFailed, why),
+            ("after", Outcome::DependencyFailed, expected_message),
+            ("last", Outcome::DependencyFailed, expected_message),
         ]
     );
     assert_eq!((host.commands_run().len(), host.text("/a"), host.text("/b")), (0, None, None));
 }
 
-/// The host used to report `failed`, and its controllers `converged`.
+/// Regression test: the host reported `failed`, while the controllers showed it as `converged`.
 #[test]
 fn y06_host_converges_when_only_marker_follows_observed_task() {
-    let seen = json!({"mode": "observe", "parameters": {"path": "/o", "content": "x"}});
-    let set = || TestTaskSet::default().task("o", "file", &[], &seen).marker("sk", &[0]);
-    let told = ("o", Outcome::WouldChange);
-    for (set, told, ends) in [
-        (set(), vec![told], observed::Progress::Converged),
-        (set().marker("last", &[1]), vec![told], observed::Progress::Converged),
-        (set().file("after", &[1], "/a", ""), vec![told, ("after", Outcome::DependencyFailed)], observed::Progress::Failed),
+    let observed_file = json!({"mode": "observe", "parameters": {"path": "/o", "content": "x"}});
+    let set = || TestTaskSet::default().task("o", "file", &[], &observed_file).marker("sk", &[0]);
+    let expected = ("o", Outcome::WouldChange);
+    for (set, expected, expected_progress) in [
+        (set(), vec![expected], observed::Progress::Converged),
+        (set().marker("last", &[1]), vec![expected], observed::Progress::Converged),
+        (set().file("after", &[1], "/a", ""), vec![expected, ("after", Outcome::DependencyFailed)], observed::Progress::Failed),
     ] {
         let host = MemoryHost::new();
-        let ended = run_with(&host, &set, &Ceiling::default(), RunPurpose::Converge);
-        assert_eq!(ended, (pairs(&told), ends));
+        let outcomes_and_progress = run_with(&host, &set, &Ceiling::default(), RunPurpose::Converge);
+        assert_eq!(outcomes_and_progress, (pairs(&expected), expected_progress));
         assert_eq!((host.text("/o"), host.text("/a")), (None, None));
     }
 }
 
-/// An older agent checked it. An upgrade alone reports nothing.
+/// An agent of an older version checked a task with the mode `observe`, and stored another outcome. After an upgrade of
+/// the agent, the same task set reports nothing.
 #[test]
 fn y06_observed_task_keeps_earlier_result_of_same_task_set() {
     let host = MemoryHost::new();
@@ -143,31 +155,32 @@ fn y06_observed_task_keeps_earlier_result_of_same_task_set() {
     ledger.put(&PROGRESS, &progress).unwrap();
     drop(ledger);
     assert_eq!(converge(&host, &set), []);
-    let next = set.with_release(2);
-    assert_eq!(converge(&host, &next), pairs(&[("o", Outcome::WouldChange)]), "of the next one it is told");
+    let next_set = set.with_release(2);
+    assert_eq!(converge(&host, &next_set), pairs(&[("o", Outcome::WouldChange)]), "the next task set reports the task again");
 }
 
-/// The host used to report that something would change and nothing had failed. Its controller reported a failure.
+/// Regression test: the host reported `Idle`, because a task would change, although another task had failed. The
+/// controller showed a failure.
 #[test]
 fn y06_progress_is_failed_in_noop_when_other_tasks_would_change() {
     use observed::Progress::{Failed, Idle};
-    let would = || TestTaskSet::default().file("would", &[], "/would", "x");
-    let teapot = || TestTaskSet::default().task("teapot", "teapot", &[], &json!({}));
+    let file_set = || TestTaskSet::default().file("would", &[], "/would", "x");
+    let unsupported_set = || TestTaskSet::default().task("teapot", "teapot", &[], &json!({}));
     for (name, set, mode, progress) in [
-        ("nothing failed", would(), Mode::Noop, Idle),
-        ("what cannot run comes first", teapot().file("would", &[], "/would", "x"), Mode::Noop, Failed),
-        ("it comes last", would().task("teapot", "teapot", &[], &json!({})), Mode::Noop, Failed),
-        ("a path is another task's", would().file("second", &[], "/would", "y"), Mode::Noop, Failed),
-        ("a directory is in the way", would().file("dir", &[], "/dir", "y"), Mode::Noop, Failed),
-        ("nothing was begun", teapot().file("would", &[], "/would", "x"), Mode::Observe, Idle),
+        ("nothing failed", file_set(), Mode::Noop, Idle),
+        ("the unsupported task comes first", unsupported_set().file("would", &[], "/would", "x"), Mode::Noop, Failed),
+        ("the unsupported task comes last", file_set().task("teapot", "teapot", &[], &json!({})), Mode::Noop, Failed),
+        ("two tasks have the same path", file_set().file("second", &[], "/would", "y"), Mode::Noop, Failed),
+        ("a directory is in the way", file_set().file("dir", &[], "/dir", "y"), Mode::Noop, Failed),
+        ("a host that only observes starts no task", unsupported_set().file("would", &[], "/would", "x"), Mode::Observe, Idle),
     ] {
         let host = MemoryHost::new();
         host.put("/dir/f", "");
         let set = set.mode(mode);
         // The second run reports nothing.
         for _ in 0..2 {
-            let stands = run_with(&host, &set, &Ceiling::default(), RunPurpose::Converge).1;
-            assert_eq!((stands, host.text("/would")), (progress, None), "{name}");
+            let run_progress = run_with(&host, &set, &Ceiling::default(), RunPurpose::Converge).1;
+            assert_eq!((run_progress, host.text("/would")), (progress, None), "{name}");
         }
     }
 }
@@ -181,18 +194,19 @@ fn dependant_names_root_failure_when_stopped() {
     let mut run = TaskRun::plan(site(&host), &Ceiling::default(), &set.desired(), &profile, RunPurpose::Converge).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async { while run.advance(&BTreeSet::new()).await.unwrap() {} });
-    let told = run.save_results().unwrap();
-    let said: Vec<&str> = told.iter().filter(|one| one.task != "bad").map(|one| one.message.as_str()).collect();
-    assert_eq!(said, ["Not run: bad, which it requires, failed."; 2]);
+    let results = run.save_results().unwrap();
+    let messages: Vec<&str> =
+        results.iter().filter(|result| result.task != "bad").map(|result| result.message.as_str()).collect();
+    assert_eq!(messages, ["Not run: bad, which it requires, failed."; 2]);
 }
 
 #[test]
 fn dependant_is_reported_again_when_stopped_by_another_task() {
     let host = MemoryHost::new();
-    let checked = |path: &str, by: &str| json!({"parameters": {"path": path, "content": "x", "validate": [by]}});
+    let validated_file = |path: &str, validate_program: &str| json!({"parameters": {"path": path, "content": "x", "validate": [validate_program]}});
     let set = TestTaskSet::default()
-        .task("a", "file", &[], &checked("/a", "one"))
-        .task("b", "file", &[], &checked("/b", "two"))
+        .task("a", "file", &[], &validated_file("/a", "one"))
+        .task("b", "file", &[], &validated_file("/b", "two"))
         .file("c", &[0, 1], "/c", "");
     let run = |failing: &'static str| {
         host.on_run(move |_, command| {
@@ -203,11 +217,11 @@ fn dependant_is_reported_again_when_stopped_by_another_task() {
         let mut run = TaskRun::plan(site(&host), &Ceiling::default(), &set.desired(), &profile, RunPurpose::Converge).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async { while run.advance(&BTreeSet::new()).await.unwrap() {} });
-        let told = run.save_results().unwrap().into_iter().filter(|result| result.task == "c");
-        told.map(|result| result.message).collect::<Vec<_>>()
+        let results_of_c = run.save_results().unwrap().into_iter().filter(|result| result.task == "c");
+        results_of_c.map(|result| result.message).collect::<Vec<_>>()
     };
     assert_eq!(run("one"), ["Not run: a, which it requires, failed."]);
-    assert_eq!(run("one"), [""; 0], "it is the same");
+    assert_eq!(run("one"), [""; 0], "the same result is not reported again");
     host.put("/b", "edited");
     assert_eq!(run("two"), ["Not run: b, which it requires, failed."]);
 }
@@ -219,7 +233,7 @@ fn result_is_reported_again_when_changed_or_newly_released() {
     assert_eq!(converge(&host, &set()), pairs(&[("f", Outcome::Changed)]));
     assert_eq!(converge(&host, &set()), []);
     host.put("/f", "edited");
-    assert_eq!(converge(&host, &set()), pairs(&[("f", Outcome::Changed)]), "drift is mended, and told");
+    assert_eq!(converge(&host, &set()), pairs(&[("f", Outcome::Changed)]), "drift is mended and reported");
     assert_eq!(converge(&host, &set().with_release(2)), pairs(&[("f", Outcome::Unchanged)]), "another task set");
 }
 
@@ -230,11 +244,11 @@ fn drift_is_reported_but_not_mended_when_task_only_reports() {
         let fields = json!({"on_drift": "report", "parameters": {"path": "/f", "content": content}});
         TestTaskSet::default().task("f", "file", &[], &fields)
     };
-    assert_eq!(converge(&host, &set("x")), pairs(&[("f", Outcome::Changed)]), "first it is made so");
+    assert_eq!(converge(&host, &set("x")), pairs(&[("f", Outcome::Changed)]), "the first run creates the file");
     host.put("/f", "edited");
     assert_eq!(converge(&host, &set("x")), pairs(&[("f", Outcome::Drifted)]));
     assert_eq!(host.text("/f").as_deref(), Some("edited"));
-    assert_eq!(converge(&host, &set("y")), pairs(&[("f", Outcome::Changed)]), "other content is no drift");
+    assert_eq!(converge(&host, &set("y")), pairs(&[("f", Outcome::Changed)]), "new content in the task set is not drift");
 }
 
 #[test]
@@ -249,6 +263,7 @@ fn unguarded_command_runs_again_only_for_new_content() {
     assert_eq!(host.commands_run(), [["a"], ["b"]]);
 }
 
+/// The journal entry `Begun` shows an interrupted run. An operator resolves it by the entry `Done`.
 #[test]
 fn interrupted_command_counts_as_failed_until_resolved() {
     let host = MemoryHost::new();
@@ -259,8 +274,8 @@ fn interrupted_command_counts_as_failed_until_resolved() {
     step.state = StepState::Begun;
     ledger.set_step(&step).unwrap();
     host.delete("/f");
-    let told = converge(&host, &set);
-    assert_eq!(told, pairs(&[("c", Outcome::Unknown), ("f", Outcome::DependencyFailed)]));
+    let outcomes = converge(&host, &set);
+    assert_eq!(outcomes, pairs(&[("c", Outcome::Unknown), ("f", Outcome::DependencyFailed)]));
     step.state = StepState::Done;
     ledger.set_step(&step).unwrap();
     assert_eq!(converge(&host, &set), pairs(&[("c", Outcome::Unchanged), ("f", Outcome::Changed)]));
@@ -291,10 +306,11 @@ fn sensitive_task_result_omits_output_and_diff() {
 #[test]
 fn run_respects_host_ceiling() {
     let host = MemoryHost::new();
+    // The configuration of this host allows only file tasks.
     let ceiling = Ceiling { task_types: Some(vec!["file".into()]) };
     let set = TestTaskSet::default().command("c", &[], &["a"]).file("f", &[], "/f", "");
-    let (told, _) = run_with(&host, &set, &ceiling, RunPurpose::Converge);
-    assert_eq!(told, pairs(&[("c", Outcome::Unsupported), ("f", Outcome::Changed)]));
+    let (outcomes, _) = run_with(&host, &set, &ceiling, RunPurpose::Converge);
+    assert_eq!(outcomes, pairs(&[("c", Outcome::Unsupported), ("f", Outcome::Changed)]));
     assert_eq!(host.commands_run(), Vec::<Vec<String>>::new());
 }
 
@@ -303,10 +319,11 @@ fn check_reports_all_and_changes_nothing() {
     let host = MemoryHost::new();
     host.put("/g", "same");
     let set = TestTaskSet::default().file("f", &[], "/f", "x").file("g", &[], "/g", "same").command("c", &[], &["a"]);
+    // Opens the ledger once, so that its directories exist before the calls are counted.
     site(&host);
     host.restart();
-    let (told, _) = run_with(&host, &set, &Ceiling::default(), RunPurpose::Check);
-    assert_eq!(told, pairs(&[("f", Outcome::WouldChange), ("g", Outcome::Unchanged), ("c", Outcome::WouldChange)]));
+    let (outcomes, _) = run_with(&host, &set, &Ceiling::default(), RunPurpose::Check);
+    assert_eq!(outcomes, pairs(&[("f", Outcome::WouldChange), ("g", Outcome::Unchanged), ("c", Outcome::WouldChange)]));
     assert_eq!(host.calls(), 0);
 }
 
@@ -316,8 +333,8 @@ fn task_waits_when_blob_is_missing() {
     let hash = stemma_core::digest::sha256(b"blob");
     let source = format!("sha256:{}", Hash(hash));
     let set = TestTaskSet::default().task("f", "file", &[], &json!({"parameters": {"path": "/f", "source": source}}));
-    let (told, progress) = run_with(&host, &set, &Ceiling::default(), RunPurpose::Converge);
-    assert_eq!((told, progress), (vec![], observed::Progress::Waiting));
+    let (outcomes, progress) = run_with(&host, &set, &Ceiling::default(), RunPurpose::Converge);
+    assert_eq!((outcomes, progress), (vec![], observed::Progress::Waiting));
     site(&host).ledger.store_body(Hash(hash), b"blob").unwrap();
     assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Changed)]));
 }
@@ -327,6 +344,7 @@ fn task_waits_an_hour_when_file_is_contended() {
     let host = MemoryHost::new();
     let set = TestTaskSet::default().file("f", &[], "/f", "x");
     converge(&host, &set);
+    // After three mends within an hour, the task is contended: the agent no longer mends the file.
     for _ in 0..3 {
         host.put("/f", "theirs");
         assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Changed)]));
@@ -342,7 +360,8 @@ fn task_waits_an_hour_when_file_is_contended() {
 fn secret_is_stored_only_in_task_file() {
     const VALUE: &str = "hunter2";
     let secret = "{{ secret('db') }}";
-    for (kind, parameters, outcome, said, put) in [
+    // Type and parameters of the task, its outcome, the start of its message, and whether it writes the secret to `/f`.
+    for (kind, parameters, outcome, expected_message, is_written) in [
         ("file", json!({"path": "/f", "template": format!("password={secret}\n")}), Outcome::Changed, "", true),
         ("file", json!({"path": "/f", "template": secret, "validate": ["no"]}), Outcome::Failed, "validate ended", false),
         ("file", json!({"path": format!("/{secret}"), "content": ""}), Outcome::Failed, "parameters.path: line 1", false),
@@ -361,32 +380,35 @@ fn secret_is_stored_only_in_task_file() {
         });
         host.put("/run/credentials/stemma-agent.service/db", VALUE);
         let set = TestTaskSet::default().task("t", kind, &[], &json!({"parameters": parameters})).with_secret("db");
-        // In the second round the file exists already, with another value.
+        // In the second round the file exists already, with another text. Only a task that writes the file has that
+        // round.
         for round in ["first", "again"] {
             let results = results(&host, &set);
             let [result] = results.as_slice() else { panic!("{parameters} {round}: {results:?}") };
             assert_eq!(result.outcome, outcome, "{parameters} {round}: {result:?}");
-            assert!(result.message.starts_with(said), "{result:?}");
+            assert!(result.message.starts_with(expected_message), "{result:?}");
             assert_eq!((result.output.as_str(), result.diff.as_str()), ("", ""), "{parameters}");
             assert!(!result.message.contains(VALUE), "{result:?}");
-            let expected = if put { vec!["/f"] } else { vec![] };
+            let expected = if is_written { vec!["/f"] } else { vec![] };
             assert_eq!(files_containing(&*host.root().unwrap(), "", VALUE), expected, "{parameters} {round}");
-            if !put {
+            if !is_written {
                 break;
             }
             let dir = host.root().unwrap();
-            assert_eq!(dir.stat("f").unwrap().unwrap().mode, 0o600, "a new file with a secret in it is its owner's");
+            assert_eq!(dir.stat("f").unwrap().unwrap().mode, 0o600, "only its owner can read a new file with a secret");
             host.put("/f", "password=hunter2, of the older kind\n");
             host.chmod("/f", 0o600);
         }
     }
 }
 
+/// The same task (`t`) or another one replaces or deletes a file that held a secret. No result and no stored file
+/// contains the secret.
 #[test]
 fn w10_02_replacement_hides_old_content_when_file_held_secret() {
     const VALUE: &str = "hunter2";
     let secret = json!({"path": "/etc/app", "template": "pw={{ secret('db') }}\n"});
-    for (id, after) in [
+    for (id, next_parameters) in [
         ("t", json!({"path": "/etc/app", "content": "plain\n"})),
         ("other", json!({"path": "/etc/app", "content": "plain\n"})),
         ("t", json!({"path": "/etc/app", "absent": true})),
@@ -394,21 +416,21 @@ fn w10_02_replacement_hides_old_content_when_file_held_secret() {
     ] {
         let host = MemoryHost::new();
         host.put("/run/credentials/stemma-agent.service/db", VALUE);
-        let with = TestTaskSet::default().task("t", "file", &[], &json!({"parameters": secret})).with_secret("db");
-        results(&host, &with);
+        let secret_set = TestTaskSet::default().task("t", "file", &[], &json!({"parameters": secret})).with_secret("db");
+        results(&host, &secret_set);
         assert_eq!(host.text("/etc/app").as_deref(), Some("pw=hunter2\n"));
-        let without = || TestTaskSet::default().task(id, "file", &[], &json!({"parameters": after}));
-        let checked = run_to_end(&host, &without(), RunPurpose::Check);
-        let told = results(&host, &without());
-        for result in checked.iter().chain(&told) {
-            assert!(!format!("{result:?}").contains(VALUE), "{id} {after}: {result:?}");
+        let plain_set = || TestTaskSet::default().task(id, "file", &[], &json!({"parameters": next_parameters}));
+        let check_results = run_to_end(&host, &plain_set(), RunPurpose::Check);
+        let run_results = results(&host, &plain_set());
+        for result in check_results.iter().chain(&run_results) {
+            assert!(!format!("{result:?}").contains(VALUE), "{id} {next_parameters}: {result:?}");
             assert!(result.diff.contains("lines are withheld"), "{result:?}");
         }
-        assert_eq!(told[0].outcome, Outcome::Changed);
-        assert_eq!(files_containing(&*host.root().unwrap(), "", VALUE), Vec::<String>::new(), "{id} {after}");
-        // Restoring the old content restores the value.
+        assert_eq!(run_results[0].outcome, Outcome::Changed);
+        assert_eq!(files_containing(&*host.root().unwrap(), "", VALUE), Vec::<String>::new(), "{id} {next_parameters}");
+        // If the old content returns to the file, the file contains the value again. No result may show the value.
         host.put("/etc/app", "pw=hunter2\n");
-        assert!(results(&host, &without()).iter().all(|result| !result.diff.contains(VALUE)));
+        assert!(results(&host, &plain_set()).iter().all(|result| !result.diff.contains(VALUE)));
     }
 }
 
@@ -416,6 +438,8 @@ fn w10_02_replacement_hides_old_content_when_file_held_secret() {
 fn w10_13_command_is_unknown_and_not_rerun_when_record_is_lost() {
     let set = || TestTaskSet::default().command("c", &[], &["deploy"]);
     let steps = "/var/lib/stemma-agent/apply/steps";
+    // The journal entry is deleted, or replaced by one of these texts: empty, cut after its first line, or without any
+    // format.
     for damage in ["deleted", "", "stemmaL\n", "damaged"] {
         let host = MemoryHost::new();
         assert_eq!(converge(&host, &set()), pairs(&[("c", Outcome::Changed)]));
@@ -426,18 +450,18 @@ fn w10_13_command_is_unknown_and_not_rerun_when_record_is_lost() {
             text => host.put(&path, text),
         }
         assert_eq!(converge(&host, &set()), pairs(&[("c", Outcome::Unknown)]), "{damage:?}");
-        assert_eq!(converge(&host, &set()), [], "{damage:?}: nor at the next look");
+        assert_eq!(converge(&host, &set()), [], "{damage:?}: the next run reports nothing");
         assert_eq!(host.commands_run().len(), 1, "{damage:?}");
-        let aside = site(&host).ledger.set_aside_records().unwrap();
-        assert_eq!(aside.len(), usize::from(damage != "deleted"), "{aside:?}");
+        let set_aside = site(&host).ledger.set_aside_records().unwrap();
+        assert_eq!(set_aside.len(), usize::from(damage != "deleted"), "{set_aside:?}");
     }
 }
 
 #[test]
 fn w10_16_file_task_runs_no_command_when_ceiling_forbids_shell() {
-    let files = Ceiling { task_types: Some(vec!["file".into()]) };
-    let both = Ceiling { task_types: Some(vec!["file".into(), "shell".into()]) };
-    for (parameters, said) in [
+    let file_only = Ceiling { task_types: Some(vec!["file".into()]) };
+    let file_and_shell = Ceiling { task_types: Some(vec!["file".into(), "shell".into()]) };
+    for (parameters, reason) in [
         (json!({"path": "/f", "content": "", "validate": ["touch", "/x"]}), "`validate` runs a command"),
         (json!({"path": "/etc/stemma/hooks.d/10-a", "content": "", "mode": "0755"}), "files in hooks.d are run as commands"),
         (json!({"path": "/etc/stemma/hooks.d/sub/10-a", "content": ""}), "files in hooks.d are run as commands"),
@@ -446,50 +470,53 @@ fn w10_16_file_task_runs_no_command_when_ceiling_forbids_shell() {
         let host = MemoryHost::new();
         let set = TestTaskSet::default().task("t", "file", &[], &json!({"parameters": parameters}));
         let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
-        for (ceiling, refused) in [(&files, true), (&both, false), (&Ceiling::default(), false)] {
+        // The default ceiling allows every type.
+        for (ceiling, should_refuse) in [(&file_only, true), (&file_and_shell, false), (&Ceiling::default(), false)] {
             let run = TaskRun::plan(site(&host), ceiling, &set.desired(), &profile, RunPurpose::Converge).unwrap();
             let is_refused = match &run.tasks[0].readiness {
-                Readiness::Refused(Outcome::Unsupported, why) => why.contains(said),
+                Readiness::Refused(Outcome::Unsupported, message) => message.contains(reason),
                 _ => false,
             };
-            assert_eq!(is_refused, refused, "{parameters}");
+            assert_eq!(is_refused, should_refuse, "{parameters}");
         }
-        assert_eq!(run_with(&host, &set, &files, RunPurpose::Converge).0, pairs(&[("t", Outcome::Unsupported)]));
+        assert_eq!(run_with(&host, &set, &file_only, RunPurpose::Converge).0, pairs(&[("t", Outcome::Unsupported)]));
         assert_eq!((host.commands_run().len(), host.list("/etc/stemma/hooks.d").len()), (0, 0));
     }
-    let plain = TestTaskSet::default().file("t", &[], "/f", "");
+    let plain_set = TestTaskSet::default().file("t", &[], "/f", "");
     let host = MemoryHost::new();
-    assert_eq!(run_with(&host, &plain, &files, RunPurpose::Converge).0, pairs(&[("t", Outcome::Changed)]));
+    assert_eq!(run_with(&host, &plain_set, &file_only, RunPurpose::Converge).0, pairs(&[("t", Outcome::Changed)]));
 }
 
+/// Runs a task set until no task can run any more. Returns the results: of a check all, else the new ones.
 fn run_to_end(host: &MemoryHost, set: &TestTaskSet, purpose: RunPurpose) -> Vec<TaskResult> {
     let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
     let mut run = TaskRun::plan(site(host), &Ceiling::default(), &set.desired(), &profile, purpose).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let open = BTreeSet::new();
-    runtime.block_on(async { while run.advance(&open).await.unwrap() {} });
+    let open_barriers = BTreeSet::new();
+    runtime.block_on(async { while run.advance(&open_barriers).await.unwrap() {} });
     if purpose == RunPurpose::Check { run.into_results() } else { run.save_results().unwrap() }
 }
 
-/// Runs a set to its end. Returns the complete results.
+/// Converges the host to a task set. Returns the new results.
 fn results(host: &MemoryHost, set: &TestTaskSet) -> Vec<TaskResult> {
     run_to_end(host, set, RunPurpose::Converge)
 }
 
-/// Returns the files below a directory that contain a text, except the credentials.
-fn files_containing(dir: &dyn Dir, at: &str, text: &str) -> Vec<String> {
-    let mut found = Vec::new();
+/// Returns the paths of the files below `dir` that contain `text`, without the credentials. `dir_path` is the path of
+/// `dir`.
+fn files_containing(dir: &dyn Dir, dir_path: &str, text: &str) -> Vec<String> {
+    let mut paths = Vec::new();
     for name in dir.names().unwrap() {
-        let path = format!("{at}/{name}");
-        if let Some(below) = dir.dir(&name).ok().flatten().filter(|_| path != "/run/credentials") {
-            found.extend(files_containing(&*below, &path, text));
+        let path = format!("{dir_path}/{name}");
+        if let Some(subdirectory) = dir.dir(&name).ok().flatten().filter(|_| path != "/run/credentials") {
+            paths.extend(files_containing(&*subdirectory, &path, text));
         } else if let Ok(Some(bytes)) = dir.read(&name, 1 << 20)
             && String::from_utf8_lossy(&bytes).contains(text)
         {
-            found.push(path);
+            paths.push(path);
         }
     }
-    found
+    paths
 }
 
 mod leftovers;

@@ -4,22 +4,26 @@ use super::*;
 
 const RELOAD_COMMAND: &[&str] = &["reload"];
 
-/// A task that reloads if one of two files has changed. `after` has the files that the profile orders before it.
-fn subscribing_set(a: &str, b: &str, after: &[u16]) -> TestTaskSet {
+/// Returns two file tasks, and a task `note` that runs a reload if one of the files has changed. `after` contains the
+/// indexes of the file tasks that the profile orders before `note`.
+fn subscribing_set(content_a: &str, content_b: &str, after: &[u16]) -> TestTaskSet {
     let fields = json!({"parameters": {"command": RELOAD_COMMAND}, "subscribes": ["conf-a", "/^conf-b/"]});
-    TestTaskSet::default().file("conf-a", &[], "/a", a).file("conf-b", &[], "/b", b).task("note", "shell", after, &fields)
+    TestTaskSet::default()
+        .file("conf-a", &[], "/a", content_a)
+        .file("conf-b", &[], "/b", content_b)
+        .task("note", "shell", after, &fields)
 }
 
 fn reload_count(host: &MemoryHost) -> usize {
     host.commands_run().iter().filter(|words| *words == RELOAD_COMMAND).count()
 }
 
-/// Makes the command end with this status from now on.
+/// Makes each command end with this exit status from now on.
 fn set_exit_status(host: &MemoryHost, status: i32) {
     host.on_run(move |_, _| CommandResult { end: ExitKind::Status(status), output: String::new() });
 }
 
-/// Makes commands with this program fail from now on.
+/// Makes commands with this program fail, and all other commands succeed, from now on.
 fn fail_program(host: &MemoryHost, program: &'static str) {
     host.on_run(move |_, command| CommandResult {
         end: ExitKind::Status(i32::from(command.argv[0] == program)),
@@ -31,16 +35,20 @@ fn fail_program(host: &MemoryHost, program: &'static str) {
 fn w02_subscribes_reruns_task_once_when_several_changed() {
     let host = MemoryHost::new();
     converge(&host, &subscribing_set("1", "1", &[0, 1]));
-    assert_eq!(reload_count(&host), 1, "the first time, for its own content");
+    assert_eq!(reload_count(&host), 1, "the command runs the first time because its own content is new");
     converge(&host, &subscribing_set("1", "1", &[0, 1]));
     assert_eq!(reload_count(&host), 1, "nothing changed");
-    let told = converge(&host, &subscribing_set("2", "2", &[0, 1]));
-    assert_eq!(reload_count(&host), 2, "two changed, and it ran once");
-    assert_eq!(told.last(), Some(&("note".to_owned(), Outcome::Changed)), "after both, in the same run");
+    let outcomes = converge(&host, &subscribing_set("2", "2", &[0, 1]));
+    assert_eq!(reload_count(&host), 2, "two files changed, and the command ran once");
+    assert_eq!(
+        outcomes.last(),
+        Some(&("note".to_owned(), Outcome::Changed)),
+        "the command ran after both files, in the same run"
+    );
     assert_eq!(converge(&host, &subscribing_set("2", "2", &[0, 1])), []);
     assert_eq!(reload_count(&host), 2);
     converge(&host, &subscribing_set("2", "3", &[0, 1]));
-    assert_eq!(reload_count(&host), 3, "one that a pattern names");
+    assert_eq!(reload_count(&host), 3, "the pattern matches the changed task conf-b");
 }
 
 #[test]
@@ -50,13 +58,18 @@ fn w02_subscribes_works_when_profile_has_no_order() {
     let set = |content: &str| TestTaskSet::default().task("note", "shell", &[], &fields).file("conf", &[], "/f", content);
     host.on_run(|host, _| CommandResult { end: ExitKind::Status(0), output: host.text("/f").unwrap_or_default() });
     for content in ["1", "2"] {
-        let told = converge(&host, &set(content));
-        assert_eq!(told, pairs(&[("conf", Outcome::Changed), ("note", Outcome::Changed)]));
-        assert_eq!(site(&host).ledger.results().unwrap().last().unwrap().output, content, "after what changed");
+        let outcomes = converge(&host, &set(content));
+        assert_eq!(outcomes, pairs(&[("conf", Outcome::Changed), ("note", Outcome::Changed)]));
+        assert_eq!(
+            site(&host).ledger.results().unwrap().last().unwrap().output,
+            content,
+            "the command ran after the file changed"
+        );
     }
     assert_eq!(reload_count(&host), 2);
 }
 
+/// `conf` requires `note` (index 0), so the file is written after the command has run.
 #[test]
 fn w02_subscribes_waits_for_next_run_when_order_is_reversed() {
     let host = MemoryHost::new();
@@ -65,11 +78,12 @@ fn w02_subscribes_waits_for_next_run_when_order_is_reversed() {
     converge(&host, &set("1"));
     assert_eq!(reload_count(&host), 1);
     converge(&host, &set("1"));
-    assert_eq!(reload_count(&host), 2, "it changed after it");
+    assert_eq!(reload_count(&host), 2, "in the first run, the file changed after the command ran");
     converge(&host, &set("1"));
     assert_eq!(reload_count(&host), 2);
 }
 
+/// A mend of a file reruns the command. A rerun does not count as a mend, so the command never becomes contended.
 #[test]
 fn w02_subscribes_counts_mend_as_change_and_rerun_as_none() {
     let host = MemoryHost::new();
@@ -80,7 +94,7 @@ fn w02_subscribes_counts_mend_as_change_and_rerun_as_none() {
         assert_eq!(reload_count(&host), 1 + mends);
     }
     converge(&host, &subscribing_set("1", "2", &[0, 1]));
-    assert_eq!(reload_count(&host), 5, "what runs for another one is not contended");
+    assert_eq!(reload_count(&host), 5, "reruns for a subscription do not make a task contended");
 }
 
 #[test]
@@ -90,7 +104,7 @@ fn w02_subscribes_respects_guards() {
     let set = |content: &str| TestTaskSet::default().file("conf", &[], "/f", content).task("note", "shell", &[0], &fields);
     host.put("/done", "");
     assert_eq!(converge(&host, &set("1")), pairs(&[("conf", Outcome::Changed), ("note", Outcome::Unchanged)]));
-    assert_eq!(reload_count(&host), 0, "its guard says that there is nothing to do");
+    assert_eq!(reload_count(&host), 0, "the guard skips the command");
     host.delete("/done");
     converge(&host, &set("1"));
     assert_eq!(reload_count(&host), 1);
@@ -106,9 +120,10 @@ fn w02_subscribes_stays_pending_when_rerun_fails() {
     set_exit_status(&host, 0);
     converge(&host, &subscribing_set("2", "1", &[0, 1]));
     converge(&host, &subscribing_set("2", "1", &[0, 1]));
-    assert_eq!(reload_count(&host), 3, "again after the failure, and then no more");
+    assert_eq!(reload_count(&host), 3, "one more run after the failure, and then none");
 }
 
+/// In the second run, the task `other` has a type that no agent has (`teapot`), so `note` does not run.
 #[test]
 fn w02_subscribes_stays_pending_when_other_requirement_fails() {
     let host = MemoryHost::new();
@@ -121,7 +136,7 @@ fn w02_subscribes_stays_pending_when_other_requirement_fails() {
     converge(&host, &set("1", "file"));
     assert!(converge(&host, &set("2", "teapot")).contains(&("note".to_owned(), Outcome::DependencyFailed)));
     converge(&host, &set("2", "file"));
-    assert_eq!(reload_count(&host), 2, "conf did not change in this run");
+    assert_eq!(reload_count(&host), 2, "the command reran, although conf did not change in this run");
 }
 
 #[test]
@@ -132,90 +147,99 @@ fn w02_subscribes_ignores_change_when_rejected_by_validate() {
         let note = json!({"parameters": {"command": RELOAD_COMMAND}, "subscribes": ["conf"]});
         TestTaskSet::default().task("conf", "file", &[], &conf).task("note", "shell", &[], &note)
     };
-    let refuses = |word| fail_program(&host, word);
-    refuses("");
+    let fail = |word| fail_program(&host, word);
+    // No program has an empty name, so all commands succeed.
+    fail("");
     converge(&host, &set("1"));
-    refuses("test");
+    fail("test");
     assert!(converge(&host, &set("2")).contains(&("conf".to_owned(), Outcome::Failed)));
     converge(&host, &set("1"));
-    assert_eq!(reload_count(&host), 1, "the file is as it was");
+    assert_eq!(reload_count(&host), 1, "the file did not change");
     assert!(!site(&host).ledger.should_refresh("note").unwrap());
-    refuses("reload");
+    fail("reload");
     assert!(converge(&host, &set("3")).contains(&("note".to_owned(), Outcome::Failed)));
-    refuses("test");
+    fail("test");
     converge(&host, &set("2"));
-    assert!(site(&host).ledger.should_refresh("note").unwrap(), "a wish of before is kept");
+    assert!(site(&host).ledger.should_refresh("note").unwrap(), "a pending rerun from an earlier run remains");
 }
 
+/// `note` subscribes to `a` and `b`. In the second run `a` fails without a change. `b` then changes its file, or fails
+/// too.
 #[test]
 fn w02_subscribes_is_cancelled_unless_another_task_changed() {
     let note = json!({"parameters": {"command": RELOAD_COMMAND}, "subscribes": ["a", "b"]});
     let conf = |path: &str, content: &str, validate: &[&str], retries: u8| json!({"retries": retries, "parameters": {"path": path, "content": content, "validate": validate}});
-    let set = |content: &str, of_b: &[&str], retries: [u8; 2]| {
+    let set = |content: &str, validate_of_b: &[&str], retries: [u8; 2]| {
         TestTaskSet::default()
             .task("a", "file", &[], &conf("/a", content, &["test", "{path}"], retries[0]))
-            .task("b", "file", &[], &conf("/b", content, of_b, retries[1]))
+            .task("b", "file", &[], &conf("/b", content, validate_of_b, retries[1]))
             .task("note", "shell", &[], &note)
     };
     // The task that is retried ends last.
-    for (of_b, retries, is_kept) in [
+    for (validate_of_b, retries, is_pending) in [
         (&["true"][..], [1, 0], true),
         (&["true"], [0, 1], true),
         (&["test", "{path}"], [1, 0], false),
         (&["test", "{path}"], [0, 1], false),
     ] {
         let host = MemoryHost::new();
+        // No program has an empty name, so all commands succeed.
         fail_program(&host, "");
-        converge(&host, &set("1", of_b, retries));
+        converge(&host, &set("1", validate_of_b, retries));
         fail_program(&host, "test");
-        let told = converge(&host, &set("2", of_b, retries));
-        assert!(told.contains(&("a".to_owned(), Outcome::Failed)), "{told:?}");
-        assert_eq!(told.contains(&("b".to_owned(), Outcome::Changed)), is_kept, "{told:?}");
-        assert_eq!(site(&host).ledger.should_refresh("note").unwrap(), is_kept, "{of_b:?} {retries:?}");
+        let outcomes = converge(&host, &set("2", validate_of_b, retries));
+        assert!(outcomes.contains(&("a".to_owned(), Outcome::Failed)), "{outcomes:?}");
+        assert_eq!(outcomes.contains(&("b".to_owned(), Outcome::Changed)), is_pending, "{outcomes:?}");
+        assert_eq!(site(&host).ledger.should_refresh("note").unwrap(), is_pending, "{validate_of_b:?} {retries:?}");
     }
 }
 
+/// The power is cut before each call that changes the host, while a file changes. In the next run, the command runs
+/// again, unless its run was interrupted.
 #[test]
 fn w02_subscribes_survives_power_cut_at_any_call() {
-    let changed = || subscribing_set("2", "1", &[0, 1]);
-    let started = || {
+    let changed_set = || subscribing_set("2", "1", &[0, 1]);
+    let start_host = || {
         let host = MemoryHost::new();
         converge(&host, &subscribing_set("1", "1", &[0, 1]));
         host.restart();
         host
     };
-    let whole = started();
-    converge(&whole, &changed());
-    for call in 0..whole.calls() {
-        let host = started();
+    let uninterrupted_host = start_host();
+    converge(&uninterrupted_host, &changed_set());
+    for call in 0..uninterrupted_host.calls() {
+        let host = start_host();
         host.crash_before(call);
-        let profile: Profile = postcard::from_bytes(&changed().profile().1).unwrap();
-        let cut = TaskRun::plan(site(&host), &Ceiling::default(), &changed().desired(), &profile, RunPurpose::Converge);
+        let profile: Profile = postcard::from_bytes(&changed_set().profile().1).unwrap();
+        let task_run = TaskRun::plan(site(&host), &Ceiling::default(), &changed_set().desired(), &profile, RunPurpose::Converge);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        if let Ok(mut run) = cut {
-            let open = BTreeSet::new();
+        if let Ok(mut run) = task_run {
+            let open_barriers = BTreeSet::new();
             let _ = runtime.block_on(async {
-                while run.advance(&open).await? {}
+                while run.advance(&open_barriers).await? {}
                 anyhow::Ok(())
             });
             let _ = run.save_results();
         }
         host.cut_power();
-        let begun = site(&host).ledger.step("note").unwrap().is_some_and(|step| step.state == StepState::Begun);
-        converge(&host, &changed());
-        let is_unknown = site(&host).ledger.should_refresh("note").unwrap();
-        assert!(begun || reload_count(&host) >= 2, "died before call {call}: the change was made, and nobody was told");
-        assert_eq!(is_unknown, begun, "died before call {call}: it is kept until it has succeeded, and no longer");
+        let is_begun = site(&host).ledger.step("note").unwrap().is_some_and(|step| step.state == StepState::Begun);
+        converge(&host, &changed_set());
+        let is_pending = site(&host).ledger.should_refresh("note").unwrap();
+        assert!(
+            is_begun || reload_count(&host) >= 2,
+            "crashed before call {call}: the file changed, but the command did not run again"
+        );
+        assert_eq!(is_pending, is_begun, "crashed before call {call}: the rerun is pending only if the command was interrupted");
     }
 }
 
 #[test]
 fn w02_subscribes_check_shows_tasks_to_rerun() {
     let host = MemoryHost::new();
-    let look = |set: &TestTaskSet| run_with(&host, set, &Ceiling::default(), RunPurpose::Check).0;
+    let check = |set: &TestTaskSet| run_with(&host, set, &Ceiling::default(), RunPurpose::Check).0;
     converge(&host, &subscribing_set("1", "1", &[0, 1]));
-    let told = look(&subscribing_set("2", "1", &[0, 1]));
-    assert!(told.contains(&("note".to_owned(), Outcome::WouldChange)), "{told:?}");
+    let outcomes = check(&subscribing_set("2", "1", &[0, 1]));
+    assert!(outcomes.contains(&("note".to_owned(), Outcome::WouldChange)), "{outcomes:?}");
     assert_eq!(reload_count(&host), 1);
-    assert!(look(&subscribing_set("1", "1", &[0, 1])).contains(&("note".to_owned(), Outcome::Unchanged)));
+    assert!(check(&subscribing_set("1", "1", &[0, 1])).contains(&("note".to_owned(), Outcome::Unchanged)));
 }

@@ -6,37 +6,36 @@ use serde_json::Value;
 use super::MapUnreadable;
 use crate::config::LabelMapFormat;
 
-/// A host label map that can be edited key by key.
+/// The content of a host label map (a file of labels), parsed so that single keys can be changed.
 #[derive(Debug)]
 pub(super) enum MapFile {
-    Lines {
-        lines: Vec<MapLine>,
-        bare: BareKey,
-    },
-    /// One flat object, in the order of the file.
+    /// The lines of an env file or of a feature file (of Node Feature Discovery), and the meaning of a key without `=`
+    /// in that format.
+    Lines { lines: Vec<MapLine>, bare_key: BareKey },
+    /// The keys and values of a JSON object without nesting, in the order of the file.
     Json(IndexMap<String, Value>),
 }
 
-/// One line of an env or feature file.
+/// One line of an env file or of a feature file (of Node Feature Discovery).
 #[derive(Debug)]
 pub(super) enum MapLine {
-    /// A comment, an empty line, or a line that is not a pair. The agent preserves such a line.
+    /// The text of a comment, of an empty line, or of a line that is not a pair. The agent does not change such a line.
     Other(String),
-    /// `KEY=VALUE`, with the original text.
+    /// A line `KEY=VALUE`: its key, its value without quotes, and the original text of the line.
     Pair { key: String, value: String, text: String },
 }
 
-/// What a line with a key and without `=` means in a format.
+/// The meaning of a line that consists of a key without `=`, in one format of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BareKey {
-    /// The line is not a pair and is preserved.
+    /// The line is not a pair, and the agent does not change it.
     Preserved,
-    /// The value is `true`, as in a feature file.
+    /// The line is a pair with the value `true`, as in a feature file.
     True,
 }
 
 impl MapFile {
-    /// Parses a text of this format.
+    /// Parses a text of this format. Fails if the format is JSON and the text is not a JSON object.
     pub(super) fn parse(format: LabelMapFormat, text: &str) -> Result<Self, MapUnreadable> {
         match format {
             LabelMapFormat::Env => Ok(Self::parse_lines(text, BareKey::Preserved)),
@@ -49,24 +48,27 @@ impl MapFile {
         }
     }
 
-    fn parse_lines(text: &str, bare: BareKey) -> Self {
-        Self::Lines { lines: text.lines().map(|line| MapLine::parse(line, bare)).collect(), bare }
+    /// Parses each line of a text.
+    fn parse_lines(text: &str, bare_key: BareKey) -> Self {
+        Self::Lines { lines: text.lines().map(|line| MapLine::parse(line, bare_key)).collect(), bare_key }
     }
 
-    /// Returns the value of a key from its last line, as a reader of the file sees it.
+    /// Returns the value of a key, or `None` if the file does not contain the key. If several lines have the key, the
+    /// last of them is valid, because programs that read such a file use the last line.
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         match self {
             Self::Lines { lines, .. } => lines.iter().rev().find_map(|line| match line {
-                MapLine::Pair { key: name, value, .. } if name == key => Some(value.as_str()),
+                MapLine::Pair { key: line_key, value, .. } if line_key == key => Some(value.as_str()),
                 _ => None,
             }),
-            // A value that is not text, from another author, is returned as a text that no label can equal.
+            // Another author may have written a value that is not a text. The result for it is a text that no label can
+            // equal.
             Self::Json(pairs) => pairs.get(key).map(|value| value.as_str().unwrap_or("\0")),
         }
     }
 
-    /// Returns all keys with their values, as a reader of the file sees them. Keys in JSON whose value is not a text
-    /// are left out, because they cannot be labels.
+    /// Returns all keys with their values. If several lines have the same key, the last of them is valid. The result
+    /// omits JSON values that are not texts, because they cannot be labels.
     pub(super) fn pairs(&self) -> std::collections::BTreeMap<&str, &str> {
         match self {
             Self::Lines { lines, .. } => lines
@@ -80,27 +82,28 @@ impl MapFile {
         }
     }
 
-    /// Sets the value of a key: replaces its last line, which is the one that counts, or appends a new line.
+    /// Sets the value of a key. Replaces the last line with this key, because only the last line is valid. Appends a
+    /// line if the file does not contain the key. Does nothing if the key has the value already.
     pub(super) fn set(&mut self, key: &str, value: &str) {
         if self.get(key) == Some(value) {
             return;
         }
         match self {
-            Self::Lines { lines, bare } => {
-                let next = MapLine::parse(&format!("{key}={value}"), *bare);
-                let place = lines.iter().rposition(|line| line.has_key(key));
-                if let Some(place) = place { lines[place] = next } else { lines.push(next) }
+            Self::Lines { lines, bare_key } => {
+                let new_line = MapLine::parse(&format!("{key}={value}"), *bare_key);
+                let index = lines.iter().rposition(|line| line.has_key(key));
+                if let Some(index) = index { lines[index] = new_line } else { lines.push(new_line) }
             }
             Self::Json(pairs) => drop(pairs.insert(key.into(), value.into())),
         }
     }
 
-    /// Removes the last line of a key. An earlier line with the same key, which another author wrote, stays.
+    /// Removes the last line with this key. An earlier line with the same key stays, because another author wrote it.
     pub(super) fn remove(&mut self, key: &str) {
         match self {
             Self::Lines { lines, .. } => {
-                if let Some(place) = lines.iter().rposition(|line| line.has_key(key)) {
-                    lines.remove(place);
+                if let Some(index) = lines.iter().rposition(|line| line.has_key(key)) {
+                    lines.remove(index);
                 }
             }
             Self::Json(pairs) => drop(pairs.shift_remove(key)),
@@ -122,13 +125,13 @@ impl MapFile {
 }
 
 impl MapLine {
-    /// Parses a line. The value of a pair is stored without quotes, next to the original text of the line.
-    fn parse(line: &str, bare: BareKey) -> Self {
+    /// Parses a line. In a pair, the value has no quotes, and the text is the unchanged line.
+    fn parse(line: &str, bare_key: BareKey) -> Self {
         let trimmed = line.trim();
         if trimmed.is_empty() || trimmed.starts_with('#') {
             return Self::Other(line.into());
         }
-        match (trimmed.split_once('='), bare) {
+        match (trimmed.split_once('='), bare_key) {
             (Some((key, value)), _) => {
                 Self::Pair { key: key.trim().into(), value: unquote(value.trim()).into(), text: line.into() }
             }
@@ -137,10 +140,12 @@ impl MapLine {
         }
     }
 
+    /// Returns whether the line is a pair with this key.
     fn has_key(&self, key: &str) -> bool {
-        matches!(self, Self::Pair { key: name, .. } if name == key)
+        matches!(self, Self::Pair { key: line_key, .. } if line_key == key)
     }
 
+    /// Returns the original text of the line.
     fn text(&self) -> &str {
         match self {
             Self::Other(text) | Self::Pair { text, .. } => text,
@@ -148,7 +153,7 @@ impl MapLine {
     }
 }
 
-/// Returns a value without its pair of quotes, if it has one.
+/// Returns a value without the quotes around it. A value that is not between two equal quotes is returned unchanged.
 fn unquote(value: &str) -> &str {
     ['"', '\''].into_iter().find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote)).unwrap_or(value)
 }

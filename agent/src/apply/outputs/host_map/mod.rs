@@ -23,119 +23,125 @@ use file::MapFile;
 /// Maximum size of a map that is read, in bytes.
 const MAX_MAP_BYTES: u64 = 1024 * 1024;
 
-/// Maximum number of other authors' keys that are reported.
+/// Maximum number of labels of other authors that the agent reports.
 const MAX_FOREIGN_LABELS: usize = 256;
 
-/// The planned change of a map: computed from the present text, the owned keys and the wanted keys, without side
-/// effects.
+/// The planned change of a host label map. [`plan`] computes it from the current text of the map, the keys that the
+/// agent owns, and the labels to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapPlan {
-    /// The new text, or `None` if it equals the present one.
+    /// The new text of the map, or `None` if the text does not change.
     pub text: Option<String>,
-    /// The keys that the agent owns after the change, with the values that it then has written.
+    /// The keys that the agent owns after the change, with the values that it writes.
     pub owned: BTreeMap<String, String>,
-    /// The keys of the present text that the agent owns, with their present values.
-    pub present: BTreeMap<String, String>,
-    /// Sentences about labels that are not written, because another author owns the key.
+    /// The keys that the agent owns in the current text of the map, with their current values.
+    pub owned_before: BTreeMap<String, String>,
+    /// Sentences about labels that the agent does not write, because another author owns the key.
     pub findings: Vec<String>,
 }
 
-/// The map is not a valid file of its format.
+/// The error for a host label map that is not a valid file of its format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the host label map is not a valid {format} file ({why}): it is left as it is; correct or remove it")]
+#[error("the host label map is not a valid {format} file ({why}): the agent does not change it; correct or remove it")]
 pub struct MapUnreadable {
     format: &'static str,
     why: String,
 }
 
-/// Plans the change of a map.
+/// Plans the change of a host label map so that it contains `labels`. `current_text` is the text of the map, or `None`
+/// if the file does not exist. `record` has the keys that the agent wrote earlier.
 ///
-/// The author who last changed a key owns it. So the agent owns a key while it has the value that the agent wrote, and
-/// also after somebody else removed the key. If somebody gives the key another value, that author owns it from then on.
+/// The agent owns a recorded key if the key has the value that the agent wrote, or if somebody removed the key. If
+/// another author gave the key another value, that author owns it. The agent changes and removes only its own keys.
 ///
 /// # Errors
-/// [`MapUnreadable`] if the present text is not of the format. Then nothing may be written.
+/// [`MapUnreadable`] if the current text does not have the format. The caller must then write nothing.
 pub fn plan(
     format: LabelMapFormat,
-    present: Option<&str>,
+    current_text: Option<&str>,
     record: &HostMapRecord,
-    wanted: &BTreeMap<String, String>,
+    labels: &BTreeMap<String, String>,
 ) -> Result<MapPlan, MapUnreadable> {
-    let mut file = MapFile::parse(format, present.unwrap_or(""))?;
+    let mut file = MapFile::parse(format, current_text.unwrap_or(""))?;
     let keys = record.owned.keys().chain(record.writing.keys());
     let keys = keys.filter_map(|key| Some((key, file.get(key)?))).filter(|(key, value)| is_owned(record, key, Some(value)));
-    let found = keys.map(|(key, there)| (key.clone(), there.to_owned())).collect();
-    let mut next = MapPlan { text: None, owned: BTreeMap::new(), present: found, findings: Vec::new() };
-    for (key, value) in wanted {
+    let current_values = keys.map(|(key, value)| (key.clone(), value.to_owned())).collect();
+    let mut plan = MapPlan { text: None, owned: BTreeMap::new(), owned_before: current_values, findings: Vec::new() };
+    for (key, value) in labels {
         match (is_owned(record, key, file.get(key)), file.get(key)) {
-            (false, Some(theirs)) if theirs == value => {
-                // Two authors agree. The line belongs to the other one, and stays when the agent no longer wants it.
+            (false, Some(other)) if other == value => {
+                // Another author wrote the same value and owns the line. So the agent never removes it.
             }
-            (false, Some(theirs)) => {
-                next.findings.push(format!("host label {key}: another author has {theirs:?} there, so {value:?} is not written"));
+            (false, Some(other)) => {
+                plan.findings.push(format!("host label {key}: another author has {other:?} there, so {value:?} is not written"));
             }
             (true, _) | (false, None) => {
                 file.set(key, value);
-                next.owned.insert(key.clone(), value.clone());
+                plan.owned.insert(key.clone(), value.clone());
             }
         }
     }
-    let unwanted_keys = record.owned.keys().chain(record.writing.keys()).filter(|key| !wanted.contains_key(*key));
+    let unwanted_keys = record.owned.keys().chain(record.writing.keys()).filter(|key| !labels.contains_key(*key));
     for key in unwanted_keys {
         if is_owned(record, key, file.get(key)) {
             file.remove(key);
         }
     }
     let text = file.into_text();
-    next.text = (text != present.unwrap_or("")).then_some(text);
-    Ok(next)
+    plan.text = (text != current_text.unwrap_or("")).then_some(text);
+    Ok(plan)
 }
 
-/// Returns whether the agent owns a key with this present value: it wrote, or was about to write, that value, or it
-/// wrote the key and somebody removed it.
-fn is_owned(record: &HostMapRecord, key: &str, present: Option<&str>) -> bool {
+/// Returns whether the agent owns a key with this current value (`None` if the map does not contain the key).
+///
+/// The agent owns a key that is in its record if the recorded value is the current value, or if the map does not
+/// contain the key. The record also contains values that the agent was about to write when it crashed.
+fn is_owned(record: &HostMapRecord, key: &str, current_value: Option<&str>) -> bool {
     [&record.owned, &record.writing]
         .into_iter()
         .filter_map(|keys| keys.get(key))
-        .any(|value| present.is_none_or(|present| present == value))
+        .any(|value| current_value.is_none_or(|current_value| current_value == value))
 }
 
-/// Returns the keys that the agent takes as its own after its record was lost: those that have the value of the last
-/// acknowledged desired state, which the agent most likely wrote.
-fn claim_acknowledged(
+/// Returns the keys that the agent claims as its own after it lost its record. These are the keys that have the same
+/// value in the map and in `previous_labels`, the labels of the previous desired state. The agent most likely wrote
+/// them.
+fn claim_previous_labels(
     format: LabelMapFormat,
-    present: Option<&str>,
-    acknowledged: &BTreeMap<String, String>,
+    current_text: Option<&str>,
+    previous_labels: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
-    let Ok(file) = MapFile::parse(format, present.unwrap_or("")) else { return BTreeMap::new() };
-    let equal = acknowledged.iter().filter(|&(key, value)| file.get(key) == Some(value.as_str()));
-    equal.map(|(key, value)| (key.clone(), value.clone())).collect()
+    let Ok(file) = MapFile::parse(format, current_text.unwrap_or("")) else { return BTreeMap::new() };
+    let matching_labels = previous_labels.iter().filter(|&(key, value)| file.get(key) == Some(value.as_str()));
+    matching_labels.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Returns the labels to write into the host label map: the labels that are marked `to_host`.
+/// Returns the labels that the agent writes into the host label map: those for which the controller set `to_host`.
 #[must_use]
-pub fn flowing_labels(known: &Known) -> BTreeMap<String, String> {
-    let flows = known.labels.iter().filter(|(key, label)| label.to_host && is_plain(key, &label.value));
-    flows.map(|(key, label)| (key.clone(), label.value.clone())).collect()
+pub fn labels_for_host_map(known: &Known) -> BTreeMap<String, String> {
+    let host_labels = known.labels.iter().filter(|(key, label)| label.to_host && is_plain(key, &label.value));
+    host_labels.map(|(key, label)| (key.clone(), label.value.clone())).collect()
 }
 
-/// Returns whether key and value have only characters of Kubernetes labels. The controller sends only such labels. They
-/// are checked again here, because a line end in a value would start another key of the map.
+/// Returns whether key and value have only characters of Kubernetes labels. The controller sends only such labels. The
+/// agent checks this again, because a line end in a value would add another key to the map.
 fn is_plain(key: &str, value: &str) -> bool {
-    let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'/'));
-    !key.is_empty() && plain(key) && plain(value)
+    let valid = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'/'));
+    !key.is_empty() && valid(key) && valid(value)
 }
 
-/// Returns whether the agent may own keys in the map: its record has some, or the record cannot be read.
+/// Returns whether the agent may own keys in the host label map: its record contains keys, or is unreadable.
 #[must_use]
 pub fn may_own_keys(ledger: &Ledger) -> bool {
     let Ok(record) = ledger.get(&HOST_MAP) else { return true };
     record.is_some_and(|record| !record.owned.is_empty() || !record.writing.is_empty())
 }
 
-/// Writes the wanted labels into the map in mode `apply`. In mode `noop`, only reports what would change.
-/// `acknowledged` has the labels of the last desired state. If the agent's record was lost, they tell which keys it
-/// owns.
+/// Writes `labels` into the host label map in mode `apply`. In mode `noop`, only reports whether the map would change.
+/// If the configuration names another file than the record, first removes the agent's keys from the old file.
+///
+/// `previous_labels` are the labels of the previous desired state. If the agent lost its record of owned keys, these
+/// labels show which keys it probably wrote.
 ///
 /// # Errors
 /// [`HostError`].
@@ -143,8 +149,8 @@ pub fn write(
     host: &dyn Host,
     ledger: &Ledger,
     config: &HostLabelMapConfig,
-    wanted: &BTreeMap<String, String>,
-    acknowledged: Option<&BTreeMap<String, String>>,
+    labels: &BTreeMap<String, String>,
+    previous_labels: Option<&BTreeMap<String, String>>,
     mode: Mode,
 ) -> Result<OutputsResult, HostError> {
     let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
@@ -152,12 +158,12 @@ pub fn write(
         Some(old) if old.path != config.path && mode == Mode::Apply => withdraw_from_old_map(host, ledger, &old, &config.path)?,
         _ => Vec::new(),
     };
-    let Ok(present) = read(host, &path)?.map(String::from_utf8).transpose() else {
+    let Ok(current_text) = read(host, &path)?.map(String::from_utf8).transpose() else {
         let unwritten = vec![format!("host label map {path} is not UTF-8 text and is left unchanged; correct or remove it")];
         return Ok(OutputsResult { findings, unwritten, ..OutputsResult::default() });
     };
-    let record = load_record(ledger, config, present.as_deref(), acknowledged)?;
-    let plan = match plan(config.format, present.as_deref(), &record, wanted) {
+    let record = load_record(ledger, config, current_text.as_deref(), previous_labels)?;
+    let plan = match plan(config.format, current_text.as_deref(), &record, labels) {
         Ok(plan) => plan,
         Err(unreadable) => {
             return Ok(OutputsResult { findings, unwritten: vec![format!("{path}: {unreadable}")], ..OutputsResult::default() });
@@ -166,8 +172,8 @@ pub fn write(
     match mode {
         Mode::Observe => {}
         Mode::Noop => {
-            let would = plan.text.is_some().then(|| format!("noop: host label map {path} would be changed"));
-            findings.extend(plan.findings.into_iter().chain(would));
+            let noop_finding = plan.text.is_some().then(|| format!("noop: host label map {path} would be changed"));
+            findings.extend(plan.findings.into_iter().chain(noop_finding));
         }
         Mode::Apply => {
             findings.extend(sweep_map_dir(host, &path).err().map(|error| format!("{path}: {}", error.sentence())));
@@ -178,11 +184,11 @@ pub fn write(
     Ok(OutputsResult { findings, ..OutputsResult::default() })
 }
 
-/// Removes unfinished files that a killed agent left next to the map.
+/// Removes the unfinished files of a killed agent from the directory of the map.
 fn sweep_map_dir(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
     let Some(dir) = host.parent_dir(path)? else { return Ok(()) };
-    let own = host.user_and_group().0;
-    sweep_where(host, &*dir, &|stat| stat.user == own || stat.user == 0)
+    let agent_user = host.user_and_group().0;
+    sweep_where(host, &*dir, &|stat| stat.user == agent_user || stat.user == 0)
 }
 
 /// Returns the bytes of a map, or `None` if it does not exist.
@@ -190,9 +196,10 @@ fn read(host: &dyn Host, path: &HostPath) -> Result<Option<Vec<u8>>, HostError> 
     Ok(host.parent_dir(path)?.map(|dir| dir.read(path.name(), MAX_MAP_BYTES)).transpose()?.flatten())
 }
 
-/// Removes the agent's keys from the old map after the configuration names another file, and then begins an empty
-/// record for the new map. If the old file can no longer be read as a map, reports this and leaves the file unchanged.
-fn withdraw_from_old_map(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, next: &str) -> Result<Vec<String>, HostError> {
+/// Removes the agent's keys from the old map, because the configuration now names another file. Then stores an empty
+/// record for the map at `new`. Returns a finding if the old file is no longer readable as a map. That file stays
+/// unchanged.
+fn withdraw_from_old_map(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, new: &str) -> Result<Vec<String>, HostError> {
     let mut findings = Vec::new();
     match HostPath::parse(&old.path).map(|path| (read(host, &path), path)) {
         Ok((Ok(Some(bytes)), path)) => match remove_owned(&String::from_utf8_lossy(&bytes), old) {
@@ -207,23 +214,25 @@ fn withdraw_from_old_map(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, 
             findings.push(format!("{path}: {}; the agent's keys in it are left", error.sentence()));
         }
         Ok((Err(error), _)) => return Err(error),
-        // The file is gone, and its keys with it.
+        // The old file no longer exists, or its recorded path is not valid. So there are no keys to remove.
         Ok((Ok(None), _)) | Err(_) => {}
     }
     let (owned, writing) = (BTreeMap::new(), BTreeMap::new());
-    ledger.put(&HOST_MAP, &HostMapRecord { path: next.into(), owned, writing })?;
+    ledger.put(&HOST_MAP, &HostMapRecord { path: new.into(), owned, writing })?;
     Ok(findings)
 }
 
-/// Returns the text of a map without the agent's keys, or `None` if it contains none of them. The format is guessed
-/// from the text, because the record does not contain it: a text that is not JSON consists of lines, and the two other
-/// formats have the same lines for the agent's keys.
+/// Returns the text of a map without the agent's keys, or `None` if the map contains none of them.
+///
+/// The record does not contain the format, so this guesses it: a text that begins with `{` is JSON. The two other
+/// formats consist of lines, and the agent writes the same lines in both of them.
 fn remove_owned(text: &str, record: &HostMapRecord) -> Result<Option<String>, MapUnreadable> {
     let format = if text.trim_start().starts_with('{') { LabelMapFormat::Json } else { LabelMapFormat::Env };
     Ok(plan(format, Some(text), record, &BTreeMap::new())?.text)
 }
 
-/// Replaces a map, or creates it with its directories. An existing map keeps its owner, mode and extras.
+/// Replaces the text of a map, or creates the file and its directories. The owner, the mode and the extended attributes
+/// of an existing map stay.
 fn write_map(host: &dyn Host, path: &HostPath, text: &str) -> Result<(), HostError> {
     let dir = match path.parent() {
         Some(parent) => ensure_dir(host, &parent, 0o755)?,
@@ -242,25 +251,26 @@ fn write_map(host: &dyn Host, path: &HostPath, text: &str) -> Result<(), HostErr
 pub struct ForeignLabels {
     /// The labels by key.
     pub labels: BTreeMap<String, ReportedLabel>,
-    /// A sentence about labels that are not reported, and why.
+    /// A sentence about labels that the agent does not report, with the reason.
     pub finding: Option<String>,
 }
 
-/// Returns the other authors' labels in the map, as this host reports them. Entries that are not valid labels are
-/// ignored. If somebody without the agent's rights can write the map, no label is reported, only a finding (S37).
+/// Returns the labels that other authors wrote into the host label map, for the report to the controller. Ignores
+/// entries that are not valid labels. If a user without the agent's rights can write the map, returns a finding and no
+/// labels (S37).
 ///
 /// # Errors
 /// [`HostError`].
 pub fn foreign_labels(host: &dyn Host, ledger: &Ledger, config: &HostLabelMapConfig) -> Result<ForeignLabels, HostError> {
     let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
     let Some(dir) = host.parent_dir(&path)? else { return Ok(ForeignLabels::default()) };
-    let own = host.user_and_group().0;
+    let agent_user = host.user_and_group().0;
     let Some(stat) = dir.stat(path.name())? else { return Ok(ForeignLabels::default()) };
-    if stat.is_open_to_others(own) {
+    if stat.is_open_to_others(agent_user) {
         let finding = format!(
             "host label map {path} can be written by others, so labels of others in it are not reported: chmod go-w, chown root"
         );
-        // A map that is not a file is reported where the map is written.
+        // If the map is not a regular file, the write of the map fails and reports it. So no finding is added here.
         let finding = (stat.kind == FileKind::File).then_some(finding);
         return Ok(ForeignLabels { finding, ..ForeignLabels::default() });
     }
@@ -269,55 +279,59 @@ pub fn foreign_labels(host: &dyn Host, ledger: &Ledger, config: &HostLabelMapCon
         return Ok(ForeignLabels::default());
     };
     let record = ledger.get(&HOST_MAP)?.filter(|record| record.path == config.path).unwrap_or_default();
-    let is_ours = |key: &str| record.owned.contains_key(key) || record.writing.contains_key(key);
+    let is_agent_key = |key: &str| record.owned.contains_key(key) || record.writing.contains_key(key);
     let is_label = |key: &str, value: &str| LabelKey::new(key).is_ok() && LabelValue::new(value).is_ok();
     let pairs = file.pairs().into_iter();
-    let theirs: Vec<_> = pairs.filter(|(key, value)| !is_ours(key) && is_label(key, value)).collect();
+    let foreign_pairs: Vec<_> = pairs.filter(|(key, value)| !is_agent_key(key) && is_label(key, value)).collect();
     let label = |value: &str| ReportedLabel { value: value.into(), source: path.name().into() };
-    let surplus = theirs.len().saturating_sub(MAX_FOREIGN_LABELS);
+    let surplus = foreign_pairs.len().saturating_sub(MAX_FOREIGN_LABELS);
     let finding = (surplus > 0).then(|| {
         format!("host label map {path}: {surplus} labels of others are not reported: at most {MAX_FOREIGN_LABELS} are, the first by key")
     });
-    let theirs = theirs.into_iter().take(MAX_FOREIGN_LABELS);
-    Ok(ForeignLabels { labels: theirs.map(|(key, value)| (key.to_owned(), label(value))).collect(), finding })
+    let foreign_pairs = foreign_pairs.into_iter().take(MAX_FOREIGN_LABELS);
+    Ok(ForeignLabels { labels: foreign_pairs.map(|(key, value)| (key.to_owned(), label(value))).collect(), finding })
 }
 
-/// Writes the record of owned keys, then the map, then the record again. So a key is in the record before the agent
-/// writes it into the map, and until the agent has removed it from the map, and a crash in between leaves no key
-/// without an owner. If an earlier crash interrupted this, the values found in the map are recorded, so that a second
-/// crash loses none of them. Then the map is also synced before the record is written: otherwise a power cut could
-/// restore a text of the map that the record no longer describes.
-fn apply_plan(host: &dyn Host, ledger: &Ledger, path: &HostPath, plan: &MapPlan, before: HostMapRecord) -> Result<(), HostError> {
-    if !before.writing.is_empty()
+/// Writes the map according to a plan, and records the owned keys before and after.
+///
+/// The first record contains the keys that are in the map now and the keys that the plan writes. So a crash before the
+/// second record leaves no key of the agent outside the record.
+///
+/// `record.writing` is not empty if an earlier crash interrupted this function. Then the directory of the map is synced
+/// first. Otherwise a power cut could restore an older text of the map, which the new record does not describe.
+fn apply_plan(host: &dyn Host, ledger: &Ledger, path: &HostPath, plan: &MapPlan, record: HostMapRecord) -> Result<(), HostError> {
+    if !record.writing.is_empty()
         && let Some(dir) = host.parent_dir(path)?
     {
         dir.sync()?;
     }
     if let Some(text) = &plan.text {
-        let (owned, writing) = (plan.present.clone(), plan.owned.clone());
-        ledger.put(&HOST_MAP, &HostMapRecord { owned, writing, ..before })?;
+        let (owned, writing) = (plan.owned_before.clone(), plan.owned.clone());
+        ledger.put(&HOST_MAP, &HostMapRecord { owned, writing, ..record })?;
         write_map(host, path, text)?;
     }
     let writing = BTreeMap::new();
     ledger.put(&HOST_MAP, &HostMapRecord { path: path.to_string(), owned: plan.owned.clone(), writing })
 }
 
-/// Returns the record of the keys that the agent owns in this map. A record of another map counts
-/// as empty. If there is no record, because it was lost or never written, returns one with the keys that
-/// [`claim_acknowledged`] finds.
+/// Returns the record of the keys that the agent owns in the configured map. If the stored record is of another map,
+/// returns an empty record.
+///
+/// If no record is stored, returns one with the keys that [`claim_previous_labels`] finds. Without a previous desired
+/// state the agent has written no keys yet. Then this stores an empty record, so that the agent claims no keys later.
 fn load_record(
     ledger: &Ledger,
     config: &HostLabelMapConfig,
-    present: Option<&str>,
-    acknowledged: Option<&BTreeMap<String, String>>,
+    current_text: Option<&str>,
+    previous_labels: Option<&BTreeMap<String, String>>,
 ) -> Result<HostMapRecord, HostError> {
-    let fresh = |owned| HostMapRecord { path: config.path.clone(), owned, writing: BTreeMap::new() };
-    match (ledger.get(&HOST_MAP)?, acknowledged) {
+    let new_record = |owned| HostMapRecord { path: config.path.clone(), owned, writing: BTreeMap::new() };
+    match (ledger.get(&HOST_MAP)?, previous_labels) {
         (Some(record), _) if record.path == config.path => Ok(record),
-        (Some(_), _) => Ok(fresh(BTreeMap::new())),
-        (None, Some(acknowledged)) => Ok(fresh(claim_acknowledged(config.format, present, acknowledged))),
+        (Some(_), _) => Ok(new_record(BTreeMap::new())),
+        (None, Some(previous_labels)) => Ok(new_record(claim_previous_labels(config.format, current_text, previous_labels))),
         (None, None) => {
-            let record = fresh(BTreeMap::new());
+            let record = new_record(BTreeMap::new());
             ledger.put(&HOST_MAP, &record)?;
             Ok(record)
         }

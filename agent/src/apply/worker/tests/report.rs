@@ -1,4 +1,5 @@
-//! Tests of what the root half sends: reports and results to the network half, changes to hooks.
+//! Tests of what the root half of the agent (the part that applies tasks) sends: reports and results to the network
+//! half, and changes to hooks.
 
 use super::*;
 use crate::apply::ledger::HOOK_SNAPSHOT;
@@ -11,21 +12,21 @@ fn w10_13_report_has_finding_and_result_when_record_is_damaged() {
     let set = |revision| TestTaskSet::default().command("c", &[], &["deploy"]).with_release(revision);
     runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set(1))));
     let steps = "/var/lib/stemma-agent/apply/steps";
-    // The record is lost between the start and the next task set, when the check at the start is over.
+    // The journal entry of the task is damaged after the start of the agent, before the next task set arrives.
     host.restart();
     let (sync, apply) = pair();
     let worker = worker(&host, &controller, apply);
-    let said = runtime().block_on(async {
-        let talking = async {
+    let messages = runtime().block_on(async {
+        let conversation = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             host.put(&format!("{steps}/{}", host.list(steps)[0]), "");
             exchange(sync, offer_and_body(&controller, 2, &set(2))).await
         };
-        tokio::join!(worker.run(std::future::pending()), talking).1
+        tokio::join!(worker.run(std::future::pending()), conversation).1
     });
-    assert_eq!(outcomes(&said).last(), Some(&("c".to_owned(), Outcome::Unknown)), "{said:?}");
-    let mut findings = reports(&said).into_iter().flat_map(|report| &report.findings);
-    assert!(findings.any(|finding| finding.contains("was set aside")), "{said:?}");
+    assert_eq!(outcomes(&messages).last(), Some(&("c".to_owned(), Outcome::Unknown)), "{messages:?}");
+    let mut findings = reports(&messages).into_iter().flat_map(|report| &report.findings);
+    assert!(findings.any(|finding| finding.contains("was set aside")), "{messages:?}");
     assert_eq!(host.commands_run().len(), 1);
 }
 
@@ -36,9 +37,9 @@ fn f06_worker_reports_full_disk_and_recovers_when_space_is_freed() {
     runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &first)));
     let second = TestTaskSet::default().label("tier", "silver").file("f", &[], "/f", "silver\n");
     host.set_full(true);
-    let said = runtime().block_on(async {
+    let messages = runtime().block_on(async {
         let (sync, apply) = pair();
-        let talking = async {
+        let conversation = async {
             for message in offer_and_body(&controller, 2, &second) {
                 sync.sender().send(&message).await.unwrap();
             }
@@ -47,28 +48,29 @@ fn f06_worker_reports_full_disk_and_recovers_when_space_is_freed() {
             host.set_full(false);
             exchange_for(sync, offer_and_body(&controller, 2, &second), Duration::from_mins(1)).await
         };
-        let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talking);
-        ended.unwrap();
-        said
+        let (result, messages) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), conversation);
+        result.unwrap();
+        messages
     });
-    let reports = reports(&said);
-    let full = |report: &&Report| report.findings.iter().any(|finding| finding.starts_with("cannot write /var/lib/stemma-agent"));
-    assert!(reports.iter().any(full), "{reports:?}");
+    let reports = reports(&messages);
+    let has_disk_finding =
+        |report: &&Report| report.findings.iter().any(|finding| finding.starts_with("cannot write /var/lib/stemma-agent"));
+    assert!(reports.iter().any(has_disk_finding), "{reports:?}");
     assert!(reports.last().is_some_and(|last| last.findings.is_empty()), "{reports:?}");
     assert_eq!(host.text("/f").as_deref(), Some("silver\n"));
 }
 
-/// Before the fix, the agent reported that it ran tasks and did not answer the offer, and each retry reported another
-/// random file name.
+/// Regression test: with a full disk, the agent reported that it ran tasks, and did not answer the offer. Each retry
+/// reported another random file name.
 #[test]
 fn y06_offer_is_refused_and_reported_once_when_disk_is_full() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let set = |text: &str| TestTaskSet::default().file("f", &[], "/f", text);
     runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set("gold\n"))));
     host.set_full(true);
-    let said = runtime().block_on(async {
+    let messages = runtime().block_on(async {
         let (sync, apply) = pair();
-        let talking = async {
+        let conversation = async {
             for revision in 2..5 {
                 sync.sender().send(&offer_message(&controller, revision, &set("silver\n"))).await.unwrap();
             }
@@ -77,74 +79,81 @@ fn y06_offer_is_refused_and_reported_once_when_disk_is_full() {
             host.set_full(false);
             exchange_for(sync, Vec::new(), Duration::from_mins(1)).await
         };
-        let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talking);
-        ended.unwrap();
-        said
+        let (result, messages) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), conversation);
+        result.unwrap();
+        messages
     });
-    let refused: Vec<_> =
-        said.iter().filter_map(|said| if let ApplyMessage::Refused { reason } = said { Some(reason) } else { None }).collect();
-    assert_eq!(refused.len(), 3, "one for each offer: {said:?}");
-    let reports = reports(&said);
-    let told: Vec<_> = reports.iter().map(|report| (report.progress, report.facts.get("agent.stuck"))).collect();
-    let stuck: Vec<_> = told.iter().filter(|(_, stuck)| stuck.is_some()).collect();
-    assert_eq!(stuck.len(), 1, "{told:?}");
-    assert_eq!(stuck[0].0, observed::Progress::Failed);
-    let sentence: String = serde_json::from_str(stuck[0].1.unwrap()).unwrap();
-    assert!(sentence.starts_with("cannot write /var/lib/stemma-agent/apply"), "{sentence}");
-    assert!(refused.iter().all(|reason| **reason == sentence && !reason.contains(".stemma-")), "{refused:?}");
-    assert_eq!(told.last(), Some(&(observed::Progress::Converged, None)), "{told:?}");
+    let refusals: Vec<_> = messages
+        .iter()
+        .filter_map(|message| if let ApplyMessage::Refused { reason } = message { Some(reason) } else { None })
+        .collect();
+    assert_eq!(refusals.len(), 3, "one refusal for each offer: {messages:?}");
+    let reports = reports(&messages);
+    let statuses: Vec<_> = reports.iter().map(|report| (report.progress, report.facts.get("agent.stuck"))).collect();
+    let stuck_statuses: Vec<_> = statuses.iter().filter(|(_, fact)| fact.is_some()).collect();
+    assert_eq!(stuck_statuses.len(), 1, "{statuses:?}");
+    assert_eq!(stuck_statuses[0].0, observed::Progress::Failed);
+    let stuck_reason: String = serde_json::from_str(stuck_statuses[0].1.unwrap()).unwrap();
+    assert!(stuck_reason.starts_with("cannot write /var/lib/stemma-agent/apply"), "{stuck_reason}");
+    assert!(refusals.iter().all(|reason| **reason == stuck_reason && !reason.contains(".stemma-")), "{refusals:?}");
+    assert_eq!(statuses.last(), Some(&(observed::Progress::Converged, None)), "{statuses:?}");
 }
 
-/// Before the fix, a converged host reported `converged` as long as there was nothing to write.
+/// Regression test: a converged host whose disk was full reported `converged` as long as it had nothing to write. A
+/// read-only file system and an immutable directory have the same effect.
 #[test]
 fn y06_report_says_stuck_when_idle_disk_is_full() {
-    let own = "/var/lib/stemma-agent/apply";
+    let agent_dir = "/var/lib/stemma-agent/apply";
     let full: fn(&MemoryHost, bool) = MemoryHost::set_full;
     let read_only: fn(&MemoryHost, bool) =
-        |host, is| host.set_blocker("/var/lib/stemma-agent/apply", is.then_some(ReplaceBlocker::ReadOnly));
-    let immutable: fn(&MemoryHost, bool) =
-        |host, is| host.set_blocker("/var/lib/stemma-agent/apply", is.then_some(ReplaceBlocker::ImmutableDirectory));
-    for (end, said_by) in [(full, "cannot write "), (read_only, "read-only"), (immutable, "immutable")] {
+        |host, is_blocked| host.set_blocker("/var/lib/stemma-agent/apply", is_blocked.then_some(ReplaceBlocker::ReadOnly));
+    let immutable: fn(&MemoryHost, bool) = |host, is_blocked| {
+        host.set_blocker("/var/lib/stemma-agent/apply", is_blocked.then_some(ReplaceBlocker::ImmutableDirectory));
+    };
+    for (set_blocked, expected_part) in [(full, "cannot write "), (read_only, "read-only"), (immutable, "immutable")] {
         let (host, controller) = (MemoryHost::new(), TestController::new());
         let set = TestTaskSet::default().file("f", &[], "/f", "x");
         runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set)));
         host.restart();
-        let said = runtime().block_on(async {
+        let messages = runtime().block_on(async {
             let (sync, apply) = pair();
-            let talking = async {
+            let conversation = async {
                 // No drift check is due in that time.
                 tokio::time::sleep(Duration::from_mins(5)).await;
-                assert_eq!(host.calls(), 0, "to look costs no write");
-                end(&host, true);
+                assert_eq!(host.calls(), 0, "a check writes nothing");
+                set_blocked(&host, true);
                 tokio::time::sleep(Duration::from_mins(5)).await;
-                end(&host, false);
+                set_blocked(&host, false);
                 exchange_for(sync, Vec::new(), Duration::from_mins(2)).await
             };
-            let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talking);
-            ended.unwrap();
-            said
+            let (result, messages) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), conversation);
+            result.unwrap();
+            messages
         });
-        let reports = reports(&said);
-        let told: Vec<_> = reports.iter().map(|report| (report.progress, report.facts.get("agent.stuck"))).collect();
-        let stuck: Vec<_> = told.iter().filter_map(|(progress, stuck)| stuck.map(|why| (*progress, why))).collect();
-        let [(observed::Progress::Failed, why)] = stuck[..] else { panic!("{told:?}") };
-        assert!(why.contains(own) && why.contains(said_by), "{why}");
-        assert!(!why.contains("names another path") && !why.contains(".stemma-"), "{why}");
-        assert_eq!(told.first(), Some(&(observed::Progress::Converged, None)), "{told:?}");
-        assert_eq!(told.last(), Some(&(observed::Progress::Converged, None)), "{told:?}");
-        assert!(host.list(own).iter().all(|name| !name.starts_with(".stemma-")), "{:?}", host.list(own));
+        let reports = reports(&messages);
+        let statuses: Vec<_> = reports.iter().map(|report| (report.progress, report.facts.get("agent.stuck"))).collect();
+        let stuck_statuses: Vec<_> =
+            statuses.iter().filter_map(|(progress, fact)| fact.map(|reason| (*progress, reason))).collect();
+        let [(observed::Progress::Failed, reason)] = stuck_statuses[..] else { panic!("{statuses:?}") };
+        assert!(reason.contains(agent_dir) && reason.contains(expected_part), "{reason}");
+        // The advice for a file task, to name another path, does not apply here.
+        assert!(!reason.contains("names another path") && !reason.contains(".stemma-"), "{reason}");
+        assert_eq!(statuses.first(), Some(&(observed::Progress::Converged, None)), "{statuses:?}");
+        assert_eq!(statuses.last(), Some(&(observed::Progress::Converged, None)), "{statuses:?}");
+        assert!(host.list(agent_dir).iter().all(|name| !name.starts_with(".stemma-")), "{:?}", host.list(agent_dir));
     }
 }
 
-/// Before the fix, the host reported `converged` everywhere, and tried again only at the next reconcile, half an hour
-/// later.
+/// Regression test: if labels could not be written, the host reported `converged`, and tried again only at the next
+/// reconcile, half an hour later.
 #[test]
 fn y06_report_says_stuck_until_labels_are_written() {
-    let own: fn(&MemoryHost) = |host| host.put("/run/stemma", "");
-    let map: fn(&MemoryHost) = |host| host.put_special("/etc/stemma/node-labels");
-    for (put_in_the_way, path, file) in
-        [(own, "/run/stemma", "/run/stemma/labels.json"), (map, "/etc/stemma/node-labels", "/etc/stemma/node-labels")]
-    {
+    let block_run_dir: fn(&MemoryHost) = |host| host.put("/run/stemma", "");
+    let block_map: fn(&MemoryHost) = |host| host.put_special("/etc/stemma/node-labels");
+    for (block_path, path, file) in [
+        (block_run_dir, "/run/stemma", "/run/stemma/labels.json"),
+        (block_map, "/etc/stemma/node-labels", "/etc/stemma/node-labels"),
+    ] {
         let (host, controller) = (MemoryHost::new(), TestController::new());
         let set = |tier: &str| TestTaskSet::default().label("tier", tier).file("f", &[], "/f", "x");
         let offer = |revision, tier: &str| {
@@ -153,86 +162,92 @@ fn y06_report_says_stuck_until_labels_are_written() {
             let desired = Some(controller.desired(revision, &desired));
             SyncMessage::Offer { desired, grants: Vec::new(), acknowledged: 0 }
         };
-        let given = [vec![offer(1, "gold")], body_messages(&set("gold"))].concat();
-        runtime().block_on(run_until_idle(&host, &controller, given));
-        let has = |tier: &str| host.text(file).is_some_and(|text| text.contains(tier));
-        assert!(has("gold"));
+        let offers = [vec![offer(1, "gold")], body_messages(&set("gold"))].concat();
+        runtime().block_on(run_until_idle(&host, &controller, offers));
+        let file_has = |tier: &str| host.text(file).is_some_and(|text| text.contains(tier));
+        assert!(file_has("gold"));
         host.delete(path);
-        put_in_the_way(&host);
-        let (first, later, then) = runtime().block_on(async {
+        block_path(&host);
+        let (first_messages, later_messages, last_messages) = runtime().block_on(async {
             let (sync, apply) = pair();
-            let talk = async {
+            let conversation = async {
                 let mut sync = sync;
                 sync.sender().send(&offer(2, "silver")).await.unwrap();
-                let first = receive_for(&mut sync, Duration::from_secs(5)).await;
-                let later = receive_for(&mut sync, Duration::from_mins(5)).await;
-                assert!(!has("silver"));
+                let first_messages = receive_for(&mut sync, Duration::from_secs(5)).await;
+                let later_messages = receive_for(&mut sync, Duration::from_mins(5)).await;
+                assert!(!file_has("silver"));
                 host.delete(path);
-                let then = receive_for(&mut sync, Duration::from_secs(31)).await;
-                (first, later, then)
+                let last_messages = receive_for(&mut sync, Duration::from_secs(31)).await;
+                (first_messages, later_messages, last_messages)
             };
-            let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talk);
-            ended.unwrap();
-            said
+            let (result, messages) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), conversation);
+            result.unwrap();
+            messages
         });
-        let told = reports(&first).pop().unwrap();
-        let why: String = serde_json::from_str(&told.facts["agent.stuck"]).unwrap();
-        assert!(why.contains(&format!("{path} is a ")) && told.findings.contains(&why), "{told:?}");
-        assert_eq!(told.progress, observed::Progress::Converged, "its tasks are done");
-        assert_eq!(told.facts.get("agent.runs_on").map(String::as_str), Some("true"), "controllers read that too");
-        assert_eq!(later, [], "it is told once");
-        let told = reports(&then).pop().unwrap();
-        assert!(told.facts.is_empty() && told.findings.is_empty() && has("silver"), "{told:?}");
+        let report = reports(&first_messages).pop().unwrap();
+        let reason: String = serde_json::from_str(&report.facts["agent.stuck"]).unwrap();
+        assert!(reason.contains(&format!("{path} is a ")) && report.findings.contains(&reason), "{report:?}");
+        assert_eq!(report.progress, observed::Progress::Converged, "its tasks are done");
+        assert_eq!(report.facts.get("agent.runs_on").map(String::as_str), Some("true"), "controllers read this fact too");
+        assert_eq!(later_messages, [], "the reason is reported once");
+        let report = reports(&last_messages).pop().unwrap();
+        assert!(report.facts.is_empty() && report.findings.is_empty() && file_has("silver"), "{report:?}");
     }
 }
 
-/// Before the fix, the report named its tasks as applied, and units on the host that wait for that were started.
+/// Regression test: without a released task set, the report named the tasks as applied. So units on the host that wait
+/// for applied tasks were started.
 #[test]
 fn y06_report_names_no_applied_task_set_when_none_was_released() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
-    let given = |revision, paused| {
+    let send_offer = |revision, paused| {
         let mut desired = TestTaskSet::default().label("tier", "gold").desired();
+        // A task set without a profile was not released. The pause would withhold it.
         desired.task_set = stemma_wire::message::desired::TaskSet::default();
         desired.known.paused = paused;
         let desired = Some(controller.desired(revision, &desired));
         let offer = SyncMessage::Offer { desired, grants: Vec::new(), acknowledged: 0 };
         runtime().block_on(async {
             let (sync, apply) = pair();
+            // The command that starts the units which wait for applied tasks.
             let target = HostCommand::new(vec!["systemctl".into()], Duration::from_secs(1));
             let worker = worker(&host, &controller, apply).with_applied_command(target).run(std::future::pending());
-            let (ended, said) = tokio::join!(worker, exchange(sync, vec![offer]));
-            ended.unwrap();
-            said
+            let (result, messages) = tokio::join!(worker, exchange(sync, vec![offer]));
+            result.unwrap();
+            messages
         })
     };
-    let said = given(1, true);
-    assert!(reports(&said).iter().all(|report| report.progress == observed::Progress::Idle), "{said:?}");
+    let messages = send_offer(1, true);
+    assert!(reports(&messages).iter().all(|report| report.progress == observed::Progress::Idle), "{messages:?}");
     assert_eq!(host.commands_run().len(), 0);
     assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"tier\":\"gold\"}\n"));
     // No level names a release, so nothing is withheld any more, and there is nothing to run.
-    assert_eq!(progress(&given(2, false)), Some(observed::Progress::Converged));
+    assert_eq!(progress(&send_offer(2, false)), Some(observed::Progress::Converged));
     assert_eq!(host.commands_run().len(), 1);
 }
 
-/// Before the fix, the host stayed `stuck` because of a profile that no task set named any more.
+/// Regression test: the host stayed `stuck` because of an unreadable profile, although the current task set did not
+/// name the profile.
 #[test]
 fn y06_report_names_unreadable_profile_until_set_without_tasks_comes() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     // No order exists if a task depends on itself.
-    let unreadable = TestTaskSet::default().command("a", &[0], &["true"]);
-    let mut without = TestTaskSet::default().desired();
-    without.task_set.profile = None;
-    let next = SyncMessage::Offer { desired: Some(controller.desired(2, &without)), grants: Vec::new(), acknowledged: 0 };
-    let offers = [offer_and_body(&controller, 1, &unreadable), vec![next]].concat();
-    let said = runtime().block_on(run_until_idle(&host, &controller, offers));
-    let reports = reports(&said);
-    let told: Vec<_> = reports.iter().map(|report| report.facts.get("agent.stuck").map(String::as_str)).collect();
-    let why = r#""this agent cannot read the task profile; upgrade the agent""#;
-    assert!(told.contains(&Some(why)), "{told:?}");
-    assert_eq!(told.last(), Some(&None), "{told:?}");
+    let unreadable_set = TestTaskSet::default().command("a", &[0], &["true"]);
+    let mut state_without_tasks = TestTaskSet::default().desired();
+    state_without_tasks.task_set.profile = None;
+    let next_offer =
+        SyncMessage::Offer { desired: Some(controller.desired(2, &state_without_tasks)), grants: Vec::new(), acknowledged: 0 };
+    let offers = [offer_and_body(&controller, 1, &unreadable_set), vec![next_offer]].concat();
+    let messages = runtime().block_on(run_until_idle(&host, &controller, offers));
+    let reports = reports(&messages);
+    let stuck_reasons: Vec<_> = reports.iter().map(|report| report.facts.get("agent.stuck").map(String::as_str)).collect();
+    let expected = r#""this agent cannot read the task profile; upgrade the agent""#;
+    assert!(stuck_reasons.contains(&Some(expected)), "{stuck_reasons:?}");
+    assert_eq!(stuck_reasons.last(), Some(&None), "{stuck_reasons:?}");
 }
 
-/// Returns the paths of the orphans in the last report, each with its task.
+/// Returns the orphans in the last report (files that a task wrote and that no task manages now), as pairs of task and
+/// path.
 fn reported_orphans(messages: &[ApplyMessage]) -> Vec<(String, String)> {
     let reports = reports(messages);
     let text = reports.last().and_then(|report| report.facts.get("agent.orphans")).map_or("[]", String::as_str);
@@ -240,67 +255,83 @@ fn reported_orphans(messages: &[ApplyMessage]) -> Vec<(String, String)> {
     list.iter().map(|orphan| (orphan["task"].clone(), orphan["path"].clone())).collect()
 }
 
-/// Before the fix, no report mentioned that a key stayed on the host after its task was removed.
+/// Regression test: no report mentioned that a key file remained on the host after its task was removed.
 #[test]
 fn y06_report_lists_orphan_until_deleted_or_managed_again() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
-    let set = || TestTaskSet::default().file("motd", &[], "/etc/motd", "m\n");
-    let with_key = || set().file("key", &[], "/root/key", "k\n").file("old", &[], "/etc/old", "o\n");
-    let give = |revision, set: &TestTaskSet| {
+    let base_set = || TestTaskSet::default().file("motd", &[], "/etc/motd", "m\n");
+    let set_with_key = || base_set().file("key", &[], "/root/key", "k\n").file("old", &[], "/etc/old", "o\n");
+    let send_set = |revision, set: &TestTaskSet| {
         runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, revision, set)))
     };
-    let key = vec![("key".to_owned(), "/root/key".to_owned())];
+    let key_orphan = vec![("key".to_owned(), "/root/key".to_owned())];
 
-    assert_eq!(reported_orphans(&give(1, &with_key())), []);
-    // Another task now manages the path of one of the two removed tasks.
-    let taken_over = || set().file("new", &[], "/etc/old", "n\n");
-    assert_eq!(reported_orphans(&give(2, &taken_over())), key);
-    assert_eq!(host.text("/root/key").as_deref(), Some("k\n"), "nobody takes it away");
-    assert_eq!(reported_orphans(&runtime().block_on(run_until_idle(&host, &controller, vec![]))), key, "after a restart too");
-    // Once that task is removed too, the orphan names it, not the earlier one.
-    let new = ("new".to_owned(), "/etc/old".to_owned());
-    assert_eq!(reported_orphans(&give(3, &set())), [vec![new.clone()], key.clone()].concat());
-    assert_eq!(reported_orphans(&give(4, &with_key())), [], "kept again");
-    let moved = || set().file("key", &[], "/root/other", "k\n");
-    let old = ("old".to_owned(), "/etc/old".to_owned());
-    assert_eq!(reported_orphans(&give(5, &moved())), [vec![old], key].concat(), "its task names another path");
+    assert_eq!(reported_orphans(&send_set(1, &set_with_key())), []);
+    // The tasks `key` and `old` are removed. Another task, `new`, now manages the path of `old`.
+    let set_with_new_task = || base_set().file("new", &[], "/etc/old", "n\n");
+    assert_eq!(reported_orphans(&send_set(2, &set_with_new_task())), key_orphan);
+    assert_eq!(host.text("/root/key").as_deref(), Some("k\n"), "the file is not deleted");
+    assert_eq!(
+        reported_orphans(&runtime().block_on(run_until_idle(&host, &controller, vec![]))),
+        key_orphan,
+        "after a restart too"
+    );
+    // Once `new` is removed too, the orphan names `new`, not `old`.
+    let new_orphan = ("new".to_owned(), "/etc/old".to_owned());
+    assert_eq!(reported_orphans(&send_set(3, &base_set())), [vec![new_orphan.clone()], key_orphan.clone()].concat());
+    assert_eq!(reported_orphans(&send_set(4, &set_with_key())), [], "tasks manage both files again");
+    let set_with_moved_key = || base_set().file("key", &[], "/root/other", "k\n");
+    let old_orphan = ("old".to_owned(), "/etc/old".to_owned());
+    assert_eq!(
+        reported_orphans(&send_set(5, &set_with_moved_key())),
+        [vec![old_orphan], key_orphan].concat(),
+        "the task of the key names another path"
+    );
     let absent = serde_json::json!({"parameters": {"path": "/root/key", "absent": true}});
     host.delete("/etc/old");
-    assert_eq!(reported_orphans(&give(6, &moved().task("away", "file", &[], &absent))), [], "both are gone");
+    assert_eq!(
+        reported_orphans(&send_set(6, &set_with_moved_key().task("away", "file", &[], &absent))),
+        [],
+        "both files no longer exist"
+    );
     host.put("/etc/old", "somebody's");
-    assert_eq!(reported_orphans(&give(7, &moved())), [], "what comes back there is another's");
+    assert_eq!(
+        reported_orphans(&send_set(7, &set_with_moved_key())),
+        [],
+        "a file that appears at the path later belongs to another program"
+    );
 }
 
-/// Before the fix, the orphan was reported until something else happened on the host.
+/// Regression test: a deleted orphan was reported until something else changed on the host.
 #[test]
 fn y06_report_drops_orphan_within_a_minute_when_deleted() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
-    let with_key = TestTaskSet::default().file("key", &[], "/root/key", "k\n");
-    runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &with_key)));
-    let key = vec![("key".to_owned(), "/root/key".to_owned())];
-    let (first, minute, later) = runtime().block_on(async {
+    let set_with_key = TestTaskSet::default().file("key", &[], "/root/key", "k\n");
+    runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set_with_key)));
+    let key_orphan = vec![("key".to_owned(), "/root/key".to_owned())];
+    let (first_messages, messages_of_minute, later_messages) = runtime().block_on(async {
         let (sync, apply) = pair();
-        let talk = async {
+        let conversation = async {
             let mut sync = sync;
             for offer in offer_and_body(&controller, 2, &TestTaskSet::default()) {
                 sync.sender().send(&offer).await.unwrap();
             }
-            let first = receive_for(&mut sync, Duration::from_secs(2)).await;
+            let first_messages = receive_for(&mut sync, Duration::from_secs(2)).await;
             host.delete("/root/key");
-            let minute = receive_for(&mut sync, Duration::from_mins(1)).await;
-            let later = receive_for(&mut sync, Duration::from_mins(5)).await;
-            (first, minute, later)
+            let messages_of_minute = receive_for(&mut sync, Duration::from_mins(1)).await;
+            let later_messages = receive_for(&mut sync, Duration::from_mins(5)).await;
+            (first_messages, messages_of_minute, later_messages)
         };
-        let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talk);
-        ended.unwrap();
-        said
+        let (result, messages) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), conversation);
+        result.unwrap();
+        messages
     });
-    assert_eq!(reported_orphans(&first), key);
-    assert_eq!((reports(&minute).len(), reported_orphans(&minute)), (1, vec![]));
-    assert_eq!(later, [], "it is told once");
+    assert_eq!(reported_orphans(&first_messages), key_orphan);
+    assert_eq!((reports(&messages_of_minute).len(), reported_orphans(&messages_of_minute)), (1, vec![]));
+    assert_eq!(later_messages, [], "the change is reported once");
 }
 
-/// Receives messages for this long.
+/// Returns the messages that arrive within `time`.
 async fn receive_for(sync: &mut SyncEnd, time: Duration) -> Vec<ApplyMessage> {
     let (deadline, mut messages) = (Instant::now() + time, Vec::new());
     while let Ok(Ok(message)) = tokio::time::timeout_at(deadline, sync.receive()).await {
@@ -309,31 +340,31 @@ async fn receive_for(sync: &mut SyncEnd, time: Duration) -> Vec<ApplyMessage> {
     messages
 }
 
-/// The state of an agent older than this record: an upgrade writes nothing, and the record is created when the task set
-/// is replaced.
+/// Covers an upgrade from an agent without the record of written files. A start of the new agent writes nothing. The
+/// record is created when the task set is replaced.
 #[test]
 fn y06_file_record_is_created_when_task_set_is_replaced() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let set = TestTaskSet::default().file("motd", &[], "/etc/motd", "m\n");
     runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set)));
     runtime().block_on(run_until_idle(&host, &controller, vec![]));
-    let calls = |host: &MemoryHost| {
+    let count_calls = |host: &MemoryHost| {
         host.restart();
         runtime().block_on(run_until_idle(host, &controller, vec![]));
         host.calls()
     };
-    let usual = calls(&host);
+    let usual_calls = count_calls(&host);
     let record = "/var/lib/stemma-agent/apply/written-files";
     host.delete(record);
-    assert_eq!((calls(&host), host.text(record)), (usual, None), "a look writes nothing");
-    let motd = vec![("motd".to_owned(), "/etc/motd".to_owned())];
+    assert_eq!((count_calls(&host), host.text(record)), (usual_calls, None), "a restart without the record writes nothing more");
+    let expected = vec![("motd".to_owned(), "/etc/motd".to_owned())];
     assert_eq!(
         reported_orphans(&runtime().block_on(run_until_idle(
             &host,
             &controller,
             offer_and_body(&controller, 2, &TestTaskSet::default())
         ))),
-        motd
+        expected
     );
 }
 
@@ -341,52 +372,56 @@ fn y06_file_record_is_created_when_task_set_is_replaced() {
 fn y06_report_names_64_orphans_and_counts_rest() {
     use crate::apply::orphans::orphans_fact;
 
-    let orphan = |at: usize, len: usize| OrphanedPath { task: format!("t{at}"), path: format!("/{}{at}", "p".repeat(len)) };
-    for (count, len, named) in [(0, 1, None), (1, 1, Some((1, 0))), (64, 1, Some((64, 0))), (70, 1, Some((64, 6)))] {
-        let text = orphans_fact(&(0..count).map(|at| orphan(at, len)).collect::<Vec<_>>());
+    let orphan =
+        |index: usize, len: usize| OrphanedPath { task: format!("t{index}"), path: format!("/{}{index}", "p".repeat(len)) };
+    // The number of orphans, the length of each path, and the expected numbers of listed and of further orphans.
+    for (count, len, expected) in [(0, 1, None), (1, 1, Some((1, 0))), (64, 1, Some((64, 0))), (70, 1, Some((64, 6)))] {
+        let text = orphans_fact(&(0..count).map(|index| orphan(index, len)).collect::<Vec<_>>());
         let list: Option<Vec<serde_json::Value>> = text.map(|text| serde_json::from_str(&text).unwrap());
-        let counted = list.map(|list| {
+        let listed_and_more = list.map(|list| {
             let more = list.last().and_then(|last| last["more"].as_u64()).unwrap_or(0);
             (list.iter().filter(|entry| entry["path"].is_string()).count(), more)
         });
-        assert_eq!(counted, named, "{count}");
+        assert_eq!(listed_and_more, expected, "{count}");
     }
     // A controller drops a fact of more than 16 KiB.
-    assert!(orphans_fact(&(0..64).map(|at| orphan(at, 4000)).collect::<Vec<_>>()).unwrap().len() <= 16 * 1024);
+    assert!(orphans_fact(&(0..64).map(|index| orphan(index, 4000)).collect::<Vec<_>>()).unwrap().len() <= 16 * 1024);
 }
 
 #[test]
 fn x01_report_counts_dropped_results_until_later_ones_are_acknowledged() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    // The ledger stores at most 1000 batches of results, so it drops the first one.
     for _ in 0..1001 {
         ledger.add_results(vec![result("motd")]).unwrap();
     }
     // Each check uses a new process.
-    let stands_after = |acknowledged: u64| {
+    let is_reported_after = |acknowledged: u64| {
         let offer = SyncMessage::Offer { desired: None, grants: Vec::new(), acknowledged };
-        let said = runtime().block_on(run_until_idle(&host, &controller, vec![offer]));
-        let findings = &reports(&said).pop().unwrap().findings;
+        let messages = runtime().block_on(run_until_idle(&host, &controller, vec![offer]));
+        let findings = &reports(&messages).pop().unwrap().findings;
         findings.iter().any(|finding| finding.starts_with("1 task results were dropped on this host before"))
     };
-    assert!(stands_after(0));
-    assert!(stands_after(1001), "all of those that were there when it was reported");
-    assert!(!stands_after(1002), "a later one");
-    assert!(!stands_after(1002));
+    assert!(is_reported_after(0));
+    assert!(is_reported_after(1001), "the finding remains while no result from after its report is acknowledged");
+    assert!(!is_reported_after(1002), "the finding ends when a later result is acknowledged");
+    assert!(!is_reported_after(1002));
 }
 
-/// The network half refuses a message with more findings than the limit. Before the fix, the whole report was lost.
+/// The network half of the agent refuses a report with too many findings. Regression test: the whole report was lost.
 #[test]
 fn x01_report_counts_findings_over_limit() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let set = TestTaskSet::default().file("motd", &[], "/etc/motd", "gold\n");
-    let set = (0..300).fold(set, |set, at| set.label(&format!("k{at:03}"), "a\nb"));
+    // Each label has a line end, so there is a finding about it.
+    let set = (0..300).fold(set, |set, index| set.label(&format!("k{index:03}"), "a\nb"));
     host.put("/var/lib/stemma-agent/apply/record.set-aside", "");
-    let said = runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set)));
-    let findings = &reports(&said).pop().unwrap().findings;
+    let messages = runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set)));
+    let findings = &reports(&messages).pop().unwrap().findings;
     assert_eq!(findings.len(), 192);
     let set_aside = "/var/lib/stemma-agent/apply/record.set-aside: a record of the agent could not be used and was set aside";
-    assert!(findings[0].starts_with(set_aside), "it is not left out for findings of labels: {}", findings[0]);
+    assert!(findings[0].starts_with(set_aside), "findings of labels do not displace this finding: {}", findings[0]);
     assert_eq!(findings[1], "label k000 has control characters and is not in labels.env");
     assert_eq!(findings[191], "and 110 more findings; only the first 191 are listed");
 }
@@ -395,30 +430,34 @@ fn x01_report_counts_findings_over_limit() {
 fn report_contains_foreign_labels_of_host_map() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     host.put("/etc/stemma/node-labels", "zone=a\n");
-    let said = runtime().block_on(run_until_idle(&host, &controller, Vec::new()));
-    let observed = said.iter().find_map(|said| if let ApplyMessage::Observed(seen) = said { Some(seen) } else { None });
+    let messages = runtime().block_on(run_until_idle(&host, &controller, Vec::new()));
+    let sent_observation = messages
+        .iter()
+        .find_map(|message| if let ApplyMessage::Observed(observation) = message { Some(observation) } else { None });
     let label = observed::ReportedLabel { value: "a".into(), source: "node-labels".into() };
-    assert_eq!(observed.map(|seen| &seen.labels), Some(&[("zone".to_owned(), label)].into()));
+    assert_eq!(sent_observation.map(|observation| &observation.labels), Some(&[("zone".to_owned(), label)].into()));
 }
 
+/// One message has at most 256 results, so 300 results need two messages.
 #[test]
 fn results_are_split_when_over_message_limit() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
-    let set = (0..300).fold(TestTaskSet::default(), |set, at| set.file(&format!("f{at}"), &[], &format!("/etc/f{at}"), "x"));
-    let told = |said: &[ApplyMessage]| outcomes(said).len();
-    assert_eq!(told(&runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set)))), 300);
+    let set =
+        (0..300).fold(TestTaskSet::default(), |set, index| set.file(&format!("f{index}"), &[], &format!("/etc/f{index}"), "x"));
+    let result_count = |messages: &[ApplyMessage]| outcomes(messages).len();
+    assert_eq!(result_count(&runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set)))), 300);
     host.restart();
     assert_eq!(
-        told(&runtime().block_on(run_until_idle(&host, &controller, Vec::new()))),
+        result_count(&runtime().block_on(run_until_idle(&host, &controller, Vec::new()))),
         300,
-        "again, until they are acknowledged"
+        "all results are sent again until they are acknowledged"
     );
 }
 
 #[test]
 fn applied_command_runs_once_when_tasks_are_applied() {
-    let target = || HostCommand::new(vec!["systemctl".into()], Duration::from_secs(1));
-    for (mode, told) in [(Mode::Noop, 0), (Mode::Apply, 1)] {
+    let applied_command = || HostCommand::new(vec!["systemctl".into()], Duration::from_secs(1));
+    for (mode, command_count) in [(Mode::Noop, 0), (Mode::Apply, 1)] {
         let (host, controller) = (MemoryHost::new(), TestController::new());
         let set = TestTaskSet::default().file("f", &[], "/f", "x").mode(mode);
         runtime().block_on(async {
@@ -426,11 +465,11 @@ fn applied_command_runs_once_when_tasks_are_applied() {
             let worker = worker(&host, &controller, apply);
             let offers =
                 [offer_and_body(&controller, 1, &set), vec![offer_message(&controller, 2, &set.with_release(2))]].concat();
-            let worker = worker.with_applied_command(target()).run(std::future::pending());
-            let (ended, _) = tokio::join!(worker, exchange(sync, offers));
-            ended.unwrap();
+            let worker = worker.with_applied_command(applied_command()).run(std::future::pending());
+            let (result, _) = tokio::join!(worker, exchange(sync, offers));
+            result.unwrap();
         });
-        assert_eq!(host.commands_run().len(), told, "{mode:?}");
+        assert_eq!(host.commands_run().len(), command_count, "{mode:?}");
     }
 }
 
@@ -446,18 +485,19 @@ fn hooks_run_once_per_change_and_again_when_interrupted() {
     assert_eq!(host.commands_run().len(), 1, "nothing changed since");
 
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    let earlier = crate::apply::ledger::HookSnapshot {
+    // As if the agent was interrupted before its hooks ran: the snapshot still has an earlier label.
+    let earlier_snapshot = crate::apply::ledger::HookSnapshot {
         labels: [("tier".to_owned(), "lead".to_owned())].into(),
         ..ledger.get(&HOOK_SNAPSHOT).unwrap().unwrap_or_default()
     };
-    ledger.put(&HOOK_SNAPSHOT, &earlier).unwrap();
+    ledger.put(&HOOK_SNAPSHOT, &earlier_snapshot).unwrap();
     runtime().block_on(run_until_idle(&host, &controller, Vec::new()));
     let input = String::from_utf8(host.last_command().unwrap().input).unwrap();
     assert_eq!(host.commands_run().len(), 2);
     assert!(input.contains(r#""labels":{"set":{"tier":"gold"},"removed":[]}"#), "{input}");
 }
 
-/// Before the fix, hooks ran for a label that was in no file yet, and not again once it was.
+/// Regression test: hooks ran for a label before a file had the label, and did not run again when a file had it.
 #[test]
 fn y08_hooks_see_labels_when_written_after_failure() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
@@ -467,21 +507,23 @@ fn y08_hooks_see_labels_when_written_after_failure() {
     runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 1, &set("gold"))));
     assert_eq!(host.commands_run().len(), 1);
     host.delete("/run/stemma");
+    // A file in place of the directory prevents the agent from writing the labels.
     host.put("/run/stemma", "");
     let desired = Some(controller.desired(2, &set("silver").desired()));
     let offer = SyncMessage::Offer { desired, grants: Vec::new(), acknowledged: 0 };
     runtime().block_on(async {
         let (sync, apply) = pair();
-        let talk = async {
+        let conversation = async {
             let mut sync = sync;
             sync.sender().send(&offer).await.unwrap();
             receive_for(&mut sync, Duration::from_mins(5)).await;
-            assert_eq!(host.commands_run().len(), 1, "no file has it");
+            assert_eq!(host.commands_run().len(), 1, "no hook runs before a file has the label");
             host.delete("/run/stemma");
+            // The agent tries again after 30 seconds.
             receive_for(&mut sync, Duration::from_secs(31)).await;
         };
-        let (ended, ()) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talk);
-        ended.unwrap();
+        let (result, ()) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), conversation);
+        result.unwrap();
     });
     let input = String::from_utf8(host.last_command().unwrap().input).unwrap();
     assert_eq!(host.commands_run().len(), 2);

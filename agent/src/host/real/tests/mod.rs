@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, io};
 
 use super::*;
-use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, replace, sweep};
+use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, ensure_dir, replace, sweep};
 use crate::host::extras::mode_under_acl;
 
 mod processes;
 
+/// Creates a host whose root is a temporary directory.
 fn host() -> (tempfile::TempDir, RealHost) {
     let root = tempfile::tempdir().unwrap();
     let host = RealHost::new(root.path()).unwrap();
     (root, host)
 }
 
-/// Creates a host in memory, where a sync costs nothing, if this machine has such a place.
+/// Creates a host in `/dev/shm`, where a sync costs nothing. If this machine has no `/dev/shm`, creates the host in a
+/// temporary directory.
 fn host_in_memory() -> (tempfile::TempDir, RealHost) {
     let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let host = RealHost::new(root.path()).unwrap();
@@ -29,6 +31,8 @@ fn path(text: &str) -> HostPath {
     HostPath::parse(text).unwrap()
 }
 
+/// Each case contains a path, the link in it, and the path with the link replaced by its target. The links lead outside
+/// of the root, to a directory in it, and through `/proc`. A file on a path is refused too.
 #[test]
 fn s63_open_fails_and_names_link_when_path_has_one() {
     let (root, host) = host();
@@ -37,62 +41,67 @@ fn s63_open_fails_and_names_link_when_path_has_one() {
     symlink(outside.path(), root.path().join("out")).unwrap();
     symlink("real", root.path().join("in")).unwrap();
     symlink("/proc/self/root", root.path().join("magic")).unwrap();
-    let out = outside.path().display();
-    for (text, at, real) in [
-        ("/out", "/out", format!("{out}")),
-        ("/out/x", "/out", format!("{out}/x")),
+    let outside_path = outside.path().display();
+    for (text, link, target_path) in [
+        ("/out", "/out", format!("{outside_path}")),
+        ("/out/x", "/out", format!("{outside_path}/x")),
         ("/in", "/in", "/real".to_owned()),
         ("/in/x", "/in", "/real/x".to_owned()),
         ("/magic/etc", "/magic", "/proc/self/root/etc".to_owned()),
     ] {
-        let error = host.dir(&path(text)).err().expect("it is refused").sentence();
-        let opened = if text == at { String::new() } else { format!("{text}: ") };
-        let said = format!("{opened}{at} is a symbolic link, and links are not followed: write {real}");
-        assert_eq!(error, said);
+        let error = host.dir(&path(text)).err().expect("a link is refused").sentence();
+        let prefix = if text == link { String::new() } else { format!("{text}: ") };
+        let expected = format!("{prefix}{link} is a symbolic link, and links are not followed: write {target_path}");
+        assert_eq!(error, expected);
         assert!(ensure_dir(&host, &path(text), 0o755).is_err(), "{text}");
     }
     assert!(outside.path().read_dir().unwrap().next().is_none());
     assert!(host.dir(&path("/missing/x")).unwrap().is_none());
     fs::write(root.path().join("file"), "").unwrap();
-    let error = host.dir(&path("/file/x")).err().expect("it is refused").sentence();
+    let error = host.dir(&path("/file/x")).err().expect("a file is not opened as a directory").sentence();
     assert_eq!(error, "/file is a regular file, where a directory was expected: move it away, or name another path");
 }
 
+/// The advice contains the path with the link replaced by its target, without `.`, `..` and double slashes.
 #[test]
 fn y09_link_error_names_target_path_when_link_is_absolute() {
     let (root, host) = host();
     fs::create_dir_all(root.path().join("usr/bin")).unwrap();
     fs::create_dir_all(root.path().join("var/lib")).unwrap();
-    for (target, at) in [("usr/bin", "bin"), ("../run", "var/run"), ("/etc/./x//y/../z", "var/lib/etc")] {
-        symlink(target, root.path().join(at)).unwrap();
+    for (target, link_path) in [("usr/bin", "bin"), ("../run", "var/run"), ("/etc/./x//y/../z", "var/lib/etc")] {
+        symlink(target, root.path().join(link_path)).unwrap();
     }
-    for (text, real) in [("/bin/tool", "/usr/bin/tool"), ("/var/run/app/pid", "/run/app/pid"), ("/var/lib/etc/f", "/etc/x/z/f")] {
-        let error = host.dir(&path(text)).err().expect("it is refused").sentence();
-        assert!(error.ends_with(&format!(": write {real}")), "{error}");
+    for (text, expected_path) in
+        [("/bin/tool", "/usr/bin/tool"), ("/var/run/app/pid", "/run/app/pid"), ("/var/lib/etc/f", "/etc/x/z/f")]
+    {
+        let error = host.dir(&path(text)).err().expect("a link is refused").sentence();
+        assert!(error.ends_with(&format!(": write {expected_path}")), "{error}");
     }
 }
 
-/// `open(2)`: a link that leads to itself is ELOOP, whatever form its target has.
+/// A link that leads to itself fails with ELOOP (see open(2)), whatever form its target has. The link `loo` is not a
+/// loop: the name of its target `looped` only begins in the same way.
 #[test]
 fn y09_link_error_omits_target_when_link_is_a_loop() {
     let (root, host) = host();
     for (target, name) in [("loop", "loop"), ("/whole", "whole"), ("./x/../below/y", "below"), ("looped", "loo")] {
         symlink(target, root.path().join(name)).unwrap();
     }
-    let itself = "it leads to itself, so remove it or name another path";
-    for (text, at, cure) in [
-        ("/loop", "/loop", itself),
-        ("/loop/x", "/loop", itself),
-        ("/whole/x", "/whole", itself),
-        ("/below", "/below", itself),
+    let loop_advice = "it leads to itself, so remove it or name another path";
+    for (text, link_path, advice) in [
+        ("/loop", "/loop", loop_advice),
+        ("/loop/x", "/loop", loop_advice),
+        ("/whole/x", "/whole", loop_advice),
+        ("/below", "/below", loop_advice),
         ("/loo/x", "/loo", "write /looped/x"),
     ] {
-        let error = host.dir(&path(text)).err().expect("it is refused").sentence();
-        let said = format!("{at} is a symbolic link, and links are not followed: {cure}");
-        assert!(error.ends_with(&said), "{text}: {error}");
+        let error = host.dir(&path(text)).err().expect("a link is refused").sentence();
+        let expected = format!("{link_path} is a symbolic link, and links are not followed: {advice}");
+        assert!(error.ends_with(&expected), "{text}: {error}");
     }
 }
 
+/// A file that exceeds the limit of the read is refused too.
 #[test]
 fn s65_read_accepts_only_regular_file_with_one_link() {
     let (root, host) = host();
@@ -104,7 +113,7 @@ fn s65_read_accepts_only_regular_file_with_one_link() {
     let dir = host.root().unwrap();
     assert_eq!(dir.read("plain", 10).unwrap().as_deref(), Some(&b"text"[..]));
     assert_eq!(dir.read("missing", 10).unwrap(), None);
-    for (name, said) in [
+    for (name, expected) in [
         (
             "hard",
             "/hard has 2 hard links; such a file is neither read nor replaced: remove the other names \
@@ -113,48 +122,51 @@ fn s65_read_accepts_only_regular_file_with_one_link() {
         ("link", "/link is a symbolic link, and links are not followed: write /plain"),
         ("fifo", "/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path"),
     ] {
-        assert_eq!(dir.read(name, 10).unwrap_err().sentence(), said);
+        assert_eq!(dir.read(name, 10).unwrap_err().sentence(), expected);
     }
     assert_eq!(dir.read("plain", 3).unwrap_err().sentence(), "/plain is larger than 3 bytes");
 }
 
-/// `cargo xtask test --long` runs the number of rounds that S64 requires.
+/// Returns the number of rounds of [`s64_write_stays_inside_root_when_directory_becomes_link`]: 100,000 in `cargo xtask
+/// test --long`, else 1,000.
 fn round_count() -> usize {
     if std::env::var_os("STEMMA_TEST_LONG").is_some() { 100_000 } else { 1_000 }
 }
 
+/// An attacker repeatedly replaces the directory by a link that leads outside of the root, while the agent writes a
+/// file in the directory. No file is ever written outside.
 #[test]
 fn s64_write_stays_inside_root_when_directory_becomes_link() {
     let (root, host) = host_in_memory();
     let outside = tempfile::tempdir().unwrap();
-    let (dir, kept) = (root.path().join("dir"), root.path().join("kept"));
+    let (dir, moved_dir) = (root.path().join("dir"), root.path().join("kept"));
     fs::create_dir(&dir).unwrap();
-    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::new(AtomicBool::new(false));
     let attacker = {
-        let (over, dir, kept, outside) = (over.clone(), dir.clone(), kept.clone(), outside.path().to_owned());
+        let (is_over, dir, moved_dir, outside) = (is_over.clone(), dir.clone(), moved_dir.clone(), outside.path().to_owned());
         std::thread::spawn(move || {
-            while !over.load(Ordering::Relaxed) {
-                let _ = fs::rename(&dir, &kept);
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = fs::rename(&dir, &moved_dir);
                 let _ = symlink(&outside, &dir);
                 let _ = fs::remove_file(&dir);
-                let _ = fs::rename(&kept, &dir);
+                let _ = fs::rename(&moved_dir, &dir);
             }
         })
     };
-    // A round counts if it met the real directory. In the others there was a link or nothing.
-    let (mut written, mut tries) = (0, 0);
-    while written < round_count() && tries < 1000 * round_count() {
-        tries += 1;
+    // A round counts if the write met the real directory. In other rounds, the path is a link or does not exist.
+    let (mut write_count, mut attempt_count) = (0, 0);
+    while write_count < round_count() && attempt_count < 1000 * round_count() {
+        attempt_count += 1;
         match host.dir(&path("/dir")) {
             Ok(Some(dir)) => {
-                written += usize::from(replace(&host, &*dir, "file", b"secret", &Attributes::with_mode(0o600)).is_ok());
+                write_count += usize::from(replace(&host, &*dir, "file", b"secret", &Attributes::with_mode(0o600)).is_ok());
             }
             Ok(None) | Err(_) => std::thread::yield_now(),
         }
     }
-    over.store(true, Ordering::Relaxed);
+    is_over.store(true, Ordering::Relaxed);
     attacker.join().unwrap();
-    assert_eq!(written, round_count());
+    assert_eq!(write_count, round_count());
     assert!(outside.path().read_dir().unwrap().next().is_none());
 }
 
@@ -164,7 +176,7 @@ fn s66_unfinished_file_has_random_name_and_private_mode() {
     let dir = host.root().unwrap();
     let names: std::collections::BTreeSet<_> = (0..100)
         .map(|_| {
-            let staged = Staged::write(&host, &*dir, "file", b"x", &Attributes::with_mode(0o644)).unwrap();
+            let staged = StagedFile::write(&host, &*dir, "file", b"x", &Attributes::with_mode(0o644)).unwrap();
             let name = staged.name().to_owned();
             staged.discard(&*dir).unwrap();
             name
@@ -173,31 +185,31 @@ fn s66_unfinished_file_has_random_name_and_private_mode() {
     assert_eq!(names.len(), 100);
     let _open = dir.create("new").unwrap();
     let mode = fs::metadata(root.path().join("new")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "before its rights are set");
-    assert!(dir.create("new").is_err(), "what stands there is not opened");
+    assert_eq!(mode & 0o777, 0o600, "the mode of a new file before its rights are set");
+    assert!(dir.create("new").is_err(), "an existing file is not opened");
 }
 
 #[test]
 fn x05_sweep_removes_own_leftovers_but_no_unfinished_file() {
     let (_root, host) = host();
     let dir = host.root().unwrap();
-    let mut making = Staging::begin(&host, &*dir, "file", &Attributes::with_mode(0o600)).unwrap();
-    making.write(b"secret").unwrap();
+    let mut unfinished_file = UnfinishedFile::begin(&host, &*dir, "file", &Attributes::with_mode(0o600)).unwrap();
+    unfinished_file.write(b"secret").unwrap();
     sweep(&host, &*dir).unwrap();
-    assert_eq!(dir.names().unwrap().len(), 1, "it is in the making");
-    let whole = making.finish(&*dir).unwrap();
+    assert_eq!(dir.names().unwrap().len(), 1, "the agent is still writing the file");
+    let finished_file = unfinished_file.finish(&*dir).unwrap();
     sweep(&host, &*dir).unwrap();
-    assert_eq!(dir.names().unwrap(), [whole.name()], "it waits to be put in its place");
-    // As if the file could be neither renamed nor removed.
-    drop(whole);
+    assert_eq!(dir.names().unwrap(), [finished_file.name()], "the finished file waits for its rename");
+    // After this drop, the file is a leftover, as if the agent could neither rename nor remove it.
+    drop(finished_file);
     sweep(&host, &*dir).unwrap();
     assert_eq!(dir.names().unwrap(), [""; 0]);
 }
 
-/// A directory that another process sweeps before each of the next `left` renames.
+/// A directory in which another process removes unfinished files (a sweep) before each of the next `remaining` renames.
 struct SweptDir<'a> {
     dir: Box<dyn Dir>,
-    other: &'a RealHost,
+    sweeper: &'a RealHost,
     remaining: Cell<u32>,
 }
 
@@ -205,7 +217,7 @@ impl Dir for SweptDir<'_> {
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {
         if self.remaining.get() > 0 {
             self.remaining.set(self.remaining.get() - 1);
-            sweep(self.other, &*self.dir)?;
+            sweep(self.sweeper, &*self.dir)?;
         }
         self.dir.rename(from, to)
     }
@@ -272,42 +284,44 @@ impl Dir for SweptDir<'_> {
     }
 }
 
-/// `once` writes its request and `pause` its state while an agent starts and sweeps unfinished files there.
+/// Covers an agent that starts, and removes unfinished files, while `once` or `pause` writes a file in the same
+/// directory.
 #[test]
 fn replace_succeeds_when_another_process_sweeps() {
     let (root, host) = host();
     let other = RealHost::new(root.path()).unwrap();
-    let dir = SweptDir { dir: host.root().unwrap(), other: &other, remaining: Cell::new(3) };
+    let dir = SweptDir { dir: host.root().unwrap(), sweeper: &other, remaining: Cell::new(3) };
     fs::write(root.path().join("file"), "old").unwrap();
     replace(&host, &dir, "file", b"new", &Attributes::with_mode(0o600)).unwrap();
-    assert_eq!(dir.remaining.get(), 0, "it was swept each time");
+    assert_eq!(dir.remaining.get(), 0, "a sweep preceded each of three renames");
     assert_eq!(fs::read_to_string(root.path().join("file")).unwrap(), "new");
     assert_eq!(dir.names().unwrap(), ["file"]);
-    // If the file is swept every time, that is an error, and the old file stays.
+    // If a sweep precedes every rename, the write fails, and the old file remains.
     dir.remaining.set(u32::MAX);
     assert!(replace(&host, &dir, "file", b"newer", &Attributes::with_mode(0o600)).unwrap_err().has_kind(io::ErrorKind::NotFound));
     assert_eq!(fs::read_to_string(root.path().join("file")).unwrap(), "new");
 }
 
-/// Returns an access control list in the kernel's format, from the tag, rights and id of each entry.
+/// Returns an access control list in the kernel's format. Each entry consists of a tag, rights and an id.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
-    for (of, rights, number) in entries {
-        bytes.extend(of.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(number.to_le_bytes()));
+    for (tag, rights, id) in entries {
+        bytes.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(id.to_le_bytes()));
     }
     bytes
 }
 
-/// Returns whether a file system has a feature that a test needs.
+/// Returns whether the file system has a feature that a test needs. `first_use` is the result of using the feature
+/// once. Panics if that use failed for another reason.
 #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
-fn is_supported(what: &str, tried: Result<(), Errno>) -> bool {
-    let has = !matches!(tried, Err(Errno::NOTSUP | Errno::NOTTY | Errno::PERM));
-    if has {
-        tried.unwrap();
+fn is_supported(feature: &str, first_use: Result<(), Errno>) -> bool {
+    let has_feature = !matches!(first_use, Err(Errno::NOTSUP | Errno::NOTTY | Errno::PERM));
+    if has_feature {
+        first_use.unwrap();
     } else {
-        eprintln!("skipped: this file system has no {what}, or who runs the test may not set it");
+        eprintln!("skipped: this file system has no {feature}, or who runs the test may not set it");
     }
-    has
+    has_feature
 }
 
 #[test]
@@ -369,12 +383,13 @@ fn x05_replacement_has_attributes_acl_and_flags_of_old_file() {
     assert_eq!(dir.names().unwrap(), ["bare", "listed", "new", "plain"]);
 }
 
-/// The kernel is the reference for what a default list leaves of a mode.
+/// Compares the function with the kernel: each default access control list must limit a mode in the same way. The tags
+/// of the entries are 1 (owner), 2 (a user), 4 (owning group), 0x10 (mask) and 0x20 (others).
 #[test]
 fn x05_mode_under_acl_matches_kernel() {
     const NONE: u32 = u32::MAX;
     let (root, host) = host();
-    for (at, list) in [
+    for (index, list) in [
         acl(&[(1, 7, NONE), (4, 0, NONE), (0x20, 0, NONE)]),
         acl(&[(1, 7, NONE), (2, 6, 1), (4, 0, NONE), (0x10, 6, NONE), (0x20, 0, NONE)]),
         acl(&[(1, 7, NONE), (2, 7, 1), (4, 5, NONE), (0x10, 7, NONE), (0x20, 5, NONE)]),
@@ -383,49 +398,58 @@ fn x05_mode_under_acl_matches_kernel() {
     .into_iter()
     .enumerate()
     {
-        let top = root.path().join(at.to_string());
-        fs::create_dir(&top).unwrap();
-        assert_eq!(host.default_acl(&path(&format!("/{at}/a/f"))).unwrap(), None);
-        let set = rustix::fs::setxattr(&top, c"system.posix_acl_default", &list, XattrFlags::empty());
-        if !is_supported("access control lists", set) {
+        let dir_path = root.path().join(index.to_string());
+        fs::create_dir(&dir_path).unwrap();
+        assert_eq!(host.default_acl(&path(&format!("/{index}/a/f"))).unwrap(), None);
+        let result = rustix::fs::setxattr(&dir_path, c"system.posix_acl_default", &list, XattrFlags::empty());
+        if !is_supported("access control lists", result) {
             return;
         }
-        assert_eq!(host.default_acl(&path(&format!("/{at}/a/b/f"))).unwrap().as_ref(), Some(&list), "{at}");
-        let mode = |name: &str| fs::metadata(top.join(name)).unwrap().permissions().mode() & 0o777;
-        for asked in [0o644, 0o755, 0o777] {
-            let (flags, rights) = (OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(asked));
-            let name = format!("{asked:o}");
-            drop(rustix::fs::open(top.join(&name), flags, rights).unwrap());
-            assert_eq!(mode_under_acl(&list, asked, true), mode(&name), "{at} {asked:o}");
-            let within = mode_under_acl(&list, asked, true);
-            let dir = host.dir(&path(&format!("/{at}"))).unwrap().unwrap();
-            dir.make_dir(&format!("d{asked:o}"), within).unwrap();
-            assert_eq!(mode(&format!("d{asked:o}")), within, "{at} {asked:o}: no more is given");
+        assert_eq!(host.default_acl(&path(&format!("/{index}/a/b/f"))).unwrap().as_ref(), Some(&list), "{index}");
+        let mode = |name: &str| fs::metadata(dir_path.join(name)).unwrap().permissions().mode() & 0o777;
+        for requested_mode in [0o644, 0o755, 0o777] {
+            let (flags, rights) = (OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(requested_mode));
+            let name = format!("{requested_mode:o}");
+            drop(rustix::fs::open(dir_path.join(&name), flags, rights).unwrap());
+            assert_eq!(mode_under_acl(&list, requested_mode, true), mode(&name), "{index} {requested_mode:o}");
+            let allowed_mode = mode_under_acl(&list, requested_mode, true);
+            let dir = host.dir(&path(&format!("/{index}"))).unwrap().unwrap();
+            dir.make_dir(&format!("d{requested_mode:o}"), allowed_mode).unwrap();
+            assert_eq!(
+                mode(&format!("d{requested_mode:o}")),
+                allowed_mode,
+                "{index} {requested_mode:o}: the new directory gets no further rights"
+            );
         }
     }
 }
 
+/// Sets each flag on the file, or on its directory (the empty path). A flag of the directory also prevents the creation
+/// of a missing file.
 #[test]
 fn x05_check_replaceable_detects_blockers() {
     let (root, host) = host();
     let dir = host.root().unwrap();
     fs::write(root.path().join("file"), "").unwrap();
-    for (at, flag, by) in [
+    for (flagged_path, flag, blocker) in [
         ("file", IFlags::IMMUTABLE, ReplaceBlocker::Immutable),
         ("file", IFlags::APPEND, ReplaceBlocker::AppendOnly),
         ("", IFlags::IMMUTABLE, ReplaceBlocker::ImmutableDirectory),
         ("", IFlags::APPEND, ReplaceBlocker::AppendOnlyDirectory),
     ] {
-        assert!(dir.check_replaceable("file").is_ok() && dir.check_replaceable("missing").is_ok(), "{by:?}");
-        let opened = fs::File::open(root.path().join(at)).unwrap();
-        let flags = rustix::fs::ioctl_getflags(&opened);
-        if !is_supported("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&opened, flags | flag))) {
+        assert!(dir.check_replaceable("file").is_ok() && dir.check_replaceable("missing").is_ok(), "{blocker:?}");
+        let flagged_file = fs::File::open(root.path().join(flagged_path)).unwrap();
+        let flags = rustix::fs::ioctl_getflags(&flagged_file);
+        if !is_supported("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&flagged_file, flags | flag))) {
             return;
         }
-        let (file, missing) = (dir.check_replaceable("file"), dir.check_replaceable("missing"));
-        rustix::fs::ioctl_setflags(&opened, flags.unwrap()).unwrap();
-        assert!(matches!(file, Err(HostError::NotReplaceable { by: found, .. }) if found == by), "{by:?}: {file:?}");
-        assert_eq!(missing.is_err(), at.is_empty(), "{by:?}: {missing:?}");
+        let (file_result, missing_result) = (dir.check_replaceable("file"), dir.check_replaceable("missing"));
+        rustix::fs::ioctl_setflags(&flagged_file, flags.unwrap()).unwrap();
+        assert!(
+            matches!(file_result, Err(HostError::NotReplaceable { by: found_blocker, .. }) if found_blocker == blocker),
+            "{blocker:?}: {file_result:?}"
+        );
+        assert_eq!(missing_result.is_err(), flagged_path.is_empty(), "{blocker:?}: {missing_result:?}");
     }
 }
 
@@ -433,43 +457,44 @@ fn x05_check_replaceable_detects_blockers() {
 fn x05_ensure_dir_names_blocker_where_found() {
     let (root, host) = host();
     fs::create_dir(root.path().join("top")).unwrap();
-    let opened = fs::File::open(root.path().join("top")).unwrap();
-    let flags = rustix::fs::ioctl_getflags(&opened);
-    if !is_supported("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&opened, flags | IFlags::IMMUTABLE))) {
+    let top_dir = fs::File::open(root.path().join("top")).unwrap();
+    let flags = rustix::fs::ioctl_getflags(&top_dir);
+    if !is_supported("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&top_dir, flags | IFlags::IMMUTABLE))) {
         return;
     }
-    let made = ensure_dir(&host, &path("/top/a/b"), 0o755).err().map(|error| error.sentence());
-    rustix::fs::ioctl_setflags(&opened, flags.unwrap()).unwrap();
-    let said = "/top/a cannot be made: the directory /top is immutable; nothing is there, until `chattr -i /top` or a task that names another path";
-    assert_eq!(made.as_deref(), Some(said));
+    let message = ensure_dir(&host, &path("/top/a/b"), 0o755).err().map(|error| error.sentence());
+    rustix::fs::ioctl_setflags(&top_dir, flags.unwrap()).unwrap();
+    let expected = "/top/a cannot be made: the directory /top is immutable; nothing is there, until `chattr -i /top` or a task that names another path";
+    assert_eq!(message.as_deref(), Some(expected));
     ensure_dir(&host, &path("/top/a/b"), 0o755).unwrap();
 }
 
-/// A mount at `/mnt` that is removed on drop.
+/// A mount at `mnt` below the root of the host. The mount is removed when the value is dropped.
 struct TestMount(PathBuf);
 
 impl TestMount {
-    /// Mounts a file system in memory. `None` if the test may not mount.
+    /// Mounts a file system in memory. Returns `None` if the test may not mount.
     #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
     fn new(root: &Path) -> Option<Self> {
-        let at = root.join("mnt");
-        fs::create_dir(&at).unwrap();
-        if !run_mount(&["-t", "tmpfs", "tmpfs"], &at) {
+        let mount_point = root.join("mnt");
+        fs::create_dir(&mount_point).unwrap();
+        if !run_mount(&["-t", "tmpfs", "tmpfs"], &mount_point) {
             eprintln!("skipped: who runs the test may not mount");
             return None;
         }
-        Some(Self(at))
+        Some(Self(mount_point))
     }
 
-    /// Remounts it read-only (`ro`) or writable (`rw`).
+    /// Remounts the file system read-only (`ro`) or writable (`rw`).
     fn remount(&self, option: &str) {
         assert!(run_mount(&["-o", &format!("remount,{option}")], &self.0));
     }
 }
 
-fn run_mount(words: &[&str], at: &Path) -> bool {
-    let tried = std::process::Command::new("mount").args(words).arg(at).output();
-    tried.is_ok_and(|tried| tried.status.success())
+/// Runs `mount` with these arguments and the mount point. Returns whether the command succeeded.
+fn run_mount(words: &[&str], mount_point: &Path) -> bool {
+    let output = std::process::Command::new("mount").args(words).arg(mount_point).output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 impl Drop for TestMount {
@@ -481,45 +506,47 @@ impl Drop for TestMount {
 #[test]
 fn x05_error_names_mount_point_when_read_only() {
     let (root, host) = host();
-    let Some(mounted) = TestMount::new(root.path()) else { return };
-    fs::create_dir(mounted.0.join("below")).unwrap();
-    fs::write(mounted.0.join("below/f"), "").unwrap();
+    let Some(mount) = TestMount::new(root.path()) else { return };
+    fs::create_dir(mount.0.join("below")).unwrap();
+    fs::write(mount.0.join("below/f"), "").unwrap();
     let dir = host.dir(&path("/mnt/below")).unwrap().unwrap();
     assert!(dir.check_replaceable("f").is_ok());
-    mounted.remount("ro");
-    let what = "the file system at /mnt is read-only";
+    mount.remount("ro");
+    let reason = "the file system at /mnt is read-only";
     let cure = "until `mount -o remount,rw /mnt` or a task that names another path";
     assert_eq!(
         dir.check_replaceable("f").unwrap_err().sentence(),
-        format!("/mnt/below/f cannot be replaced: {what}; it is left as it was, {cure}")
+        format!("/mnt/below/f cannot be replaced: {reason}; it is left as it was, {cure}")
     );
-    let missing = format!("/mnt/below/new cannot be made: {what}; nothing is there, {cure}");
+    let missing = format!("/mnt/below/new cannot be made: {reason}; nothing is there, {cure}");
     assert_eq!(dir.check_replaceable("new").unwrap_err().sentence(), missing);
     assert_eq!(ensure_dir(&host, &path("/mnt/below/new/x"), 0o755).err().unwrap().sentence(), missing);
     assert_eq!(dir.create("new").err().unwrap().sentence(), missing);
     // If a temporary file cannot be created, the error names the target, which is left unchanged.
-    let replaced = replace(&host, &*dir, "f", b"x", &Attributes::with_mode(0o600)).unwrap_err().sentence();
-    assert_eq!(replaced, format!("/mnt/below/f cannot be replaced: {what}; it is left as it was, {cure}"));
+    let error = replace(&host, &*dir, "f", b"x", &Attributes::with_mode(0o600)).unwrap_err().sentence();
+    assert_eq!(error, format!("/mnt/below/f cannot be replaced: {reason}; it is left as it was, {cure}"));
     assert!(matches!(dir.remove("f"), Err(HostError::NotReplaceable { by: ReplaceBlocker::ReadOnly, .. })));
-    drop((dir, mounted));
+    drop((dir, mount));
 }
 
+/// A task cannot name a path of the agent, so the advice for such a path does not mention another path. The directory
+/// `stemma-agents` is not one of the agent's.
 #[test]
 fn y06_error_omits_task_advice_when_file_is_agent_owned() {
-    for (path, end) in [
+    for (path, advice) in [
         ("/etc/f", "mount its file system writable, or name another path"),
         ("/var/lib/stemma-agents/f", "mount its file system writable, or name another path"),
         ("/var/lib/stemma-agent/apply/accepted", "mount its file system writable"),
         ("/run/stemma/labels.json", "mount its file system writable"),
         ("/etc/stemma/agent.toml", "mount its file system writable"),
     ] {
-        let said = HostError::io("write", path)(io::ErrorKind::ReadOnlyFilesystem.into()).sentence();
-        assert!(said.ends_with(end), "{said}");
-        let said =
+        let error = HostError::io("write", path)(io::ErrorKind::ReadOnlyFilesystem.into()).sentence();
+        assert!(error.ends_with(advice), "{error}");
+        let error =
             HostError::NotReplaceable { path: path.to_owned(), at: "/".to_owned(), by: ReplaceBlocker::ReadOnly, is_there: true };
         let cure = "it is left as it was, until `mount -o remount,rw /`";
-        let end = if end.contains("another") { " or a task that names another path" } else { "" };
-        assert!(said.sentence().ends_with(&format!("{cure}{end}")), "{said}");
+        let advice = if advice.contains("another") { " or a task that names another path" } else { "" };
+        assert!(error.sentence().ends_with(&format!("{cure}{advice}")), "{error}");
     }
 }
 
@@ -531,18 +558,20 @@ fn y06_is_full_compares_free_bytes() {
     assert!(dir.is_full(u64::MAX).unwrap());
 }
 
+/// The umask of the test process would remove write permissions from the mode 0o777.
 #[test]
 fn ensure_dir_sets_mode_regardless_of_umask() {
     let (root, host) = host();
     for mode in [0o755, 0o700, 0o777] {
-        let made = ensure_dir(&host, &path(&format!("/{mode:o}/below")), mode).unwrap();
-        let found = || fs::metadata(root.path().join(format!("{mode:o}/below"))).unwrap().permissions().mode() & 0o7777;
-        assert_eq!(found(), mode);
-        made.set_mode(0o750).unwrap();
-        assert_eq!(found(), 0o750);
+        let dir = ensure_dir(&host, &path(&format!("/{mode:o}/below")), mode).unwrap();
+        let current_mode = || fs::metadata(root.path().join(format!("{mode:o}/below"))).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(current_mode(), mode);
+        dir.set_mode(0o750).unwrap();
+        assert_eq!(current_mode(), 0o750);
     }
 }
 
+/// A directory that has an entry cannot be the new one, which is empty. Without the entry, the mode is set.
 #[test]
 fn x05_set_new_dir_mode_fails_when_directory_was_replaced() {
     let (root, _host) = host();
@@ -551,33 +580,34 @@ fn x05_set_new_dir_mode_fails_when_directory_was_replaced() {
     fs::write(closed.join("theirs"), "").unwrap();
     let mode = || fs::metadata(&closed).unwrap().permissions().mode() & 0o7777;
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
-    let open = |at: &Path| rustix::fs::open(at, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let open = |dir_path: &Path| rustix::fs::open(dir_path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
     let dir = RealDir { fd: open(root.path()), path: String::new() };
-    let refused = dir.set_new_dir_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap_err();
-    assert!(refused.has_kind(io::ErrorKind::AlreadyExists) && mode() == 0o700, "{refused:?}");
+    let error = dir.set_new_dir_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap_err();
+    assert!(error.has_kind(io::ErrorKind::AlreadyExists) && mode() == 0o700, "{error:?}");
     fs::remove_file(closed.join("theirs")).unwrap();
     dir.set_new_dir_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap();
     assert_eq!(mode(), 0o755);
 }
 
-/// mkdir(2): "If the directory containing the file has the set-group-ID bit set, then it will be inherited".
+/// Checks the rule of mkdir(2): a new directory inherits the set-group-ID bit of its parent directory.
 #[test]
 fn x05_ensure_dir_keeps_inherited_setgid_bit() {
-    for (above, mode, want) in [(0o2775, 0o755, 0o2755), (0o2775, 0o777, 0o2777), (0o2770, 0o700, 0o2700), (0o775, 0o755, 0o755)]
+    for (parent_mode, mode, expected) in
+        [(0o2775, 0o755, 0o2755), (0o2775, 0o777, 0o2777), (0o2770, 0o700, 0o2700), (0o775, 0o755, 0o755)]
     {
         let (root, host) = host();
         let top = root.path().join("top");
         fs::create_dir(&top).unwrap();
-        fs::set_permissions(&top, fs::Permissions::from_mode(above)).unwrap();
+        fs::set_permissions(&top, fs::Permissions::from_mode(parent_mode)).unwrap();
         ensure_dir(&host, &path("/top/a/b"), mode).unwrap();
         for name in ["a", "a/b"] {
-            let made = fs::metadata(top.join(name)).unwrap().permissions().mode() & 0o7777;
-            assert_eq!(made, want, "{name} in {above:o}: {made:o}");
+            let actual = fs::metadata(top.join(name)).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(actual, expected, "{name} in {parent_mode:o}: {actual:o}");
         }
     }
 }
 
-/// The format of the kernel (`swap_show`, `seq_file_path`).
+/// The list has the format that the kernel writes (its functions `swap_show` and `seq_file_path`).
 #[test]
 fn x05_swap_files_parses_kernel_list() {
     let list = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
@@ -585,9 +615,9 @@ fn x05_swap_files_parses_kernel_list() {
                 /swap.img                               file\t\t2097148\t\t0\t\t-3\n\
                 /srv/my\\040swap\\134\\134a\\012 file\t\t1020\t\t0\t\t-4\n\
                 /srv/gone\\040(deleted) file\t\t1020\t\t0\t\t-5\n";
-    let found: Vec<_> = swap_files(list).collect();
+    let actual: Vec<_> = swap_files(list).collect();
     let paths = [c"/swap.img", c"/srv/my swap\\\\a\n", c"/srv/gone (deleted)"];
-    assert_eq!(found, paths.map(CStr::to_owned));
+    assert_eq!(actual, paths.map(CStr::to_owned));
     assert_eq!(swap_files("").count() + swap_files("Filename\tType\n").count(), 0);
 }
 
@@ -597,14 +627,14 @@ fn x05_replace_fails_when_file_is_active_swap() {
     let (root, host) = host();
     fs::write(root.path().join("f"), "").unwrap();
     let dir = host.root().unwrap();
-    assert!(dir.check_replaceable("f").is_ok(), "one that is none");
+    assert!(dir.check_replaceable("f").is_ok(), "the file is not a swap file");
     let host = RealHost::new(Path::new("/")).unwrap();
     for file in swap_files(&fs::read_to_string(PROC_SWAPS).unwrap_or_default()) {
         let Ok(file) = HostPath::parse(&file.to_string_lossy()) else { continue };
         let Ok(Some(dir)) = host.parent_dir(&file) else { continue };
         if dir.stat(file.name()).is_ok_and(|stat| stat.is_some()) {
-            let refused = dir.check_replaceable(file.name()).unwrap_err();
-            assert!(matches!(refused, HostError::NotReplaceable { .. }), "{refused:?}");
+            let error = dir.check_replaceable(file.name()).unwrap_err();
+            assert!(matches!(error, HostError::NotReplaceable { .. }), "{error:?}");
         }
     }
 }

@@ -19,11 +19,11 @@ pub(crate) use python::map_from_text;
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchVerb {
-    /// Sets a member, or inserts into a list.
+    /// Sets a member of an object, or inserts an item into a list.
     Add,
-    /// Removes an existing member.
+    /// Removes an existing member or item.
     Remove,
-    /// Sets an existing member.
+    /// Sets an existing member or item.
     Replace,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct PatchOperation {
     pub value: Option<Value>,
 }
 
-/// A patch that cannot be parsed, or cannot be applied to the object.
+/// The error for a patch that cannot be parsed, or cannot be applied to the object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadPatch {
     /// The body is not a JSON patch.
@@ -54,10 +54,10 @@ pub(crate) enum BadPatch {
     Missing {
         /// The path, as the client sent it.
         path: String,
-        /// The attempted action: `removed`, `replaced`, …
+        /// The action that the patch attempted on the path, such as `removed`.
         done: &'static str,
     },
-    /// A test that fails.
+    /// The object does not have the value that a `test` operation expects.
     #[error("{path} is {found}, but the patch's test expects {expected}")]
     TestFailed {
         /// The path, as the client sent it.
@@ -67,7 +67,7 @@ pub(crate) enum BadPatch {
         /// The expected value, truncated.
         expected: String,
     },
-    /// The copies make the object larger than the limit.
+    /// The copies in the patch are larger than the limit.
     #[error("the patch copies more than {} bytes", json_patch::MAX_COPIED_BYTES)]
     TooLarge,
     /// A value would be nested too deeply.
@@ -84,13 +84,13 @@ pub(crate) enum BadPatch {
         /// The path to which the value would be moved.
         path: String,
     },
-    /// A field that identifies the object and cannot change.
+    /// The patch would change a field that identifies the object.
     #[error("{path} cannot be changed; create another object instead")]
     Immutable {
         /// The path, as the client sent it.
         path: String,
     },
-    /// An attribute that is already set cannot be added (as Magnum).
+    /// An attribute that is already set cannot be added, as in Magnum's API.
     #[error("{path} is set already; use \"replace\" in place of \"add\"")]
     AlreadySet {
         /// The path, as the client sent it.
@@ -105,8 +105,8 @@ pub(crate) enum BadPatch {
 }
 
 impl BadPatch {
-    /// Returns the field of the error, in the notation of other errors, or `None` if the error is about the patch
-    /// itself.
+    /// Returns the field of the error, as other errors name fields: `labels.a` for the path `/labels/a`. Returns `None`
+    /// if the error is about the patch itself.
     pub(crate) fn field(&self) -> Option<String> {
         let path = match self {
             Self::Missing { path, .. }
@@ -129,25 +129,26 @@ impl PatchOperation {
         pointer(&self.path)
     }
 
-    /// Applies the operation to a document. An addition to a map that was never set creates the map.
+    /// Applies the operation to a document. An addition to a map that was never set creates the map first.
     fn apply(&self, document: &mut Value) -> Result<(), BadPatch> {
         if self.path.first().is_some_and(|root| root == "uuid") {
             return Err(BadPatch::Immutable { path: self.pointer() });
         }
-        if self.path.len() + self.value.as_ref().map_or(0, depth) > MAX_DEPTH {
+        if self.path.len() + self.value.as_ref().map_or(0, nesting_depth) > MAX_DEPTH {
             return Err(BadPatch::TooDeep { path: self.pointer() });
         }
-        let (last, parent) = self.path.split_last().expect("a pointer has at least one member");
+        let (last_member, parent) = self.path.split_last().expect("a pointer has at least one member");
         if let Some(root) = parent.first().filter(|_| self.verb == PatchVerb::Add) {
             // Ironic and Magnum accept a first member of a map that was never set.
+            // The index creates a missing member as null.
             let root = &mut document[root.as_str()];
             if root.is_null() {
                 *root = Value::Object(Map::new());
             }
         }
         match document.pointer_mut(&pointer(parent)).ok_or_else(|| self.missing())? {
-            Value::Object(object) => self.apply_to_object(object, last),
-            Value::Array(list) => self.apply_to_list(list, last),
+            Value::Object(object) => self.apply_to_object(object, last_member),
+            Value::Array(list) => self.apply_to_list(list, last_member),
             _ => Err(BadPatch::NoContainer { path: self.pointer() }),
         }
     }
@@ -164,7 +165,8 @@ impl PatchOperation {
         Ok(())
     }
 
-    /// Applies the operation to the item `key` of a list. An addition inserts before the item, or at the end for `-`.
+    /// Applies the operation to the item of a list with the index `key`. An addition inserts before that item, or at
+    /// the end for `-`.
     fn apply_to_list(&self, list: &mut Vec<Value>, key: &str) -> Result<(), BadPatch> {
         let index = if key == "-" { Some(list.len()) } else { read_index(key) };
         let end = if self.verb == PatchVerb::Add { list.len() + 1 } else { list.len() };
@@ -177,21 +179,22 @@ impl PatchOperation {
         Ok(())
     }
 
+    /// Returns the error for a path that does not exist.
     fn missing(&self) -> BadPatch {
         let done = if self.verb == PatchVerb::Remove { "removed" } else { "replaced" };
         BadPatch::Missing { path: self.pointer(), done }
     }
 }
 
-/// A list of operations, in their order.
+/// An expanded patch: additions, removals and replacements in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Patch(pub Vec<PatchOperation>);
 
 impl Patch {
-    /// Removes the operations on one root attribute from the patch, and returns them.
+    /// Removes the operations whose path begins with `root` from the patch, and returns them.
     pub(crate) fn take_operations_on(&mut self, root: &str) -> Vec<PatchOperation> {
-        let (matching, rest) = std::mem::take(&mut self.0).into_iter().partition(|o| o.path[0] == root);
-        self.0 = rest;
+        let (matching, others) = std::mem::take(&mut self.0).into_iter().partition(|operation| operation.path[0] == root);
+        self.0 = others;
         matching
     }
 
@@ -212,19 +215,19 @@ fn read_index(key: &str) -> Option<usize> {
     if is_index { key.parse().ok() } else { None }
 }
 
-/// Returns the nesting depth of a value.
-fn depth(value: &Value) -> usize {
+/// Returns the nesting depth of a value: 0 for a number or text, 1 for a list of numbers.
+fn nesting_depth(value: &Value) -> usize {
     match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        Value::Array(items) => 1 + items.iter().map(nesting_depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(nesting_depth).max().unwrap_or(0),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
 
-/// Returns the text of a JSON pointer (RFC 6901).
+/// Returns a path as the text of a JSON pointer (RFC 6901), with its members escaped.
 fn pointer(path: &[String]) -> String {
-    let escaped = path.iter().map(|part| part.replace('~', "~0").replace('/', "~1"));
-    escaped.fold(String::new(), |text, part| text + "/" + &part)
+    let escaped = path.iter().map(|member| member.replace('~', "~0").replace('/', "~1"));
+    escaped.fold(String::new(), |text, member| text + "/" + &member)
 }
 
 #[cfg(test)]
@@ -239,7 +242,7 @@ mod tests {
 
     #[test]
     fn patch_edits_members_and_lists() {
-        for (before, patch, after) in [
+        for (original, patch, expected) in [
             (
                 json!({}),
                 json!([{"op": "add", "path": "/extra/foo", "value": {"a": [1, null]}}]),
@@ -295,7 +298,7 @@ mod tests {
                 json!({"l": [{"x": 1}, {"x": 9}]}),
             ),
         ] {
-            assert_eq!(apply_patch(&before, patch.clone()).unwrap(), after, "{patch}");
+            assert_eq!(apply_patch(&original, patch.clone()).unwrap(), expected, "{patch}");
         }
     }
 
@@ -338,35 +341,39 @@ mod tests {
             (json!([{"op": "test", "path": "/name", "value": "other"}]), Some("name")),
             (json!({}), None),
         ] {
-            let refused = apply_patch(&json!({"name": "n", "labels": {}}), patch.clone()).unwrap_err();
-            assert_eq!(refused.field().as_deref(), field, "{patch}: {refused}");
+            let error = apply_patch(&json!({"name": "n", "labels": {}}), patch.clone()).unwrap_err();
+            assert_eq!(error.field().as_deref(), field, "{patch}: {error}");
         }
     }
 
+    /// Copies that grow too large, and values that would be nested too deeply, are refused.
     #[test]
     fn json_patch_limits_copied_bytes_and_depth() {
         let doubled: Vec<Value> =
             (0..40).map(|n| json!({"op": "copy", "from": "/extra", "path": format!("/extra/b{n}")})).collect();
-        let refused = apply_patch(&json!({"extra": {"a": "x"}}), doubled.into()).unwrap_err();
-        assert_eq!(refused, BadPatch::TooLarge);
+        let error = apply_patch(&json!({"extra": {"a": "x"}}), doubled.into()).unwrap_err();
+        assert_eq!(error, BadPatch::TooLarge);
+        // Each copy is one level deeper than the copy before it.
         let nested: Vec<Value> = (0..200)
             .map(|n| json!({"op": "copy", "from": "/extra", "path": format!("/extra{}", "/a".repeat(n.min(400) + 1))}))
             .collect();
-        let refused = apply_patch(&json!({"extra": {}}), nested.into()).unwrap_err();
-        assert!(matches!(refused, BadPatch::TooDeep { .. } | BadPatch::TooLarge), "{refused}");
+        let error = apply_patch(&json!({"extra": {}}), nested.into()).unwrap_err();
+        assert!(matches!(error, BadPatch::TooDeep { .. } | BadPatch::TooLarge), "{error}");
         // Exactly the maximum depth, and one more.
-        let nested = |levels: usize| (0..levels).fold(json!(1), |within, _| json!([within]));
+        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
         let add = |levels: usize| json!([{"op": "add", "path": "/extra/a", "value": nested(levels)}]);
         assert!(apply_patch(&json!({"extra": {}}), add(MAX_DEPTH - 2)).is_ok());
-        let refused = apply_patch(&json!({"extra": {}}), add(MAX_DEPTH - 1)).unwrap_err();
-        assert!(matches!(refused, BadPatch::TooDeep { .. }), "{refused}");
-        let mut added = json!({});
+        let error = apply_patch(&json!({"extra": {}}), add(MAX_DEPTH - 1)).unwrap_err();
+        assert!(matches!(error, BadPatch::TooDeep { .. }), "{error}");
+        // Ten additions of a value with 20 levels, each at the deepest place of the one before it.
+        let mut deep_value = json!({});
         for _ in 0..20 {
-            added = json!({"a": added});
+            deep_value = json!({"a": deep_value});
         }
-        let adds: Vec<Value> =
-            (0..10).map(|n| json!({"op": "add", "path": format!("/extra{}", "/a".repeat(20 * n + 1)), "value": added})).collect();
-        let refused = apply_patch(&json!({"extra": {}}), adds.into()).unwrap_err();
-        assert!(matches!(refused, BadPatch::TooDeep { .. }), "{refused}");
+        let adds: Vec<Value> = (0..10)
+            .map(|n| json!({"op": "add", "path": format!("/extra{}", "/a".repeat(20 * n + 1)), "value": deep_value}))
+            .collect();
+        let error = apply_patch(&json!({"extra": {}}), adds.into()).unwrap_err();
+        assert!(matches!(error, BadPatch::TooDeep { .. }), "{error}");
     }
 }

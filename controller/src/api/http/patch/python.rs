@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use crate::api::http::json;
 
-/// Parses a complete map of text that was sent as text: JSON, or a Python dictionary, which Magnum's command line sends
-/// for `replace labels=a=1,b=2`. A dictionary contains only strings, numbers and booleans. Numbers keep their text.
+/// Parses a whole map of text that a client sent as text: JSON, or a Python dictionary. Magnum's command line sends a
+/// dictionary for `replace labels=a=1,b=2`. It may contain only strings, numbers and booleans. Numbers keep their text.
 pub(crate) fn map_from_text(text: &str) -> Option<Map<String, Value>> {
     if let Ok(Value::Object(map)) = json::parse_texts(text.as_bytes()) {
         return Some(map);
@@ -15,11 +15,12 @@ pub(crate) fn map_from_text(text: &str) -> Option<Map<String, Value>> {
 
 /// A parser of a Python dictionary.
 struct PythonDict<'a> {
+    /// The text that is not parsed yet.
     rest: &'a str,
 }
 
 impl PythonDict<'_> {
-    /// Parses a complete dictionary. Returns `None` for any other text, and if a key is repeated.
+    /// Parses a whole dictionary. Returns `None` for any other text, and if a key is repeated.
     fn read(mut self) -> Option<Map<String, Value>> {
         let mut map = Map::new();
         self.expect_token("{")?;
@@ -38,35 +39,41 @@ impl PythonDict<'_> {
         self.rest.is_empty().then_some(map)
     }
 
+    /// Removes a token and the white space after it from the text. Returns `None` if the text does not begin with the
+    /// token.
     fn expect_token(&mut self, token: &str) -> Option<()> {
         self.rest = self.rest.strip_prefix(token)?.trim_start();
         Some(())
     }
 
-    /// Parses a string in single or double quotes. Returns `None` if it does not end or has an unknown escape.
+    /// Parses a string in single or double quotes, with the white space after it. Returns `None` if the string has no
+    /// end or an unknown escape.
     fn parse_quoted(&mut self) -> Option<String> {
-        let quote = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+        let quote = self.rest.chars().next().filter(|character| matches!(character, '\'' | '"'))?;
         let mut text = String::new();
         let mut chars = self.rest[1..].char_indices();
-        while let Some((at, c)) = chars.next() {
-            match c {
-                c if c == quote => {
-                    self.rest = self.rest[at + 2..].trim_start();
+        while let Some((index, character)) = chars.next() {
+            match character {
+                character if character == quote => {
+                    // `index` does not count the opening quote. So the text after the closing quote begins at `index +
+                    // 2`.
+                    self.rest = self.rest[index + 2..].trim_start();
                     return Some(text);
                 }
                 '\\' => text.push(match chars.next()?.1 {
                     'n' => '\n',
                     't' => '\t',
-                    c @ ('\\' | '\'' | '"') => c,
+                    character @ ('\\' | '\'' | '"') => character,
                     _ => return None,
                 }),
-                c => text.push(c),
+                character => text.push(character),
             }
         }
         None
     }
 
-    /// Parses a value without quotes: `True`, `False` or a number. Returns its JSON text.
+    /// Parses a value without quotes: `True`, `False` or a number. Returns its JSON text, or `None` for any other
+    /// value.
     fn parse_bare(&mut self) -> Option<String> {
         let end = self.rest.find([',', '}'])?;
         let (word, rest) = self.rest.split_at(end);

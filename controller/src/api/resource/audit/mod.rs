@@ -1,4 +1,4 @@
-//! `GET /v1/audit`: what was done and what was refused, by whom and when.
+//! `GET /v1/audit`: lists the writes and the refused requests, each with its principal and time.
 
 mod names;
 mod values;
@@ -27,35 +27,36 @@ use crate::registry::audit::{AuditEntries, AuditPage};
 use crate::store::{Revision, SortOrder};
 use values::{AuditedChanges, ChangeReader, OmitReason};
 
-/// `GET /v1/audit`: a page of entries, sorted by revision.
+/// `GET /v1/audit`: returns a page of entries, sorted by revision.
 pub(super) async fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
-    let seen = AuditVisibility::new(&model);
-    let filter = AuditFilter::read(api, &seen, &request.query).await?;
+    let visibility = AuditVisibility::new(&model);
+    let filter = AuditFilter::read(api, &visibility, &request.query).await?;
     let page = PageQuery::read(&request.query)?;
     if let Some(key) = page.sort_key.as_deref().filter(|key| *key != "id") {
         return Err(BadQuery::bad_value("sort_key", key, "the audit can be sorted only by id, which is the revision").into());
     }
     let marker = page.marker.as_deref().map(|text| {
-        let refused = || BadQuery::bad_value("marker", text, "it is the revision of an entry");
-        parse_integer(text).map(Revision::new).ok_or_else(refused)
+        let invalid_marker = || BadQuery::bad_value("marker", text, "it is the revision of an entry");
+        parse_integer(text).map(Revision::new).ok_or_else(invalid_marker)
     });
     let order = if page.is_descending { SortOrder::Descending } else { SortOrder::Ascending };
     let page_query = AuditPage { limit: page.limit, marker: marker.transpose()?, order };
-    let audited = api.registry.read_audit(page_query, |record| filter.is_match(&seen, record)).await?;
-    let (rows, last) = read_rows(&seen, &filter, ChangeReader::new(api, &model).await?, &audited).await?;
+    let audited = api.registry.read_audit(page_query, |record| filter.is_match(&visibility, record)).await?;
+    let (rows, last) = read_rows(&visibility, &filter, ChangeReader::new(api, &model).await?, &audited).await?;
     let mut body = json!({"audit": rows});
     let last = last.map(|revision| revision.to_string());
-    if let Some(next) = page.next_link(&request.path(), &request.query, page.limit, last) {
+    // `last` is set only if there is a next page. So the number of rows is given as that of a full page.
+    if let Some(next) = page.next_link(&request.url(), &request.query, page.limit, last) {
         body["next"] = next.into();
     }
     Ok(HttpResponse::ok(body))
 }
 
-/// Returns the rows of a page, and the last revision on it if there is a next page. A page ends early if its changes
-/// needed many bytes to be read.
+/// Returns the rows of a page. If there is a next page, also returns the last revision on this page. The page ends
+/// early when `reader` has read the maximum number of bytes.
 async fn read_rows(
-    seen: &AuditVisibility<'_>,
+    visibility: &AuditVisibility<'_>,
     filter: &AuditFilter<'_>,
     mut reader: ChangeReader<'_>,
     audited: &AuditEntries,
@@ -67,7 +68,7 @@ async fn read_rows(
         }
         let row = match record {
             AuditRecord::Commit(event) => {
-                let objects = object_rows(seen, filter, &mut reader, *revision, event).await?;
+                let objects = object_rows(visibility, filter, &mut reader, *revision, event).await?;
                 commit_json(*revision, event, &objects)
             }
             AuditRecord::Refusal(refusal) => refusal_json(*revision, refusal),
@@ -78,10 +79,10 @@ async fn read_rows(
     Ok((rows, audited.next))
 }
 
-/// Returns the rows of a commit's objects that the caller can see. The objects that the filter selects include their
-/// changes.
+/// Returns the rows of a commit's objects that the caller can see. The rows of objects that the filter selects include
+/// their changes.
 async fn object_rows(
-    seen: &AuditVisibility<'_>,
+    visibility: &AuditVisibility<'_>,
     filter: &AuditFilter<'_>,
     reader: &mut ChangeReader<'_>,
     revision: Revision,
@@ -90,31 +91,30 @@ async fn object_rows(
     let mut objects = Vec::new();
     reader.begin_entry();
     for audited in &event.objects {
-        if !seen.is_visible(audited) {
+        if !visibility.is_visible(audited) {
             continue;
         }
-        let is_asked_for = filter.has_object(seen, audited);
-        let changes = if is_asked_for {
+        let is_requested = filter.has_object(visibility, audited);
+        let changes = if is_requested {
             reader.changes(audited, revision).await?
         } else {
             AuditedChanges::Omitted(OmitReason::NotRequested)
         };
-        let mut object = object_json(seen, audited);
+        let mut object = object_json(visibility, audited);
         changes.write_into(&mut object);
         objects.push(object);
     }
     Ok(objects)
 }
 
-/// The filter of the request. An entry must match all of its fields.
+/// The filter of the request. It selects the entries that match all of its fields.
 struct AuditFilter<'a> {
     principal: Option<&'a str>,
     object: Option<AuditTarget<'a>>,
-    /// The objects that have or had the requested name. By uuid, also the entries match in which a renamed object has
-    /// another name.
+    /// The objects that have or had the requested name. An entry in which such an object has another name matches too.
     uuids: BTreeSet<Uuid>,
     /// The names that the requested objects have as principals (`node/UUID`), if the objects can be nodes. An entry
-    /// about a refused request of a host has no objects, and only its principal tells the host.
+    /// about a refused request of a host has no objects. Only its principal identifies the host.
     hosts: BTreeSet<String>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
@@ -122,14 +122,14 @@ struct AuditFilter<'a> {
 }
 
 impl<'a> AuditFilter<'a> {
-    /// Reads the filter from the query. For the name of an object, finds all objects that have or had that name.
-    async fn read(api: &Api, seen: &AuditVisibility<'_>, query: &'a QueryString) -> Result<Self, ApiError> {
-        let object = query.text("object")?.map(|text| AuditTarget::read(seen.model, text)).transpose()?;
+    /// Reads the filter from the query. If the query names an object, finds all objects that have or had that name.
+    async fn read(api: &Api, visibility: &AuditVisibility<'_>, query: &'a QueryString) -> Result<Self, ApiError> {
+        let object = query.text("object")?.map(|text| AuditTarget::read(visibility.model, text)).transpose()?;
         let uuids = match &object {
-            Some(named) => named.uuids(api, seen).await?,
+            Some(target) => target.uuids(api, visibility).await?,
             None => BTreeSet::new(),
         };
-        let may_be_hosts = object.as_ref().is_some_and(|named| named.may_be_kind(Kind::Node));
+        let may_be_hosts = object.as_ref().is_some_and(|target| target.may_be_kind(Kind::Node));
         let hosts = uuids.iter().filter(|_| may_be_hosts).map(|uuid| format!("node/{uuid}")).collect();
         Ok(Self {
             principal: query.text("principal")?,
@@ -143,31 +143,31 @@ impl<'a> AuditFilter<'a> {
     }
 
     /// Returns whether the caller can see an entry and the filter selects it.
-    fn is_match(&self, seen: &AuditVisibility<'_>, record: &AuditRecord) -> bool {
-        let (at, principal, whose, objects) = match record {
+    fn is_match(&self, visibility: &AuditVisibility<'_>, record: &AuditRecord) -> bool {
+        let (time, principal, principal_ref, objects) = match record {
             AuditRecord::Commit(event) => (event.at, &event.principal, event.whose, &*event.objects),
             AuditRecord::Refusal(refusal) => (refusal.at, &refusal.principal, refusal.whose, &[][..]),
         };
-        let is_seen = if objects.is_empty() {
-            seen.is_actor_visible(principal, whose, at)
+        let may_see = if objects.is_empty() {
+            visibility.is_actor_visible(principal, principal_ref, time)
         } else {
-            objects.iter().any(|one| seen.is_visible(one))
+            objects.iter().any(|audited| visibility.is_visible(audited))
         };
-        let is_of_host = objects.is_empty() && self.hosts.contains(principal);
-        is_seen
-            && self.principal.is_none_or(|wanted| wanted == principal)
-            && self.since.is_none_or(|since| at >= since)
-            && self.until.is_none_or(|until| at < until)
+        let is_host_entry = objects.is_empty() && self.hosts.contains(principal);
+        may_see
+            && self.principal.is_none_or(|name| name == principal)
+            && self.since.is_none_or(|since| time >= since)
+            && self.until.is_none_or(|until| time < until)
             && self.is_refused.is_none_or(|refused| refused == matches!(record, AuditRecord::Refusal(_)))
             && (self.object.is_none()
-                || is_of_host
-                || objects.iter().any(|object| self.has_object(seen, object) && seen.is_visible(object)))
+                || is_host_entry
+                || objects.iter().any(|object| self.has_object(visibility, object) && visibility.is_visible(object)))
     }
 
     /// Returns whether the request selects this object.
-    fn has_object(&self, seen: &AuditVisibility<'_>, object: &AuditedObject) -> bool {
-        self.object.as_ref().is_none_or(|named| {
-            named.is_match(seen, object) || (named.may_be_kind(object.kind) && self.uuids.contains(&object.uuid))
+    fn has_object(&self, visibility: &AuditVisibility<'_>, object: &AuditedObject) -> bool {
+        self.object.as_ref().is_none_or(|target| {
+            target.is_match(visibility, object) || (target.may_be_kind(object.kind) && self.uuids.contains(&object.uuid))
         })
     }
 }
@@ -177,76 +177,78 @@ enum AuditTarget<'a> {
     /// The object with this uuid, of any kind if the request names no kind.
     Uuid(Option<Kind>, Uuid),
     Name(Kind, &'a str),
-    /// A group or a primary of the cluster that has or had the name `cluster`. `there` is the uuid of the object that
-    /// has the requested name there now.
+    /// A group or a primary of the cluster that has or had the name `cluster`.
     InCluster {
         kind: Kind,
-        there: Option<Uuid>,
+        /// The uuid of the object that has the requested name in that cluster now, if there is one.
+        present_uuid: Option<Uuid>,
         cluster: &'a str,
         name: &'a str,
     },
 }
 
 impl<'a> AuditTarget<'a> {
-    /// Reads the query parameter `object`.
+    /// Reads the query parameter `object`: a uuid, `KIND/NAME` or `KIND/UUID`. The name of a group or primary includes
+    /// its cluster.
     fn read(model: &Model, text: &'a str) -> Result<Self, BadQuery> {
         if let Ok(uuid) = text.parse() {
             return Ok(Self::Uuid(None, uuid));
         }
         let rule = "it is KIND/NAME, as node/web-1, nodegroup/CLUSTER/GROUP or primary/CLUSTER/TAG, or a uuid";
-        let refused = || BadQuery::bad_value("object", text, rule);
-        let (word, name) = text.split_once('/').ok_or_else(refused)?;
+        let invalid_object = || BadQuery::bad_value("object", text, rule);
+        let (word, name) = text.split_once('/').ok_or_else(invalid_object)?;
         if name.split('/').any(is_blank) {
-            return Err(refused());
+            return Err(invalid_object());
         }
-        let kind = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(refused)?;
-        let is_within = matches!(kind, Kind::NodeGroup | Kind::Primary);
-        let Some((cluster, name)) = name.split_once('/').filter(|_| is_within) else {
+        let kind = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(invalid_object)?;
+        let has_cluster = matches!(kind, Kind::NodeGroup | Kind::Primary);
+        let Some((cluster, name)) = name.split_once('/').filter(|_| has_cluster) else {
             return Ok(name.parse().map_or(Self::Name(kind, name), |uuid| Self::Uuid(Some(kind), uuid)));
         };
-        let there = model.clusters.find(None, cluster).and_then(|found| {
-            let within = Some(found.meta.uuid);
+        let present_uuid = model.clusters.find(None, cluster).and_then(|found| {
+            let cluster_uuid = Some(found.meta.uuid);
             let is_primary = kind == Kind::Primary;
             if is_primary {
-                find_uuid::<PrimarySpec>(model, within, name)
+                find_uuid::<PrimarySpec>(model, cluster_uuid, name)
             } else {
-                find_uuid::<NodeGroupSpec>(model, within, name)
+                find_uuid::<NodeGroupSpec>(model, cluster_uuid, name)
             }
         });
-        Ok(Self::InCluster { kind, there, cluster, name })
+        Ok(Self::InCluster { kind, present_uuid, cluster, name })
     }
 
-    /// Returns whether the object can be of this kind.
+    /// Returns whether the requested object can be of this kind.
     fn may_be_kind(&self, kind: Kind) -> bool {
         match self {
-            Self::Uuid(wanted, _) => wanted.is_none_or(|of| of == kind),
-            Self::Name(wanted, _) | Self::InCluster { kind: wanted, .. } => *wanted == kind,
+            Self::Uuid(target_kind, _) => target_kind.is_none_or(|requested_kind| requested_kind == kind),
+            Self::Name(target_kind, _) | Self::InCluster { kind: target_kind, .. } => *target_kind == kind,
         }
     }
 
-    /// Returns the objects that have or had this name, as far back as one request reads.
-    async fn uuids(&self, api: &Api, seen: &AuditVisibility<'_>) -> Result<BTreeSet<Uuid>, ApiError> {
-        let mut uuids: BTreeSet<Uuid> = self.current_uuid(seen.model).into_iter().collect();
+    /// Returns the uuids of the objects that have or had this name, as far back as one request reads the audit.
+    async fn uuids(&self, api: &Api, view: &AuditVisibility<'_>) -> Result<BTreeSet<Uuid>, ApiError> {
+        let mut uuids: BTreeSet<Uuid> = self.current_uuid(view.model).into_iter().collect();
         if matches!(self, Self::Uuid(..)) {
             return Ok(uuids);
         }
         let page = AuditPage { limit: usize::MAX, marker: None, order: SortOrder::Descending };
         let visit = |record: &AuditRecord| {
             if let AuditRecord::Commit(event) = record {
-                let matching = event.objects.iter().filter(|one| self.is_certain_match(seen, one) && seen.is_visible(one));
-                uuids.extend(matching.map(|one| one.uuid));
+                let matching = event.objects.iter().filter(|item| self.is_certain_match(view, item) && view.is_visible(item));
+                uuids.extend(matching.map(|item| item.uuid));
             }
+            // No record is selected for a page, because only the uuids are needed.
             false
         };
         api.registry.read_audit(page, visit).await?;
         Ok(uuids)
     }
 
-    /// Returns the object that has this name now.
+    /// Returns the uuid of the object that has this name now.
     fn current_uuid(&self, model: &Model) -> Option<Uuid> {
         let (kind, name) = match self {
             Self::Uuid(_, uuid) => return Some(*uuid),
-            Self::InCluster { there, .. } => return *there,
+            Self::InCluster { present_uuid, .. } => return *present_uuid,
             Self::Name(kind, name) => (*kind, *name),
         };
         match kind {
@@ -265,23 +267,23 @@ impl<'a> AuditTarget<'a> {
         }
     }
 
-    /// Returns whether an object of an entry is certainly the requested one. Where the cluster matters, an entry of an
-    /// earlier version, which may not contain the cluster, leaves doubt.
-    fn is_certain_match(&self, seen: &AuditVisibility<'_>, object: &AuditedObject) -> bool {
-        let is_doubtful = matches!(self, Self::InCluster { .. }) && seen.cluster_name(object).is_none();
-        !is_doubtful && self.is_match(seen, object)
+    /// Returns whether an object of an entry is certainly the requested one. For a group or primary, an entry of an
+    /// earlier version of Stemma may lack the cluster. Then the match is not certain.
+    fn is_certain_match(&self, visibility: &AuditVisibility<'_>, object: &AuditedObject) -> bool {
+        let is_uncertain = matches!(self, Self::InCluster { .. }) && visibility.cluster_name(object).is_none();
+        !is_uncertain && self.is_match(visibility, object)
     }
 
     /// Returns whether an object of an entry may be the requested one.
-    fn is_match(&self, seen: &AuditVisibility<'_>, object: &AuditedObject) -> bool {
+    fn is_match(&self, view: &AuditVisibility<'_>, object: &AuditedObject) -> bool {
         match self {
             Self::Uuid(kind, uuid) => object.uuid == *uuid && kind.is_none_or(|kind| object.kind == kind),
-            Self::Name(kind, name) => object.kind == *kind && seen.has_name(object, name),
-            Self::InCluster { kind, there, cluster, name } => {
+            Self::Name(kind, name) => object.kind == *kind && view.has_name(object, name),
+            Self::InCluster { kind, present_uuid, cluster, name } => {
                 // An entry of an earlier version may not contain the cluster. If the named object no longer exists, it
                 // may have been in any cluster.
-                let is_in_cluster = || seen.cluster_name(object).map_or(there.is_none(), |own| own == *cluster);
-                *there == Some(object.uuid) || (object.kind == *kind && seen.has_name(object, name) && is_in_cluster())
+                let is_in_cluster = || view.cluster_name(object).map_or(present_uuid.is_none(), |found| found == *cluster);
+                *present_uuid == Some(object.uuid) || (object.kind == *kind && view.has_name(object, name) && is_in_cluster())
             }
         }
     }
@@ -292,13 +294,14 @@ fn find_uuid<S: Resource>(model: &Model, cluster: Option<Uuid>, name: &str) -> O
     S::index(model).find(cluster, name).map(|object| object.meta.uuid)
 }
 
+/// Reads a time from a query parameter.
 fn read_time(query: &QueryString, name: &'static str) -> Result<Option<Timestamp>, BadQuery> {
     let Some(text) = query.get(name)? else { return Ok(None) };
     Timestamp::parse(text).map(Some).map_err(|error| BadQuery::bad_value(name, text, error.to_string()))
 }
 
-/// The part of the audit that the caller can see: all of it, or what objects and principals of one cluster did and what
-/// was done to them.
+/// The part of the audit that the caller can see. A caller that is bound to a cluster sees only what objects and
+/// principals of that cluster did, and what was done to them.
 pub(super) struct AuditVisibility<'a> {
     model: &'a Model,
 }
@@ -309,39 +312,39 @@ impl<'a> AuditVisibility<'a> {
         Self { model }
     }
 
-    /// Returns whether a change of an object is visible to the caller, judged by the clusters that the object was in
-    /// before and after the change.
-    pub(super) fn is_visible_afterwards(&self, object: &AuditedObject) -> bool {
+    /// Returns whether a change of an object is visible to the caller. For a caller that is bound to a cluster, the
+    /// object must be of a shared kind, or must have been in that cluster before or after the change.
+    pub(super) fn is_visible_by_entry(&self, object: &AuditedObject) -> bool {
         let Some(cluster) = self.model.visible_cluster else { return true };
         object.kind.is_shared() || object.clusters.contains(&cluster)
     }
 
-    /// Returns whether a change of an object is visible to the caller. An entry of an earlier version has no clusters,
-    /// and is visible if the object is in the caller's cluster now.
+    /// Returns whether a change of an object is visible to the caller. An entry of an earlier version has no clusters.
+    /// Such an entry is visible if the object is in the caller's cluster now.
     fn is_visible(&self, object: &AuditedObject) -> bool {
-        let is_here_now = || {
-            let here = self.model.visible_cluster.map(AccessScope::Cluster);
-            here.is_some() && self.model.access_scope(object.kind, object.uuid) == here
+        let is_in_cluster_now = || {
+            let caller_scope = self.model.visible_cluster.map(AccessScope::Cluster);
+            caller_scope.is_some() && self.model.access_scope(object.kind, object.uuid) == caller_scope
         };
-        self.is_visible_afterwards(object) || (object.clusters.is_empty() && is_here_now())
+        self.is_visible_by_entry(object) || (object.clusters.is_empty() && is_in_cluster_now())
     }
 
     /// Returns the object's name for the caller. If the object left the caller's cluster with this change, the caller
-    /// sees the name that the object had there, not its new name.
+    /// sees the name that the object had in that cluster, not its new name.
     pub(super) fn name<'o>(&self, object: &'o AuditedObject) -> &'o str {
         let has_left = self.model.visible_cluster.is_some() && object.left == self.model.visible_cluster;
         object.was.as_deref().filter(|_| has_left).unwrap_or(&object.name)
     }
 
-    /// Returns whether an entry shows the caller that the object has this name, or had it until then. A caller that is
-    /// bound to a cluster does not see the name that an object had before it came to that cluster.
+    /// Returns whether the entry shows the caller that the object has this name, or had it before the change. A caller
+    /// that is bound to a cluster does not see the name that an object had before it joined that cluster.
     fn has_name(&self, object: &AuditedObject, name: &str) -> bool {
-        let was = object.was.as_deref().filter(|_| self.model.visible_cluster.is_none());
-        self.name(object) == name || was == Some(name)
+        let previous_name = object.was.as_deref().filter(|_| self.model.visible_cluster.is_none());
+        self.name(object) == name || previous_name == Some(name)
     }
 
-    /// Returns the name of the cluster that a group or a primary was in. Earlier versions recorded the cluster of
-    /// primaries only as a uuid.
+    /// Returns the name of the cluster that a group or a primary was in. Earlier versions recorded the cluster of a
+    /// primary only as a uuid.
     fn cluster_name(&self, object: &AuditedObject) -> Option<String> {
         let by_uuid = || {
             let cluster = object.clusters.first().filter(|_| object.kind == Kind::Primary)?;
@@ -356,23 +359,25 @@ impl<'a> AuditVisibility<'a> {
         Some(self.model.clusters.get(group.spec.cluster.0)?.meta.name.to_string())
     }
 
-    /// Returns whether an entry without objects is visible to the caller, judged by the principal or node that caused
-    /// the entry. Principals are identified by uuid, because another principal may have the name by now.
-    fn is_actor_visible(&self, principal: &str, whose: Option<PrincipalRef>, at: Timestamp) -> bool {
+    /// Returns whether an entry without objects is visible to the caller. A caller that is bound to a cluster must see
+    /// the principal or node that caused the entry. A principal is identified by its uuid, because another principal
+    /// may have the name now.
+    fn is_actor_visible(&self, principal: &str, principal_ref: Option<PrincipalRef>, time: Timestamp) -> bool {
         let is_node = || {
             let uuid = principal.strip_prefix("node/").and_then(|id| id.parse().ok());
             uuid.is_some_and(|uuid| self.model.nodes.get(uuid).is_some())
         };
-        let is_principal = || match whose {
+        let is_principal = || match principal_ref {
             Some(PrincipalRef::Principal(uuid)) => self.model.principals.get(uuid).is_some(),
             Some(PrincipalRef::Nobody) => false,
             // An earlier version recorded only the name.
-            None => self.model.principals.get_by_name(None, principal).is_some_and(|one| one.meta.created_at <= at),
+            None => self.model.principals.get_by_name(None, principal).is_some_and(|found| found.meta.created_at <= time),
         };
         self.model.visible_cluster.is_none() || is_principal() || is_node()
     }
 }
 
+/// Returns the row of a commit.
 fn commit_json(revision: Revision, event: &AuditEvent, objects: &[Value]) -> Value {
     json!({
         "revision": revision.get(), "at": view::format_time(event.at), "principal": event.principal, "manager": event.manager,
@@ -381,6 +386,8 @@ fn commit_json(revision: Revision, event: &AuditEvent, objects: &[Value]) -> Val
     })
 }
 
+/// Returns the row of a refused request. `unsaid` is the number of further refusals that got no entry. No object was
+/// changed.
 fn refusal_json(revision: Revision, refusal: &RefusalRecord) -> Value {
     json!({
         "revision": revision.get(), "at": view::format_time(refusal.at), "principal": refusal.principal,
@@ -389,9 +396,9 @@ fn refusal_json(revision: Revision, refusal: &RefusalRecord) -> Value {
 }
 
 /// Returns the row of an object of an entry. The name of a group or a primary includes its cluster.
-fn object_json(seen: &AuditVisibility<'_>, object: &AuditedObject) -> Value {
-    let name = seen.name(object);
-    let cluster = seen.cluster_name(object).or_else(|| seen.group_cluster_name(object.uuid));
+fn object_json(visibility: &AuditVisibility<'_>, object: &AuditedObject) -> Value {
+    let name = visibility.name(object);
+    let cluster = visibility.cluster_name(object).or_else(|| visibility.group_cluster_name(object.uuid));
     let path = cluster.map(|cluster| format!("{cluster}/{name}"));
     json!({
         "kind": object.kind.word(), "uuid": object.uuid, "name": path.unwrap_or_else(|| name.to_owned()),

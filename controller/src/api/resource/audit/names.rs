@@ -64,7 +64,7 @@ impl AuditReference for NodeGroupSpec {}
 impl AuditReference for NamespaceSpec {}
 impl AuditReference for InspectionRuleSpec {}
 
-/// The name that an object had at a revision.
+/// The name that an object had at a revision of the store.
 #[derive(Clone)]
 struct RecordedName {
     name: String,
@@ -80,24 +80,26 @@ struct NameSpan {
     name: Option<RecordedName>,
 }
 
-/// Reads the past names of objects for one page.
+/// The reader of the past names of objects for one page of the audit. It reads the versions of objects that the history
+/// stores.
 pub(super) struct NameReader<'a> {
     /// The fleet as the caller sees it.
     model: &'a Model,
     /// The whole fleet.
     full_model: Arc<Model>,
-    /// The names that were read so far.
+    /// The names that were read from the history for this page, by kind and uuid of the object.
     cached_spans: BTreeMap<(Kind, Uuid), Vec<NameSpan>>,
-    /// The bytes of images that were read and not counted yet.
+    /// Size of the stored versions that were read since the last call of [`Self::take_bytes`], in bytes.
     uncounted_bytes: usize,
 }
 
 impl<'a> NameReader<'a> {
+    /// Creates a reader that has not read any names.
     pub(super) fn new(model: &'a Model, full_model: Arc<Model>) -> Self {
         Self { model, full_model, cached_spans: BTreeMap::new(), uncounted_bytes: 0 }
     }
 
-    /// Returns the number of bytes of images that were read since the last call.
+    /// Returns the size of the stored versions that were read since the last call, in bytes.
     pub(super) fn take_bytes(&mut self) -> usize {
         mem::take(&mut self.uncounted_bytes)
     }
@@ -107,7 +109,7 @@ impl<'a> NameReader<'a> {
     /// the caller cannot see the object as it was then.
     ///
     /// # Errors
-    /// Fails if the store fails or an image cannot be decoded.
+    /// Fails if the store fails or a stored version cannot be decoded.
     pub(super) async fn name(
         &mut self,
         snapshot: &dyn Snapshot,
@@ -120,51 +122,55 @@ impl<'a> NameReader<'a> {
             LevelId::Node(id) => self.recorded_name::<NodeSpec>(snapshot, id.0, at).await?,
             LevelId::Group(id) => return self.group_path(snapshot, id, at).await,
         };
-        Ok(recorded.map(|called| called.name))
+        Ok(recorded.map(|past_name| past_name.name))
     }
 
+    /// Returns the name that a group had at a revision, as `CLUSTER/GROUP`. Returns `None` if the name of the group or
+    /// of its cluster is unknown.
     async fn group_path(&mut self, snapshot: &dyn Snapshot, id: GroupId, at: Revision) -> Result<Option<String>, ApiError> {
         let Some(group) = self.recorded_name::<NodeGroupSpec>(snapshot, id.0, at).await? else { return Ok(None) };
+        // The scope of a group's name is the uuid of its cluster.
         let Some(cluster) = group.scope else { return Ok(None) };
         let cluster = self.recorded_name::<ClusterSpec>(snapshot, cluster, at).await?;
         Ok(cluster.map(|cluster| format!("{}/{}", cluster.name, group.name)))
     }
 
-    /// Returns the name that an object of one kind had at a revision, from the cache if the object has not changed
-    /// since, and else from the history.
+    /// Returns the name that an object of one kind had at a revision. The name is read from the current fleet if the
+    /// object has not changed since that revision. Otherwise it is read from the history.
     async fn recorded_name<S: Resource>(
         &mut self,
         snapshot: &dyn Snapshot,
         uuid: Uuid,
         at: Revision,
     ) -> Result<Option<RecordedName>, ApiError> {
-        // Most objects have not changed since that revision, so their name is that in the cache. The cache may be
-        // behind the revision, and then it cannot be used.
-        let is_unchanged = |now: &&Arc<Object<S>>| at <= self.full_model.revision && now.meta.resource_version <= at.get();
-        if let Some(now) = S::index(&self.full_model).get(uuid).filter(is_unchanged) {
-            return Ok(self.visible_name::<S>(now));
+        // Most objects have not changed since that revision, so the model still has their name. If the model is behind
+        // the revision, it cannot be used.
+        let is_unchanged = |object: &&Arc<Object<S>>| at <= self.full_model.revision && object.meta.resource_version <= at.get();
+        if let Some(object) = S::index(&self.full_model).get(uuid).filter(is_unchanged) {
+            return Ok(self.visible_name::<S>(object));
         }
         let mut spans = self.cached_spans.get(&(S::KIND, uuid)).into_iter().flatten();
         if let Some(span) = spans.find(|span| span.from <= at && at <= span.until) {
             return Ok(span.name.clone());
         }
-        let (from, image) = self.last_image::<S>(snapshot, uuid, at).await?;
-        let recorded = image.and_then(|image| self.visible_name(&image));
+        let (from, version) = self.last_version::<S>(snapshot, uuid, at).await?;
+        let recorded = version.and_then(|version| self.visible_name(&version));
         let span = NameSpan { from, until: at, name: recorded.clone() };
         self.cached_spans.entry((S::KIND, uuid)).or_default().push(span);
         Ok(recorded)
     }
 
-    /// Returns the name in an image, if the caller can see the object in the cluster that it has in the image.
-    fn visible_name<S: Resource>(&self, image: &Object<S>) -> Option<RecordedName> {
-        let is_seen = self.model.is_visible(S::access_scope(&self.full_model, image));
-        is_seen.then(|| RecordedName { name: S::title(image), scope: image.spec.scope() })
+    /// Returns the name in a stored version of an object. Returns `None` if the caller cannot see objects of the
+    /// cluster in which this version is.
+    fn visible_name<S: Resource>(&self, version: &Object<S>) -> Option<RecordedName> {
+        let may_see = self.model.is_visible(S::access_scope(&self.full_model, version));
+        may_see.then(|| RecordedName { name: S::title(version), scope: version.spec.scope() })
     }
 
-    /// Returns the last image of an object up to the revision `at`. An entry of its deletion has no image, and is
-    /// skipped. Also returns the revision of the last entry up to `at`: the object was not written between these two
-    /// revisions, so it had this name all that time.
-    async fn last_image<S: Resource>(
+    /// Returns the last stored version of an object up to the revision `at`. An entry of the history that records a
+    /// deletion has no version, and is skipped. Also returns the revision of the last entry up to `at`. The object was
+    /// not written between that revision and `at`, so it had one name in this time.
+    async fn last_version<S: Resource>(
         &mut self,
         snapshot: &dyn Snapshot,
         uuid: Uuid,
@@ -180,8 +186,8 @@ impl<'a> NameReader<'a> {
             let Some(entry) = list.entries.first() else { return Ok((from.unwrap_or(Revision::ZERO), None)) };
             self.uncounted_bytes += entry.value.len();
             let from = *from.get_or_insert(entry.mod_revision);
-            if let Some(image) = codec::decode::<Option<Object<S>>>(&entry.value).map_err(|error| damaged_record(&error))? {
-                return Ok((from, Some(image)));
+            if let Some(version) = codec::decode::<Option<Object<S>>>(&entry.value).map_err(|error| damaged_record(&error))? {
+                return Ok((from, Some(version)));
             }
             range = range.before(&entry.key);
         }
@@ -198,22 +204,23 @@ mod tests {
     use crate::store::Transaction;
     use crate::store::redb::testing::memory_store;
 
-    /// A model that was behind the store once returned the name before a rename as the name after it.
+    /// Regression test: a model that was behind the store once returned the name before a rename as the name after the
+    /// rename.
     #[tokio::test]
     async fn y06_name_reader_omits_name_when_model_is_behind_store() {
         let (store, uuid) = (memory_store(), Uuid::from_u128(1));
         let write = |name: &str| {
             let meta = Meta::new(uuid, ObjectName::new(name).unwrap(), Timestamp(0));
-            let image = codec::encode(&Object { meta, spec: ClusterSpec::default() });
+            let version = codec::encode(&Object { meta, spec: ClusterSpec::default() });
             let (at, history) = (key::object(Kind::Cluster, uuid), key::history(Kind::Cluster, uuid));
-            store.commit(Transaction::new().put(at, image.clone()).put_at_revision(history, image))
+            store.commit(Transaction::new().put(at, version.clone()).put_at_revision(history, version))
         };
-        let made = write("a").await.unwrap();
-        let behind = Cache::load(store.as_ref()).await.unwrap().model();
+        let created = write("a").await.unwrap();
+        let old_model = Cache::load(store.as_ref()).await.unwrap().model();
         let renamed = write("b").await.unwrap();
         let snapshot = store.snapshot().await.unwrap();
-        let mut names = NameReader::new(&behind, Arc::clone(&behind));
-        for (at, expected) in [(made, "a"), (renamed, "b")] {
+        let mut names = NameReader::new(&old_model, Arc::clone(&old_model));
+        for (at, expected) in [(created, "a"), (renamed, "b")] {
             let name = names.name(snapshot.as_ref(), LevelId::Cluster(ClusterId(uuid)), at).await.unwrap();
             assert_eq!(name.as_deref(), Some(expected), "{at}");
         }

@@ -1,9 +1,9 @@
 //! The changes of one object by a write: each field with its value before and after.
 //!
-//! The values are read from the images of the object in the history. So no value is stored twice, and the audit entry
-//! of a large write stays small. An image shows the caller what the object itself would show. If the history no longer
-//! has an image, the audit says so. Objects that a value refers to have the names that they had at the time of the
-//! write ([`super::names`]).
+//! The values are read from the images of the object: the versions that the history stores. So no value is stored
+//! twice, and the audit entry of a large write stays small. An image shows the caller what the object itself would
+//! show. If the history no longer has an image, the audit states this. An object that a value refers to has the name
+//! that it had at the time of the write ([`super::names`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,15 +35,15 @@ use crate::store::{Revision, Snapshot};
 const MAX_OBJECTS: usize = 100;
 /// Maximum number of changes shown for one object.
 const MAX_CHANGES: usize = 100;
-/// Maximum size of the images read for one entry, in bytes. One object is always read.
+/// Maximum size of the stored versions of objects that are read for one entry, in bytes. At least one object is read.
 const MAX_ENTRY_BYTES: usize = 8 * 1024 * 1024;
-/// Maximum size of the images read for one page, in bytes. One entry is always read.
+/// Maximum size of the stored versions of objects that are read for one page, in bytes. At least one entry is read.
 const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
 
-/// The changes of one object by a write, or why they are omitted.
+/// The changes of one object by a write, or the reason why they are omitted.
 pub(super) enum AuditedChanges {
     /// Each changed field, as `{"field", "before", "after"}`. If `before` or `after` is missing, the field was at its
-    /// default then, or did not exist.
+    /// default or did not exist at that time.
     Changes(Vec<Value>),
     /// The changes are not shown.
     Omitted(OmitReason),
@@ -54,24 +54,25 @@ pub(super) enum AuditedChanges {
 pub(super) enum OmitReason {
     /// The request selects another object of the same write.
     NotRequested,
-    /// The history no longer has an image of the object.
+    /// The history no longer has the object's version before or after the write.
     NotRetained,
-    /// The caller cannot see the object as it was.
+    /// The caller cannot see the object before or after the write.
     NotVisible,
     /// The entry has too many objects.
     TooManyObjects,
 }
 
-/// The images of an object before and after a write. A new object has no image before, and a deleted one none after.
+/// The encoded versions of an object before and after a write. A new object has no version before the write, and a
+/// deleted object has none after it.
 struct ImagePair {
     before: Option<Bytes>,
     after: Option<Bytes>,
 }
 
-/// The object before and after a write.
+/// The object before and after a write. `None` if it did not exist then.
 type ObjectPair<S> = [Option<Object<S>>; 2];
 
-/// Reads the changes for one page.
+/// The reader of the changes for one page.
 pub(super) struct ChangeReader<'a> {
     api: &'a Api,
     /// The fleet as the caller sees it.
@@ -80,9 +81,9 @@ pub(super) struct ChangeReader<'a> {
     full_model: Arc<Model>,
     snapshot: Box<dyn Snapshot>,
     names: NameReader<'a>,
-    /// Bytes of images that were read for the page so far.
+    /// Size of the stored versions that were read for the page so far, in bytes.
     page_bytes: usize,
-    /// Bytes of images that were read for the current entry so far.
+    /// Size of the stored versions that were read for the current entry so far, in bytes.
     entry_bytes: usize,
     /// Number of objects of the current entry whose changes were read so far.
     entry_objects: usize,
@@ -91,16 +92,17 @@ pub(super) struct ChangeReader<'a> {
 impl AuditedChanges {
     /// Adds the changes to the body of an object.
     pub(super) fn write_into(self, object: &mut Value) {
-        let (changes, why) = match self {
+        let (changes, reason) = match self {
             Self::Changes(changes) => (changes.into(), Value::Null),
-            Self::Omitted(why) => (Value::Null, why.as_str().into()),
+            Self::Omitted(reason) => (Value::Null, reason.as_str().into()),
         };
         object["changes"] = changes;
-        object["changes_left_out"] = why;
+        object["changes_left_out"] = reason;
     }
 }
 
 impl OmitReason {
+    /// Returns the reason as the field `changes_left_out` shows it.
     const fn as_str(self) -> &'static str {
         match self {
             Self::NotRequested => "not_asked",
@@ -137,7 +139,7 @@ impl<'a> ChangeReader<'a> {
     /// Returns the changes of an object by the write of this revision.
     ///
     /// # Errors
-    /// Fails if the store fails or an image cannot be decoded.
+    /// Fails if the store fails or a stored version cannot be decoded.
     pub(super) async fn changes(&mut self, object: &AuditedObject, written: Revision) -> Result<AuditedChanges, ApiError> {
         if object.action == Action::Unchanged {
             return Ok(AuditedChanges::Changes(Vec::new()));
@@ -149,63 +151,66 @@ impl<'a> ChangeReader<'a> {
             return Ok(AuditedChanges::Omitted(OmitReason::TooManyObjects));
         }
         self.entry_objects += 1;
-        match self.images(object, written).await? {
-            Some(images) => self.compare_images(object, &images, written).await,
+        match self.read_images(object, written).await? {
+            Some(versions) => self.compare_images(object, &versions, written).await,
             None => Ok(AuditedChanges::Omitted(OmitReason::NotRetained)),
         }
     }
 
-    /// Returns whether the caller could see the object both before and after the write, as far as the entry shows.
+    /// Returns whether the caller could see the object both before and after the write, as far as the entry shows. A
+    /// caller that is bound to a cluster must find the object only in that cluster.
     fn is_visible_throughout(&self, object: &AuditedObject) -> bool {
         let Some(cluster) = self.model.visible_cluster else { return true };
         object.kind.is_shared() || (object.left.is_none() && object.clusters.iter().eq([&cluster]))
     }
 
-    /// Reads the images before and after the write. Returns `None` if the history no longer has one of them.
-    async fn images(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<ImagePair>, ApiError> {
+    /// Reads the versions of an object before and after the write. Returns `None` if the history no longer has a
+    /// version that the entry refers to.
+    async fn read_images(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<ImagePair>, ApiError> {
         let before = match object.before {
-            Some(revision) => self.image(object, Revision::new(revision)).await?,
+            Some(revision) => self.read_image(object, Revision::new(revision)).await?,
             None => None,
         };
-        let is_there = object.action != Action::Deleted;
-        let after = if is_there { self.image(object, written).await? } else { None };
-        let is_whole = before.is_some() == object.before.is_some() && after.is_some() == is_there;
-        Ok(is_whole.then_some(ImagePair { before, after }))
+        let exists_after = object.action != Action::Deleted;
+        let after = if exists_after { self.read_image(object, written).await? } else { None };
+        let is_complete = before.is_some() == object.before.is_some() && after.is_some() == exists_after;
+        Ok(is_complete.then_some(ImagePair { before, after }))
     }
 
-    async fn image(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<Bytes>, ApiError> {
+    /// Reads the version of an object that a write of this revision stored. Counts its bytes.
+    async fn read_image(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<Bytes>, ApiError> {
         let key = [key::history(object.kind, object.uuid).as_bytes(), &written.to_key()].concat();
         let entry = self.snapshot.get(&key).await.map_err(|error| store_error(&error))?;
-        let image = entry.map(|entry| entry.value);
-        self.count_bytes(image.as_ref().map_or(0, Bytes::len));
-        Ok(image)
+        let version = entry.map(|entry| entry.value);
+        self.count_bytes(version.as_ref().map_or(0, Bytes::len));
+        Ok(version)
     }
 
-    /// Adds to the number of image bytes read.
+    /// Adds to the number of bytes that were read for the page and for the entry.
     fn count_bytes(&mut self, bytes: usize) {
         self.entry_bytes += bytes;
         self.page_bytes += bytes;
     }
 
-    /// Compares the images of an object by its kind. Objects of internal kinds are not shown.
+    /// Compares two versions of an object by its kind. The changes of internal kinds are not shown.
     async fn compare_images(
         &mut self,
         object: &AuditedObject,
-        images: &ImagePair,
+        versions: &ImagePair,
         written: Revision,
     ) -> Result<AuditedChanges, ApiError> {
         match object.kind {
-            Kind::Release => self.compare_resource::<ReleaseSpec>(images, written).await,
-            Kind::ClusterTemplate => self.compare_resource::<ClusterTemplateSpec>(images, written).await,
-            Kind::Cluster => self.compare_resource::<ClusterSpec>(images, written).await,
-            Kind::NodeGroup => self.compare_resource::<NodeGroupSpec>(images, written).await,
-            Kind::Node => self.compare_resource::<NodeSpec>(images, written).await,
-            Kind::Allocation => self.compare_resource::<AllocationSpec>(images, written).await,
-            Kind::Namespace => self.compare_resource::<NamespaceSpec>(images, written).await,
-            Kind::InspectionRule => self.compare_resource::<InspectionRuleSpec>(images, written).await,
-            Kind::ReleaseTags => self.compare_plain::<ReleaseTagsSpec>(images, written, tags_json).await,
-            Kind::Primary => self.compare_plain::<PrimarySpec>(images, written, primary_json).await,
-            Kind::Principal => self.compare_plain::<PrincipalSpec>(images, written, principal_json).await,
+            Kind::Release => self.compare_resource::<ReleaseSpec>(versions, written).await,
+            Kind::ClusterTemplate => self.compare_resource::<ClusterTemplateSpec>(versions, written).await,
+            Kind::Cluster => self.compare_resource::<ClusterSpec>(versions, written).await,
+            Kind::NodeGroup => self.compare_resource::<NodeGroupSpec>(versions, written).await,
+            Kind::Node => self.compare_resource::<NodeSpec>(versions, written).await,
+            Kind::Allocation => self.compare_resource::<AllocationSpec>(versions, written).await,
+            Kind::Namespace => self.compare_resource::<NamespaceSpec>(versions, written).await,
+            Kind::InspectionRule => self.compare_resource::<InspectionRuleSpec>(versions, written).await,
+            Kind::ReleaseTags => self.compare_plain::<ReleaseTagsSpec>(versions, written, tags_json).await,
+            Kind::Primary => self.compare_plain::<PrimarySpec>(versions, written, primary_json).await,
+            Kind::Principal => self.compare_plain::<PrincipalSpec>(versions, written, principal_json).await,
             Kind::Revision | Kind::Secret | Kind::Expectation => Ok(AuditedChanges::Omitted(OmitReason::NotVisible)),
         }
     }
@@ -213,10 +218,10 @@ impl<'a> ChangeReader<'a> {
     /// Compares an object of a kind that has a body in the API.
     async fn compare_resource<S: ApiResource + AuditReference>(
         &mut self,
-        images: &ImagePair,
+        versions: &ImagePair,
         written: Revision,
     ) -> Result<AuditedChanges, ApiError> {
-        let Some(pair) = self.read_pair::<S>(images)? else {
+        let Some(pair) = self.read_pair::<S>(versions)? else {
             return Ok(AuditedChanges::Omitted(OmitReason::NotVisible));
         };
         let names = self.past_names(&pair, written).await?;
@@ -224,14 +229,14 @@ impl<'a> ChangeReader<'a> {
         Ok(AuditedChanges::Changes(truncate(self.field_changes(before, after, &names))))
     }
 
-    /// Compares an object of any other kind, by the JSON that `render` makes of it.
+    /// Compares an object of a kind without a body in the API, by the JSON that `render` returns for it.
     async fn compare_plain<S: AuditReference>(
         &mut self,
-        images: &ImagePair,
+        versions: &ImagePair,
         written: Revision,
         render: fn(&Object<S>, &PastNames) -> Value,
     ) -> Result<AuditedChanges, ApiError> {
-        let Some(pair) = self.read_pair::<S>(images)? else {
+        let Some(pair) = self.read_pair::<S>(versions)? else {
             return Ok(AuditedChanges::Omitted(OmitReason::NotVisible));
         };
         let names = self.past_names(&pair, written).await?;
@@ -240,14 +245,14 @@ impl<'a> ChangeReader<'a> {
         Ok(AuditedChanges::Changes(truncate(diff(&old, &new).into_iter().map(change_with_values).collect())))
     }
 
-    /// Decodes the images. Returns `None` if the caller cannot see the object in one of them.
-    fn read_pair<S: Resource>(&self, images: &ImagePair) -> Result<Option<ObjectPair<S>>, ApiError> {
-        let read = |image: Option<&Bytes>| {
-            image.map(|value| codec::decode::<Object<S>>(value).map_err(|error| damaged_record(&error))).transpose()
+    /// Decodes the two versions of an object. Returns `None` if one of them is in a cluster that the caller cannot see.
+    fn read_pair<S: Resource>(&self, versions: &ImagePair) -> Result<Option<ObjectPair<S>>, ApiError> {
+        let read = |version: Option<&Bytes>| {
+            version.map(|value| codec::decode::<Object<S>>(value).map_err(|error| damaged_record(&error))).transpose()
         };
-        let pair = [read(images.before.as_ref())?, read(images.after.as_ref())?];
-        let is_seen = pair.iter().flatten().all(|object| self.model.is_visible(S::access_scope(&self.full_model, object)));
-        Ok(is_seen.then_some(pair))
+        let pair = [read(versions.before.as_ref())?, read(versions.after.as_ref())?];
+        let may_see = pair.iter().flatten().all(|object| self.model.is_visible(S::access_scope(&self.full_model, object)));
+        Ok(may_see.then_some(pair))
     }
 
     /// Returns the names that the referenced objects had at the time of the write, including those that the same write
@@ -264,8 +269,8 @@ impl<'a> ChangeReader<'a> {
         Ok(names)
     }
 
-    /// Returns the fields whose values differ or, if there are none, the owners that differ. `past` has the names of
-    /// referenced objects at the time of the write.
+    /// Returns the fields whose values differ. If no value differs, returns the owners that differ. `before` or `after`
+    /// is `None` for a created or deleted object. `past` has the names of referenced objects at the time of the write.
     fn field_changes<S: ApiResource>(
         &self,
         before: Option<&Object<S>>,
@@ -273,9 +278,9 @@ impl<'a> ChangeReader<'a> {
         past: &PastNames,
     ) -> Vec<Value> {
         let names = ModelNames::with_past(self.model, &self.api.traits, past);
-        // An object's sensitive fields are hidden if the object is sensitive in either image or is sensitive now: who
-        // marks an object sensitive also means its past. A deleted object could have been marked since, so its
-        // sensitive fields are hidden too.
+        // An object's sensitive fields are hidden if either version is sensitive or the object is sensitive now. An
+        // author who marks an object as sensitive wants its older versions hidden too. A deleted object could have been
+        // marked after this write, so its sensitive fields are hidden too.
         let is_veiled_now =
             |object: &Object<S>| S::index(&self.full_model).get(object.meta.uuid).is_none_or(|now| now.spec.is_sensitive());
         let is_veiled = before.into_iter().chain(after).any(|object| is_veiled_now(object) || object.spec.is_sensitive());
@@ -299,7 +304,7 @@ impl<'a> ChangeReader<'a> {
     }
 }
 
-/// Returns the names of the hidden fields that differ.
+/// Returns the names of the sensitive fields that differ between the two versions.
 fn sensitive_fields<S: ApiResource>(
     before: Option<&Object<S>>,
     after: Option<&Object<S>>,
@@ -317,10 +322,12 @@ fn tags_json(tags: &Object<ReleaseTagsSpec>, _: &PastNames) -> Value {
     json!({"tags": tags.spec.tags})
 }
 
+/// Returns the fields of a primary that the audit shows: the name of its node.
 fn primary_json(primary: &Object<PrimarySpec>, names: &PastNames) -> Value {
     json!({"node": name_or_uuid(names, primary.spec.node.0)})
 }
 
+/// Returns the fields of a principal that the audit shows, with the name of its cluster.
 fn principal_json(principal: &Object<PrincipalSpec>, names: &PastNames) -> Value {
     let cluster = principal.spec.cluster.map(|id| name_or_uuid(names, id.0));
     principals::principal_fields_with(&cluster.into(), principal)
@@ -331,13 +338,13 @@ fn name_or_uuid(names: &PastNames, uuid: Uuid) -> String {
     names.get(&uuid).cloned().unwrap_or_else(|| uuid.to_string())
 }
 
-/// The JSON of an object that does not exist.
+/// Returns the JSON of an object that does not exist: it has no fields.
 fn empty_json() -> Value {
     json!({})
 }
 
 /// Returns the fields that differ. Fields of sensitive tasks and secrets are listed without values. `is_whole` is true
-/// for a created or deleted object, whose empty fields are omitted.
+/// for a created or deleted object. Empty lists and maps of a created or deleted object are omitted.
 fn compare_fields(old: &Value, new: &Value, is_whole: bool) -> Vec<Value> {
     let sensitive = sensitive_tasks([old, new]);
     let is_empty = |value: &Value| *value == json!([]) || *value == json!({});
@@ -350,25 +357,28 @@ fn compare_fields(old: &Value, new: &Value, is_whole: bool) -> Vec<Value> {
     shown.map(to_json).collect()
 }
 
-/// Returns the ids of the tasks that are sensitive before or after a write.
+/// Returns the ids of the tasks that are sensitive before or after a write. `versions` are the object before and after
+/// the write.
 fn sensitive_tasks(versions: [&Value; 2]) -> BTreeSet<&str> {
-    let tasks = versions.into_iter().filter_map(|said| said.get("tasks")?.as_array()).flatten();
+    let tasks = versions.into_iter().filter_map(|version| version.get("tasks")?.as_array()).flatten();
     tasks.filter(|task| task["sensitive"] == true).filter_map(|task| task["id"].as_str()).collect()
 }
 
-/// Returns whether a field belongs to a sensitive task, or is the list of tasks with a sensitive one in it. The field
-/// `sensitive` itself is shown.
+/// Returns whether the value of a field must be hidden because of a sensitive task. `field` is a path such as
+/// `tasks.ID.type`, and `sensitive` has the ids of sensitive tasks. A path below a sensitive task is hidden, except
+/// `tasks.ID.sensitive`. The path `tasks` is the whole list, and is hidden if any task is sensitive.
 fn is_sensitive_task_field(field: &str, sensitive: &BTreeSet<&str>) -> bool {
     let Some(task_field) = field.strip_prefix("tasks.") else { return field == "tasks" && !sensitive.is_empty() };
-    let mut rests = sensitive.iter().filter_map(|id| task_field.strip_prefix(*id)?.strip_prefix('.'));
-    rests.any(|part| part != "sensitive")
+    let mut sensitive_parts = sensitive.iter().filter_map(|id| task_field.strip_prefix(*id)?.strip_prefix('.'));
+    sensitive_parts.any(|part| part != "sensitive")
 }
 
-/// Returns whether a changed field is a secret in `driver_info`, or contains one.
+/// Returns whether a changed field is a secret in `driver_info`, or contains one. `driver_info` of a node has the
+/// credentials of its BMC, as in Ironic.
 fn is_secret_change(change: &FieldDiff) -> bool {
     let Some(below) = change.field.strip_prefix("driver_info") else { return false };
-    let has_one = || below.split('.').any(is_secret_name) || change.old.iter().chain(&change.new).any(has_secret);
-    (below.is_empty() || below.starts_with('.')) && has_one()
+    let contains_secret = || below.split('.').any(is_secret_name) || change.old.iter().chain(&change.new).any(has_secret);
+    (below.is_empty() || below.starts_with('.')) && contains_secret()
 }
 
 /// Returns whether a value contains a secret at any depth.
@@ -380,8 +390,8 @@ fn has_secret(value: &Value) -> bool {
     }
 }
 
-/// Returns whether a driver key names a secret. As in Ironic, these are all keys that contain `password`, and also
-/// keys, secrets and tokens.
+/// Returns whether a key of `driver_info` names a secret. As in Ironic, each key that contains `password` is a secret.
+/// A key whose last word is `key`, `secret` or `token` is a secret too.
 fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.contains("password") || ["key", "secret", "token"].contains(&name.rsplit('_').next().unwrap_or_default())
@@ -403,12 +413,13 @@ fn change_without_values(field: &str) -> Value {
     json!({"field": field, "sensitive": true})
 }
 
-/// Limits the number of changes of one object. If some are omitted, the last entry is their number.
+/// Limits the number of changes of one object. If some are omitted, the last entry of the result is the number of
+/// omitted changes.
 fn truncate(mut changes: Vec<Value>) -> Vec<Value> {
-    let left_out = changes.len().saturating_sub(MAX_CHANGES);
-    if left_out > 0 {
+    let omitted_count = changes.len().saturating_sub(MAX_CHANGES);
+    if omitted_count > 0 {
         changes.truncate(MAX_CHANGES);
-        changes.push(json!({"field": "…", "left_out": left_out}));
+        changes.push(json!({"field": "…", "left_out": omitted_count}));
     }
     changes
 }
@@ -417,32 +428,33 @@ fn truncate(mut changes: Vec<Value>) -> Vec<Value> {
 mod tests {
     use super::*;
 
+    /// A task is hidden if it is sensitive before or after the change. A list that becomes empty is hidden as a whole.
     #[test]
     fn y09_compare_fields_omits_values_of_sensitive_tasks() {
         let task = |id: &str, command: &str| json!({"id": id, "parameters": {"command": command}});
-        let hidden = |id: &str, command: &str| json!({"id": id, "parameters": {"command": command}, "sensitive": true});
-        let named = json!({"field": "tasks.a.parameters.command", "sensitive": true});
+        let sensitive_task = |id: &str, command: &str| json!({"id": id, "parameters": {"command": command}, "sensitive": true});
+        let hidden_change = json!({"field": "tasks.a.parameters.command", "sensitive": true});
         for (old, new, expected) in [
             (task("a", "x"), task("a", "y"), json!([{"field": "tasks.a.parameters.command", "before": "x", "after": "y"}])),
-            (hidden("a", "x"), hidden("a", "y"), json!([named])),
-            (task("a", "x"), hidden("a", "y"), json!([named, {"field": "tasks.a.sensitive", "after": true}])),
-            (hidden("a", "x"), task("a", "y"), json!([named, {"field": "tasks.a.sensitive", "before": true}])),
+            (sensitive_task("a", "x"), sensitive_task("a", "y"), json!([hidden_change])),
+            (task("a", "x"), sensitive_task("a", "y"), json!([hidden_change, {"field": "tasks.a.sensitive", "after": true}])),
+            (sensitive_task("a", "x"), task("a", "y"), json!([hidden_change, {"field": "tasks.a.sensitive", "before": true}])),
         ] {
-            let told = compare_fields(&json!({"tasks": [old]}), &json!({"tasks": [new]}), false);
-            assert_eq!(Value::from(told), expected);
+            let changes = compare_fields(&json!({"tasks": [old]}), &json!({"tasks": [new]}), false);
+            assert_eq!(Value::from(changes), expected);
         }
-        let made = compare_fields(&json!({}), &json!({"tasks": [hidden("a", "x")], "roles": {}}), true);
-        let fields: Vec<&Value> = made.iter().map(|change| &change["field"]).collect();
+        let created = compare_fields(&json!({}), &json!({"tasks": [sensitive_task("a", "x")], "roles": {}}), true);
+        let fields: Vec<&Value> = created.iter().map(|change| &change["field"]).collect();
         assert_eq!(fields, ["tasks.a.id", "tasks.a.parameters.command", "tasks.a.sensitive"]);
-        assert!(!Value::from(made.clone()).to_string().contains("\"x\""), "{made:?}");
-        let emptied = compare_fields(&json!({"tasks": [hidden("a", "x")]}), &json!({"tasks": []}), false);
+        assert!(!Value::from(created.clone()).to_string().contains("\"x\""), "{created:?}");
+        let emptied = compare_fields(&json!({"tasks": [sensitive_task("a", "x")]}), &json!({"tasks": []}), false);
         assert_eq!(emptied, [json!({"field": "tasks", "sensitive": true})]);
     }
 
     #[test]
     fn y09_compare_fields_omits_values_of_driver_secrets() {
         let hidden = |field: &str| json!([{"field": field, "sensitive": true}]);
-        let told = |field: &str, value: Value| json!([{"field": field, "after": value}]);
+        let shown = |field: &str, value: Value| json!([{"field": field, "after": value}]);
         for (driver_info, expected) in [
             (json!({"ipmi_password": "x"}), hidden("driver_info.ipmi_password")),
             (json!({"IPMI_Password": "x"}), hidden("driver_info.IPMI_Password")),
@@ -452,22 +464,22 @@ mod tests {
             (json!({"passwords": {"a": "x"}}), hidden("driver_info.passwords.a")),
             (json!({"bmcs": [{"password": "x"}]}), hidden("driver_info.bmcs")),
             (json!([{"password": "x"}]), hidden("driver_info")),
-            (json!({"ipmi_address": "x"}), told("driver_info.ipmi_address", json!("x"))),
-            (json!({"keyboard": "x"}), told("driver_info.keyboard", json!("x"))),
-            (json!({"bmcs": [{"address": "x"}]}), told("driver_info.bmcs", json!([{"address": "x"}]))),
+            (json!({"ipmi_address": "x"}), shown("driver_info.ipmi_address", json!("x"))),
+            (json!({"keyboard": "x"}), shown("driver_info.keyboard", json!("x"))),
+            (json!({"bmcs": [{"address": "x"}]}), shown("driver_info.bmcs", json!([{"address": "x"}]))),
         ] {
-            let made = compare_fields(&json!({}), &json!({"driver_info": driver_info}), false);
-            assert_eq!(Value::from(made), expected, "{driver_info}");
+            let changes = compare_fields(&json!({}), &json!({"driver_info": driver_info}), false);
+            assert_eq!(Value::from(changes), expected, "{driver_info}");
         }
-        let label = compare_fields(&json!({}), &json!({"labels": {"password": "x"}}), false);
-        assert_eq!(Value::from(label), told("labels.password", json!("x")), "what is not a driver's is unchanged");
+        let label_changes = compare_fields(&json!({}), &json!({"labels": {"password": "x"}}), false);
+        assert_eq!(Value::from(label_changes), shown("labels.password", json!("x")), "a label is not in driver_info");
     }
 
     #[test]
     fn y09_truncate_counts_changes_beyond_limit() {
-        let many = |count: usize| (0..count).map(|n| json!({"field": n})).collect::<Vec<_>>();
+        let many = |count: usize| (0..count).map(|number| json!({"field": number})).collect::<Vec<_>>();
         assert_eq!(truncate(many(100)), many(100));
-        let cut = truncate(many(107));
-        assert_eq!((cut.len(), &cut[100]), (101, &json!({"field": "…", "left_out": 7})));
+        let truncated = truncate(many(107));
+        assert_eq!((truncated.len(), &truncated[100]), (101, &json!({"field": "…", "left_out": 7})));
     }
 }

@@ -1,4 +1,5 @@
-//! The JSON bodies of namespaces and their contents.
+//! The JSON bodies of namespaces and their contents. A namespace is Glance's term for a named set of metadata
+//! definitions.
 
 use jiff::Timestamp as Instant;
 use serde_json::{Map, Value, json};
@@ -7,14 +8,15 @@ use stemma_core::object::{Association, Dates, Definition, NamedItem, Namespace, 
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 
-/// An item of a namespace that has a body in answers: an association, an object or a tag.
+/// An item of a namespace of the metadata catalogue (as in Glance) that answers show as a JSON object. The item is a
+/// resource type association, an object definition or a tag.
 pub(in super::super) trait NamespaceItem:
     NamedItem + serde::Serialize + serde::de::DeserializeOwned + Clone + Sync
 {
     /// The path parameter that contains the item's name.
     const NAME_PARAM: &'static str;
 
-    /// Returns the item's body, which is the same when the item is shown alone and in the body of its namespace.
+    /// Returns the item's body. It is the same when the item is shown alone and when it is shown within its namespace.
     fn to_json(&self, namespace: &Namespace) -> Map<String, Value>;
 }
 
@@ -46,25 +48,27 @@ impl NamespaceItem for Definition {
     }
 }
 
+/// Returns the fields of an item with the dates of its creation and last change.
 fn with_dates<M: NamespaceItem>(member: &M, namespace: &Namespace) -> Map<String, Value> {
     let mut body = json_fields(member);
-    add_dates(&mut body, namespace.spec.dates_of::<M>(member.item_name()));
+    add_dates(&mut body, namespace.spec.item_dates::<M>(member.item_name()));
     body
 }
 
+/// Adds the dates of creation and last change to a body.
 fn add_dates(body: &mut Map<String, Value>, dates: Dates) {
     body.insert("created_at".into(), format_time(dates.created_at).into());
     body.insert("updated_at".into(), format_time(dates.updated_at).into());
 }
 
-/// Formats a time as Glance does.
+/// Formats a time as Glance does: in UTC, with whole seconds. A time that the calendar cannot hold is shown as 1970.
 pub(super) fn format_time(at: Timestamp) -> String {
     let millis = i64::try_from(at.0).unwrap_or(i64::MAX);
     let instant = Instant::from_millisecond(millis).unwrap_or(Instant::UNIX_EPOCH);
     instant.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Returns the members of a value that serializes to a JSON object.
+/// Returns the members of a value that serializes to a JSON object. For any other value, returns an empty map.
 pub(super) fn json_fields(value: &impl serde::Serialize) -> Map<String, Value> {
     match serde_json::to_value(value) {
         Ok(Value::Object(fields)) => fields,
@@ -72,7 +76,7 @@ pub(super) fn json_fields(value: &impl serde::Serialize) -> Map<String, Value> {
     }
 }
 
-/// Returns the namespace's own fields, without its items. Fields without a value are omitted.
+/// Returns the own fields of a catalogue namespace, without its items. Fields without a value are omitted.
 pub(super) fn own_fields(namespace: &Namespace) -> Map<String, Value> {
     let spec = &namespace.spec;
     let mut body = Map::new();
@@ -98,7 +102,7 @@ pub(super) fn list_row(namespace: &Namespace) -> Map<String, Value> {
     body
 }
 
-/// Returns the full body of a namespace. The last tag comes first, as in Glance.
+/// Returns the full body of a namespace. Its tags are in reverse order, as in Glance.
 pub(super) fn full_body(namespace: &Namespace) -> Map<String, Value> {
     let mut body = created_body(namespace);
     reverse_tags(&mut body);
@@ -116,6 +120,7 @@ pub(super) fn created_body(namespace: &Namespace) -> Map<String, Value> {
     body
 }
 
+/// Adds the items of one type to the body of a namespace, if it has any.
 fn add_list<M: NamespaceItem>(body: &mut Map<String, Value>, namespace: &Namespace) {
     let members = M::items(&namespace.spec);
     if !members.is_empty() {
@@ -123,7 +128,7 @@ fn add_list<M: NamespaceItem>(body: &mut Map<String, Value>, namespace: &Namespa
     }
 }
 
-/// Refuses read-only fields, and fields that are `null`.
+/// Refuses read-only fields, and fields that are `null`. Only the field `default` of a property may be `null`.
 ///
 /// # Errors
 /// Fails for the first such field.

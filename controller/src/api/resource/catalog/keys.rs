@@ -1,4 +1,4 @@
-//! Explains a key by the properties of the catalogue that bind it.
+//! Explains a key by the properties of the catalogue that restrict its values. Such a property binds the key.
 
 use serde_json::{Value, json};
 use stemma_core::catalog::KeyKind;
@@ -8,15 +8,17 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 
-/// `GET /v1/explain?label=KEY`, or with `parameter`, `property` or `fact` in place of `label`: lists the properties
-/// that bind the key.
+/// `GET /v1/explain?label=KEY`, or with `parameter`, `property` or `fact` in place of `label`: lists the properties of
+/// the metadata catalogue that bind the key, each with its namespace. A property binds a key if it defines the values
+/// that the key may have.
 pub(in super::super) fn explain(api: &Api, request: &HttpRequest) -> HandlerResult {
     let mut keys = KeyKind::ALL.into_iter().filter_map(|kind| {
         let key = request.query.get(kind.description()).transpose()?;
         Some(key.map(|key| (kind, key)))
     });
+    // The request must have exactly one key.
     let (Some(requested), None) = (keys.next(), keys.next()) else {
-        let message = "explain takes one key: label=, parameter=, property= or fact=";
+        let message = "explain accepts one key: label=, parameter=, property= or fact=";
         return Err(ApiError::new(ErrorType::RequestQuery, message));
     };
     let (kind, key) = requested?;
@@ -27,8 +29,8 @@ pub(in super::super) fn explain(api: &Api, request: &HttpRequest) -> HandlerResu
         .map(|binding| json!({"namespace": binding.namespace.meta.name, "property": binding.property()}));
     let bindings: Vec<Value> = bindings.collect();
     if bindings.is_empty() {
-        let meant = did_you_mean(catalog.closest_key(kind, key));
-        let message = format!("{} {} is not in the catalogue{meant}", kind.description(), quote(key));
+        let suggestion = did_you_mean(catalog.closest_key(kind, key));
+        let message = format!("{} {} is not in the catalogue{suggestion}", kind.description(), quote(key));
         let advice = format!("a namespace that is associated with {} binds keys", kind.resource_type());
         return Err(ApiError::new(ErrorType::ObjectNotFound, message).field(kind.description()).detail(advice));
     }

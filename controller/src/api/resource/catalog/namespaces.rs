@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stemma_core::catalog::{self, with_prefixed_properties, without_read_only};
+use stemma_core::catalog::{self, remove_read_only_members, with_prefixed_properties};
 use stemma_core::labels::BodyShape;
 use stemma_core::manifest::SpecFields as _;
 use stemma_core::name::NamespaceName;
@@ -28,17 +28,18 @@ use crate::records::request::StoredAnswer;
 use crate::registry::DecisionError;
 use crate::registry::work::{PendingWrite, not_found};
 
-/// Number of namespaces on a page without `limit`.
+/// Maximum number of namespaces on a page if the request has no `limit`.
 const DEFAULT_PAGE_ROWS: usize = 25;
-/// The fields that a PUT replaces. A PUT without such a field removes it.
+/// The fields that a PUT replaces. If the body of a PUT lacks such a field, the stored field is removed.
 const REPLACED_FIELDS: [&str; 5] = ["display_name", "description", "visibility", "protected", "owner"];
-/// The fields with a namespace's items. A PUT checks the items in its body, and leaves the stored items unchanged.
+/// The fields with the items of a namespace. A PUT checks the items in its body, and leaves the stored items unchanged.
 const ITEM_FIELDS: [&str; 4] = [Association::LIST, "properties", Definition::LIST, NamespaceTag::LIST];
 
 impl ApiResource for NamespaceSpec {
     const LEVEL: Option<Level> = None;
     const LIST: &'static str = "namespaces";
 
+    /// Finds the namespace that the path names.
     fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Namespace>, ApiError> {
         let id = request.param("namespace");
         model.namespaces.get_by_name(None, id).cloned().ok_or_else(|| not_found(Kind::Namespace, id))
@@ -52,6 +53,8 @@ impl ApiResource for NamespaceSpec {
         body::full_body(namespace)
     }
 
+    /// Returns a new uuid and the name of a new namespace. Removes the name from the body. If the body names no owner,
+    /// the caller becomes the owner.
     fn identify(request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, NamespaceName), ApiError> {
         check_read_only(fields)?;
         fields.entry("owner").or_insert_with(|| request.principal_name().into());
@@ -62,6 +65,7 @@ impl ApiResource for NamespaceSpec {
         Ok(Self::default())
     }
 
+    /// Returns the response body for a new namespace. No other object is created with it.
     fn after_create(
         _api: &Api,
         _work: &mut PendingWrite<'_>,
@@ -75,14 +79,14 @@ impl ApiResource for NamespaceSpec {
         work.delete_namespace(namespace)
     }
 
-    /// Removes read-only fields, because a client may send back an answer that it read before.
+    /// Removes read-only fields from a body, because a client may send back an answer that it read before.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
-        without_read_only(body);
+        remove_read_only_members(body);
         Ok(())
     }
 }
 
-/// Removes the name of the namespace from a body, and returns it.
+/// Removes the name of the namespace from a body, and returns it. Fails if the name is missing or not valid.
 fn take_name(fields: &mut Map<String, Value>) -> Result<NamespaceName, ApiError> {
     match fields.remove("namespace") {
         Some(Value::String(name)) => NamespaceSpec::parse_name(&name).map_err(|refusal| refusal.field("namespace")),
@@ -91,7 +95,7 @@ fn take_name(fields: &mut Map<String, Value>) -> Result<NamespaceName, ApiError>
     }
 }
 
-/// `GET` of a page of namespaces.
+/// `GET` of a page of namespaces. The parameters `visibility` and `resource_types` select namespaces.
 pub(in super::super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let parameters = &request.query;
     let page = SortedPageQuery::read(parameters, "namespace")?.with_default_limit(DEFAULT_PAGE_ROWS);
@@ -103,9 +107,9 @@ pub(in super::super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult 
     };
     let types = parameters.list("resource_types")?;
     let is_match = |namespace: &Namespace| {
-        let applies = |name: &&str| namespace.spec.item::<Association>(name).is_some();
-        visibility.is_none_or(|wanted| wanted == namespace.spec.visibility)
-            && types.as_ref().is_none_or(|types| types.iter().any(applies))
+        let has_type = |name: &&str| namespace.spec.item::<Association>(name).is_some();
+        visibility.is_none_or(|requested| requested == namespace.spec.visibility)
+            && types.as_ref().is_none_or(|types| types.iter().any(has_type))
     };
     let model = api.model();
     let matches = model.namespaces.iter().filter(|namespace| is_match(namespace)).collect();
@@ -114,6 +118,7 @@ pub(in super::super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult 
         (meta.name.to_string(), Dates { created_at: meta.created_at, updated_at: meta.updated_at })
     };
     let rows = page.page_rows(matches, Kind::Namespace, sort_keys)?;
+    // Only after a full page there may be a next page.
     let last = rows.last().filter(|_| Some(rows.len()) == page.limit).map(|row| row.meta.name.to_string());
     let rows: Vec<Value> = rows.into_iter().map(|namespace| body::list_row(namespace).into()).collect();
     let mut body = json!({
@@ -126,7 +131,8 @@ pub(in super::super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult 
     Ok(HttpResponse::ok(body))
 }
 
-/// Returns the path of the list with the request's parameters, except that `marker` replaces the marker of the request.
+/// Returns the path of the list with the parameters of the request, except that `marker` replaces the marker of the
+/// request.
 fn list_link(request: &HttpRequest, marker: Option<&str>) -> String {
     let without_marker = request.query.pairs().filter(|(name, _)| *name != "marker");
     let pairs = without_marker.chain(marker.map(|marker| ("marker", marker)));
@@ -140,8 +146,8 @@ pub(in super::super) async fn create(api: &Api, request: &HttpRequest) -> Handle
     writes::post::<NamespaceSpec>(api, request).await
 }
 
-/// `GET` of one namespace. With `resource_type`, each property has the name that it has on that type. With `owners`,
-/// the owners of fields are included.
+/// `GET` of one namespace. With `resource_type`, the prefix of the association with that type is added to the name of
+/// each property. With `owners`, the owners of fields are included.
 pub(in super::super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let mut answer = match request.query.get("resource_type")? {
@@ -157,7 +163,8 @@ pub(in super::super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(answer.into()).with_etag(namespace.meta.resource_version))
 }
 
-/// `PUT`: replaces the namespace's own fields. If the body has another name, the namespace is renamed.
+/// `PUT`: replaces the namespace's own fields, and leaves its items unchanged. If the body has another name, the
+/// namespace is renamed.
 pub(in super::super) async fn put(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let mut fields = request.object()?;
@@ -166,11 +173,12 @@ pub(in super::super) async fn put(api: &Api, request: &HttpRequest) -> HandlerRe
     fields.entry("owner").or_insert_with(|| caller.requester.name.clone().into());
     let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
         let body_spec = read_body::<NamespaceSpec>(fields.clone())?;
-        // The items in the body are only checked. Items that are stored already are valid whatever their names, because
-        // a client may send back a body that it read.
+        // The items in the body are only checked. The name of a stored item is accepted even if a new item could not
+        // have it, because a client may send back a body that it read.
         update(api, work, &namespace.spec, &body_spec, &caller, BodyShape::Native)?;
         let mut own_fields = fields.clone();
         own_fields.retain(|name, _| !ITEM_FIELDS.contains(&name.as_str()));
+        // `null` removes a stored field that the body lacks.
         for field in REPLACED_FIELDS {
             own_fields.entry(field).or_insert(Value::Null);
         }
@@ -186,6 +194,6 @@ pub(in super::super) async fn put(api: &Api, request: &HttpRequest) -> HandlerRe
 /// `GET /v2/schemas/metadefs/{schema}`: returns the JSON schema of namespaces or their items.
 pub(in super::super) fn schema(_api: &Api, request: &HttpRequest) -> HandlerResult {
     let name = request.param("schema");
-    let missing = || ApiError::new(ErrorType::ObjectNotFound, format!("there is no schema {}", quote(name)));
-    catalog::schema(name).map(HttpResponse::ok).ok_or_else(missing)
+    let not_found_error = || ApiError::new(ErrorType::ObjectNotFound, format!("there is no schema {}", quote(name)));
+    catalog::schema(name).map(HttpResponse::ok).ok_or_else(not_found_error)
 }

@@ -8,7 +8,7 @@ use stemma_wire::error::ApiError;
 use crate::api::http::query::{BadQuery, MAX_PAGE_ROWS, QueryString};
 use crate::registry::work::not_found;
 
-/// The requested part of a list.
+/// The page of a list that a request selects.
 pub(super) struct SortedPageQuery {
     /// Maximum number of rows. `None` for all rows.
     pub limit: Option<usize>,
@@ -48,24 +48,26 @@ impl SortedPageQuery {
         Ok(Self { limit: read_limit(parameters)?, marker, key, is_descending })
     }
 
-    /// Returns the page with this maximum number of rows if the request has no `limit`.
+    /// Sets the maximum number of rows of the page to `rows`, unless the request has a `limit`.
     #[must_use]
     pub(super) fn with_default_limit(self, rows: usize) -> Self {
         Self { limit: self.limit.or(Some(rows)), ..self }
     }
 
-    /// Returns the rows of the page. `rows` must be in the order of their creation.
+    /// Returns the rows of the page, which begins after the row that the marker names. `rows` must be in the order of
+    /// their creation. Rows with equal sort keys stay in that order, or in its reverse on a descending page.
+    /// `sort_keys` returns the name and the dates of a row.
     ///
     /// # Errors
-    /// Fails if no row has the marker.
+    /// Fails if no row has the name in the marker.
     pub(super) fn page_rows<T>(
         &self,
         mut rows: Vec<T>,
         kind: Kind,
         sort_keys: impl Fn(&T) -> (String, Dates),
     ) -> Result<Vec<T>, ApiError> {
-        let compare = |one: &T, other: &T| -> Ordering {
-            let ((name, dates), (other_name, other_dates)) = (sort_keys(one), sort_keys(other));
+        let compare = |left: &T, right: &T| -> Ordering {
+            let ((name, dates), (other_name, other_dates)) = (sort_keys(left), sort_keys(right));
             match self.key {
                 SortKey::Name => name.cmp(&other_name),
                 SortKey::Created => dates.created_at.cmp(&other_dates.created_at),
@@ -77,8 +79,8 @@ impl SortedPageQuery {
             rows.reverse();
         }
         if let Some(marker) = &self.marker {
-            let at = rows.iter().position(|row| sort_keys(row).0 == *marker).ok_or_else(|| not_found(kind, marker))?;
-            rows.drain(..=at);
+            let marker_index = rows.iter().position(|row| sort_keys(row).0 == *marker).ok_or_else(|| not_found(kind, marker))?;
+            rows.drain(..=marker_index);
         }
         rows.truncate(self.limit.unwrap_or(usize::MAX));
         Ok(rows)

@@ -24,7 +24,8 @@ use crate::registry::Caller;
 use crate::registry::admit::{bad_field, part_refusal};
 use crate::registry::work::{PendingWrite, check_unprotected};
 
-/// Returns a namespace's spec after `edit` has changed its properties.
+/// Returns the spec of a catalogue namespace after `edit` has changed its properties. The new properties are written
+/// and checked as the body of an update with this one field.
 fn edit_properties(
     api: &Api,
     work: &PendingWrite<'_>,
@@ -39,7 +40,7 @@ fn edit_properties(
 }
 
 /// Reads a property from the body of a request. Returns its name and the property.
-fn read(request: &HttpRequest) -> Result<(String, Property), ApiError> {
+fn read_property(request: &HttpRequest) -> Result<(String, Property), ApiError> {
     let body = request.object()?;
     check_read_only(&body)?;
     let property: Property = read_value(&body.into()).map_err(|error| bad_field("property", &error))?;
@@ -50,20 +51,22 @@ fn read(request: &HttpRequest) -> Result<(String, Property), ApiError> {
 }
 
 /// Checks the name of a new property. Stored names are not checked again, because an older version accepted longer
-/// ones.
-fn check_new(name: &str) -> Result<(), ApiError> {
+/// names.
+fn check_new_name(name: &str) -> Result<(), ApiError> {
     check_member_name(name).map_err(|error| bad_field("property", &error.prefixed("name")))
 }
 
-fn find<'n>(namespace: &'n Namespace, name: &str) -> Result<&'n Property, ApiError> {
-    let known = namespace.spec.properties.keys().map(String::as_str);
+/// Finds a property of a namespace by its name. The error suggests the most similar name.
+fn find_property<'n>(namespace: &'n Namespace, name: &str) -> Result<&'n Property, ApiError> {
+    let names = namespace.spec.properties.keys().map(String::as_str);
     namespace.spec.properties.get(name).ok_or_else(|| {
-        let meant = did_you_mean(closest_match(name, known));
-        let message = format!("Namespace {} has no property {}{meant}.", namespace.meta.name, quote(name));
+        let suggestion = did_you_mean(closest_match(name, names));
+        let message = format!("Namespace {} has no property {}{suggestion}.", namespace.meta.name, quote(name));
         ApiError::new(ErrorType::ObjectNotFound, message)
     })
 }
 
+/// Fails if the namespace already has a property with this name.
 fn check_name_free(namespace: &Namespace, name: &str) -> Result<(), ApiError> {
     if !namespace.spec.properties.contains_key(name) {
         return Ok(());
@@ -72,25 +75,26 @@ fn check_name_free(namespace: &Namespace, name: &str) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorType::ObjectExists, message).field("name"))
 }
 
-/// Converts the error of a property in its namespace into the error of a request whose body is only the property: the
-/// field begins within the property.
+/// Converts the error about a property of a namespace into the error for a request whose body is only the property. The
+/// field of the new error no longer begins with `properties.NAME`.
 fn property_error(refusal: ApiError, name: &str) -> ApiError {
     part_refusal(refusal, &format!("properties.{name}"))
 }
 
-/// Returns the body of a property.
+/// Returns the body of a property, with its name.
 fn property_json(name: &str, property: &Property) -> Value {
     let mut body = json_fields(property);
     body.insert("name".into(), name.into());
     body.into()
 }
 
+/// Returns the answer that shows one property.
 fn property_answer(status: u16, namespace: &Namespace, name: &str) -> StoredAnswer {
     let property = namespace.spec.properties.get(name);
     StoredAnswer::json(status, property.map(|property| property_json(name, property)).unwrap_or_default())
 }
 
-/// `GET` of all properties, by name.
+/// `GET` of all properties of a namespace, as an object with the names as keys.
 pub(in super::super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let properties: Map<String, Value> =
@@ -98,8 +102,8 @@ pub(in super::super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult 
     Ok(HttpResponse::ok(json!({"properties": properties})).with_etag(namespace.meta.resource_version))
 }
 
-/// `GET` of a property. With `resource_type`, the name in the path is the name that the property has on that type: it
-/// begins with the prefix of the association.
+/// `GET` of a property of a catalogue namespace. With `resource_type`, the name in the path must begin with the prefix
+/// of the namespace's association with that type. The property is then found by the rest of the name.
 pub(in super::super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let requested = request.param("property");
@@ -112,16 +116,16 @@ pub(in super::super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
         );
         ApiError::new(ErrorType::ObjectNotFound, message)
     })?;
-    let property = find(&namespace, name)?;
+    let property = find_property(&namespace, name)?;
     Ok(HttpResponse::ok(property_json(name, property)).with_etag(namespace.meta.resource_version))
 }
 
 /// `POST`: adds a property.
 pub(in super::super) async fn create(api: &Api, request: &HttpRequest) -> HandlerResult {
-    let (caller, (name, property)) = (request.caller()?, read(request)?);
+    let (caller, (name, property)) = (request.caller()?, read_property(request)?);
     let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
         check_name_free(namespace, &name)?;
-        check_new(&name)?;
+        check_new_name(&name)?;
         let add = |properties: &mut Properties| drop(properties.insert(name.clone(), property.clone()));
         namespace.spec =
             edit_properties(api, work, &namespace.spec, &caller, add).map_err(|refusal| property_error(refusal, &name))?;
@@ -132,16 +136,16 @@ pub(in super::super) async fn create(api: &Api, request: &HttpRequest) -> Handle
 
 /// `PUT`: replaces a property. If the body has another name, the property is renamed.
 pub(in super::super) async fn put(api: &Api, request: &HttpRequest) -> HandlerResult {
-    let (caller, (name, property)) = (request.caller()?, read(request)?);
-    let before = request.param("property");
+    let (caller, (name, property)) = (request.caller()?, read_property(request)?);
+    let old_name = request.param("property");
     let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
-        find(namespace, before)?;
-        if name != before {
+        find_property(namespace, old_name)?;
+        if name != old_name {
             check_name_free(namespace, &name)?;
-            check_new(&name)?;
+            check_new_name(&name)?;
         }
         let replace = |properties: &mut Properties| {
-            properties.remove(before);
+            properties.remove(old_name);
             properties.insert(name.clone(), property.clone());
         };
         namespace.spec =
@@ -155,14 +159,14 @@ pub(in super::super) async fn put(api: &Api, request: &HttpRequest) -> HandlerRe
 pub(in super::super) async fn remove(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (caller, name) = (request.caller()?, request.param("property"));
     let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
-        find(namespace, name)?;
-        namespace.spec = edit_properties(api, work, &namespace.spec, &caller, |all| drop(all.remove(name)))?;
+        find_property(namespace, name)?;
+        namespace.spec = edit_properties(api, work, &namespace.spec, &caller, |properties| drop(properties.remove(name)))?;
         Ok(())
     };
     writes::change(api, request, &caller, edit, |_, _| StoredAnswer::empty(204)).await
 }
 
-/// `DELETE` of all properties.
+/// `DELETE` of all properties. Fails if the namespace is protected.
 pub(in super::super) async fn clear(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {

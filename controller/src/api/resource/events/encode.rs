@@ -27,8 +27,8 @@ use crate::registry::{damaged_record, store_error};
 use crate::status::NodeStatus;
 use crate::store::{Change, EventKind, Revision};
 
-/// Returns whether a change of the store is the write of a caller. Such a write has an audit event, and the report of a
-/// host has none.
+/// Returns whether a change of the store is a write by a caller. A write by a caller has an audit event. A change that
+/// stores the report of a host has no audit event.
 pub(super) fn is_commit(change: &Change) -> bool {
     change.events.iter().any(|event| event.key.starts_with(key::AUDIT.as_bytes()))
 }
@@ -42,31 +42,31 @@ pub(super) async fn encode_objects(api: Api, filter: Arc<EventFilter>, change: A
     let Some(commit) = audit_event(&change)? else { return Ok(String::new()) };
     let selector = filter.selector.as_ref();
     let reader = ImageReader { model: api.model(), full_model: api.cache().model(), api: &api, selector };
-    let seen = AuditVisibility::new(&reader.model);
+    let visibility = AuditVisibility::new(&reader.model);
     let mut events = Vec::new();
-    for object in commit.objects.iter().filter(|one| one.action != Action::Unchanged) {
-        if !filter.has_kind(object.kind) || !seen.is_visible_afterwards(object) {
+    for object in commit.objects.iter().filter(|audited| audited.action != Action::Unchanged) {
+        if !filter.has_kind(object.kind) || !visibility.is_visible_by_entry(object) {
             continue;
         }
-        let image = match stored_value(&change, object) {
-            Some(value) => reader.image(object.kind, value, change.revision)?,
+        let version = match stored_value(&change, object) {
+            Some(value) => reader.decode_image(object.kind, value, change.revision)?,
             None => None,
         };
         // If the client can no longer see the object, the event omits the object's new content, and the selector is not
         // applied to that content.
-        let image = image.filter(|image| reader.model.is_visible(image.scope));
-        if !is_selected(&reader, object, image.as_ref()).await? {
+        let version = version.filter(|version| reader.model.is_visible(version.scope));
+        if !is_selected(&reader, object, version.as_ref()).await? {
             continue;
         }
         events.push(json!({
-            "revision": change.revision.get(), "at": view::format_time(commit.at), "kind": object.kind.word(), "uuid": object.uuid, "name": seen.name(object),
-            "cluster": object_cluster(&reader.model, object, image.as_ref()), "action": object.action,
-            "object": image.map(|image| image.body),
+            "revision": change.revision.get(), "at": view::format_time(commit.at), "kind": object.kind.word(), "uuid": object.uuid, "name": visibility.name(object),
+            "cluster": object_cluster(&reader.model, object, version.as_ref()), "action": object.action,
+            "object": version.map(|version| version.body),
         }));
     }
     let mut text = String::new();
-    for (n, data) in events.iter().enumerate() {
-        if n + 1 == events.len() {
+    for (index, data) in events.iter().enumerate() {
+        if index + 1 == events.len() {
             let _infallible = writeln!(text, "id: {}", change.revision);
         }
         let _infallible = write!(text, "event: object\ndata: {data}\n\n");
@@ -74,7 +74,7 @@ pub(super) async fn encode_objects(api: Api, filter: Arc<EventFilter>, change: A
     Ok(text)
 }
 
-/// Returns the states of these nodes as the text of events.
+/// Returns the states of these nodes as the text of events. Nodes that the filter does not select are omitted.
 pub(super) fn encode_statuses(api: &Api, filter: &EventFilter, nodes: &[Uuid]) -> String {
     let model = api.model();
     let mut text = String::new();
@@ -104,6 +104,8 @@ fn node_status(api: &Api, model: &Model, node: &Node) -> Option<NodeStatus> {
     Some(NodeStatus { status: inputs.status(), liveness: inputs.liveness })
 }
 
+/// Returns the audit event of a change, or `None` if the change was not a write by a caller. A refused write changes no
+/// object, so its record has no event.
 fn audit_event(change: &Change) -> Result<Option<AuditEvent>, ApiError> {
     let audit = change.events.iter().find(|event| event.key.starts_with(key::AUDIT.as_bytes()));
     let Some(EventKind::Put { value, .. }) = audit.map(|event| &event.kind) else { return Ok(None) };
@@ -113,7 +115,7 @@ fn audit_event(change: &Change) -> Result<Option<AuditEvent>, ApiError> {
     }
 }
 
-/// Returns the object as the commit stored it, or `None` if it was deleted.
+/// Returns the encoded object that the commit stored, or `None` if the commit deleted the object.
 fn stored_value<'a>(change: &'a Change, object: &AuditedObject) -> Option<&'a [u8]> {
     let key = key::object(object.kind, object.uuid);
     change.events.iter().find(|event| event.key == key.as_bytes()).and_then(|event| match &event.kind {
@@ -122,26 +124,26 @@ fn stored_value<'a>(change: &'a Change, object: &AuditedObject) -> Option<&'a [u
     })
 }
 
-/// Returns whether the selector matches the labels that the object has after the commit (in `image`) or had before it.
-/// A client therefore also learns of an object that no longer matches.
-async fn is_selected(reader: &ImageReader<'_>, object: &AuditedObject, image: Option<&ObjectSnapshot>) -> Result<bool, ApiError> {
+/// Returns whether the selector matches the labels that the object has after the commit (in `new`) or had before it. So
+/// a client also gets an event for an object that no longer matches.
+async fn is_selected(reader: &ImageReader<'_>, object: &AuditedObject, new: Option<&ObjectSnapshot>) -> Result<bool, ApiError> {
     if reader.selector.is_none() {
         return Ok(true);
     }
-    let is_selected = |image: &ObjectSnapshot| reader.model.is_visible(image.scope) && image.is_selected;
-    if image.is_some_and(is_selected) {
+    let is_visible_match = |version: &ObjectSnapshot| reader.model.is_visible(version.scope) && version.is_selected;
+    if new.is_some_and(is_visible_match) {
         return Ok(true);
     }
-    let Some(before) = object.before.map(Revision::new) else { return Ok(false) };
-    let key = [key::history(object.kind, object.uuid).as_bytes(), &before.to_key()].concat();
+    let Some(previous_revision) = object.before.map(Revision::new) else { return Ok(false) };
+    let key = [key::history(object.kind, object.uuid).as_bytes(), &previous_revision.to_key()].concat();
     let snapshot = reader.api.registry.store().snapshot().await.map_err(|error| store_error(&error))?;
     let Some(entry) = snapshot.get(&key).await.map_err(|error| store_error(&error))? else { return Ok(false) };
-    Ok(reader.image(object.kind, &entry.value, before)?.as_ref().is_some_and(is_selected))
+    Ok(reader.decode_image(object.kind, &entry.value, previous_revision)?.as_ref().is_some_and(is_visible_match))
 }
 
 /// Returns the name of the cluster that an object is in, or was in before it was deleted.
-fn object_cluster(model: &Model, object: &AuditedObject, image: Option<&ObjectSnapshot>) -> Option<String> {
-    let id = match image.map(|image| image.scope) {
+fn object_cluster(model: &Model, object: &AuditedObject, version: Option<&ObjectSnapshot>) -> Option<String> {
+    let id = match version.map(|version| version.scope) {
         Some(AccessScope::Cluster(cluster)) => Some(cluster),
         Some(AccessScope::Shared | AccessScope::Unplaced) => None,
         None => object.clusters.iter().copied().find(|cluster| model.is_visible(AccessScope::Cluster(*cluster))),
@@ -154,17 +156,17 @@ fn cluster_name(model: &Model, cluster: ClusterId) -> Option<String> {
     model.clusters.get(cluster.0).and_then(|cluster| ClusterSpec::name_text(&cluster.meta.name))
 }
 
-/// An object at one revision, with the fields that its authors set.
+/// An object at one revision of the store, with the fields that its authors set.
 struct ObjectSnapshot {
     body: Value,
-    /// Where the object was: in a cluster, shared by all clusters, or in none.
+    /// The place of the object at the revision: in a cluster, shared by all clusters, or in none.
     scope: AccessScope,
-    /// True if the selector matches the object. Its own labels are those of the revision; the inherited and reported
-    /// labels are the present ones.
+    /// True if the selector matches the object. The object's own labels are those of the revision. Its inherited and
+    /// reported labels are the present ones.
     is_selected: bool,
 }
 
-/// Reads objects from images of the history.
+/// The reader of stored versions of objects.
 struct ImageReader<'a> {
     api: &'a Api,
     /// The fleet as the caller sees it.
@@ -176,31 +178,31 @@ struct ImageReader<'a> {
 }
 
 impl ImageReader<'_> {
-    /// Decodes an object from its image. Returns `None` for a kind that has no body in the API, or whose body not
-    /// everybody may read.
-    fn image(&self, kind: Kind, value: &[u8], written: Revision) -> Result<Option<ObjectSnapshot>, ApiError> {
+    /// Decodes a stored version of an object. Returns `None` for a kind that has no body in the API, or whose body is
+    /// not visible to every caller.
+    fn decode_image(&self, kind: Kind, value: &[u8], written: Revision) -> Result<Option<ObjectSnapshot>, ApiError> {
         match kind {
-            Kind::Release => self.read::<ReleaseSpec>(value, written).map(Some),
-            Kind::ClusterTemplate => self.read::<ClusterTemplateSpec>(value, written).map(Some),
-            Kind::Cluster => self.read::<ClusterSpec>(value, written).map(Some),
-            Kind::NodeGroup => self.read::<NodeGroupSpec>(value, written).map(Some),
-            Kind::Node => self.read::<NodeSpec>(value, written).map(Some),
-            Kind::Allocation => self.read::<AllocationSpec>(value, written).map(Some),
-            Kind::Namespace => self.read::<NamespaceSpec>(value, written).map(Some),
-            Kind::InspectionRule => self.read::<InspectionRuleSpec>(value, written).map(Some),
+            Kind::Release => self.decode_object::<ReleaseSpec>(value, written).map(Some),
+            Kind::ClusterTemplate => self.decode_object::<ClusterTemplateSpec>(value, written).map(Some),
+            Kind::Cluster => self.decode_object::<ClusterSpec>(value, written).map(Some),
+            Kind::NodeGroup => self.decode_object::<NodeGroupSpec>(value, written).map(Some),
+            Kind::Node => self.decode_object::<NodeSpec>(value, written).map(Some),
+            Kind::Allocation => self.decode_object::<AllocationSpec>(value, written).map(Some),
+            Kind::Namespace => self.decode_object::<NamespaceSpec>(value, written).map(Some),
+            Kind::InspectionRule => self.decode_object::<InspectionRuleSpec>(value, written).map(Some),
             Kind::ReleaseTags | Kind::Primary | Kind::Revision | Kind::Secret | Kind::Expectation | Kind::Principal => Ok(None),
         }
     }
 
     /// Decodes an object of one kind, as it was at the revision `written`.
-    fn read<S: ApiResource>(&self, value: &[u8], written: Revision) -> Result<ObjectSnapshot, ApiError> {
+    fn decode_object<S: ApiResource>(&self, value: &[u8], written: Revision) -> Result<ObjectSnapshot, ApiError> {
         let mut object: Object<S> = codec::decode(value).map_err(|error| damaged_record(&error))?;
         object.meta.resource_version = written.get();
         let names = ModelNames::new(&self.model, &self.api.traits);
         let mut body = changes::past_authored_fields(&names, &self.model, &object);
         // If the object is sensitive now, its sensitive fields are hidden, even if they were visible at the revision. A
         // deleted object could have become sensitive since, so its sensitive fields are hidden too.
-        if S::index(&self.full_model).get(object.meta.uuid).is_none_or(|now| now.spec.is_sensitive()) {
+        if S::index(&self.full_model).get(object.meta.uuid).is_none_or(|current| current.spec.is_sensitive()) {
             changes::redact::<S>(&mut body);
         }
         if let Some(body) = body.as_object_mut() {

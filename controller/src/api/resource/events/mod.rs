@@ -24,34 +24,36 @@ use stream::{EventSender, StreamRequest};
 
 pub use stream::EventStreams;
 
-/// The header with the id of the last event that a client received, after which the stream resumes.
+/// The header with the id of the last event that a client received. The stream resumes after that event.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// `GET /v1/events`: starts a stream of events, which runs as a task of its own after this response began.
+/// `GET /v1/events`: starts a stream of events. An asynchronous task of its own sends the events after this function
+/// has returned. Fails if the first requested revision is ahead of the store or no longer stored.
 pub(super) async fn watch(api: &Api, request: &HttpRequest) -> HandlerResult {
     let filter = Arc::new(EventFilter::read(&request.query)?);
     let slot = api.streams.admit(&request.requester)?;
     let store = api.registry.store();
     let head = store.head().await.map_err(|error| store_error(&error))?;
-    let from = first_revision(request)?.unwrap_or(head.next());
-    if from > head.next() {
-        let message = format!("revision {from} is ahead of the store's, which is {head}");
+    let start = first_revision(request)?.unwrap_or(head.next());
+    if start > head.next() {
+        let message = format!("revision {start} is ahead of the store's, which is {head}");
         return Err(ApiError::new(ErrorType::RevisionAhead, message).field("from"));
     }
-    // A compacted revision is refused with a status, instead of a stream that ends at once.
-    if from <= head {
-        drop(store.watch(from).next().await.map_err(watch_error)?);
+    // If the first revision was compacted, the request fails with a status, instead of a stream that ends at once.
+    if start <= head {
+        drop(store.watch(start).next().await.map_err(watch_error)?);
     }
-    let changes = store.watch(from);
+    let changes = store.watch(start);
     let stream_request = StreamRequest { api: api.clone(), requester: request.requester.clone(), filter };
-    let previous = Revision::new(from.get().saturating_sub(1));
+    let previous = Revision::new(start.get().saturating_sub(1));
     let (stream, events) = EventSender::new(stream_request, previous, slot);
     tokio::spawn(stream.run(changes));
     Ok(HttpResponse::events(events))
 }
 
-/// Returns the first requested revision, or `None` if the stream begins with new changes. The header with the last id
-/// has precedence over `from`, because a browser that reconnects sends that header together with the original address.
+/// Returns the first requested revision, or `None` if the stream begins with new changes. The header `Last-Event-ID`
+/// has precedence over the parameter `from`, because a browser that reconnects sends that header together with the
+/// original URL.
 fn first_revision(request: &HttpRequest) -> Result<Option<Revision>, ApiError> {
     if let Some(text) = request.header_text(LAST_EVENT_ID) {
         let invalid = |_| {
@@ -76,18 +78,20 @@ fn watch_error(error: WatchError) -> ApiError {
     }
 }
 
-/// The requested events.
+/// The events that a request selects.
 struct EventFilter {
+    /// True if the events of changed objects are requested.
     has_objects: bool,
+    /// True if the states of nodes are requested.
     has_statuses: bool,
-    /// The kinds of objects. `None` for all.
+    /// The kinds of objects. `None` for all kinds.
     kinds: Option<Vec<Kind>>,
     selector: Option<Selector>,
 }
 
 impl EventFilter {
     /// Reads the filter from the query. Without `class` and `kind`, all events are requested. Only nodes have states,
-    /// so another `kind` alone excludes states.
+    /// so a `kind` without nodes excludes states.
     fn read(query: &QueryString) -> Result<Self, ApiError> {
         let classes = query.list("class")?;
         if let Some(class) = classes.iter().flatten().find(|class| !["object", "status"].contains(*class)) {
@@ -95,10 +99,10 @@ impl EventFilter {
         }
         let kinds = query.list("kind")?.map(|words| words.into_iter().map(parse_kind).collect::<Result<Vec<_>, _>>());
         let kinds = kinds.transpose()?;
-        let wants = |class| classes.as_ref().is_none_or(|classes| classes.contains(&class));
+        let has_class = |class| classes.as_ref().is_none_or(|classes| classes.contains(&class));
         Ok(Self {
-            has_objects: wants("object"),
-            has_statuses: wants("status") && kinds.as_ref().is_none_or(|kinds| kinds.contains(&Kind::Node)),
+            has_objects: has_class("object"),
+            has_statuses: has_class("status") && kinds.as_ref().is_none_or(|kinds| kinds.contains(&Kind::Node)),
             kinds,
             selector: filter::read_selector(query)?,
         })
@@ -109,10 +113,11 @@ impl EventFilter {
     }
 }
 
+/// Parses the word for a kind of stored objects.
 fn parse_kind(word: &str) -> Result<Kind, BadQuery> {
     let kinds = || Kind::ALL.iter().copied().filter(|kind| kind.is_stored());
-    let known = kinds().find(|kind| kind.name().eq_ignore_ascii_case(word));
-    known.ok_or_else(|| {
+    let found = kinds().find(|kind| kind.name().eq_ignore_ascii_case(word));
+    found.ok_or_else(|| {
         let words: Vec<&str> = kinds().map(Kind::word).collect();
         BadQuery::bad_value("kind", word, format!("it is one of {}", words.join(", ")))
     })

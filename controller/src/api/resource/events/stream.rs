@@ -1,5 +1,5 @@
-//! The stream of one client: a position in the changes of the store and of node states, and a short queue of texts to
-//! send.
+//! The event stream of one client. It consists of a position in the changes of the store, a position in the changes of
+//! node states, and a short queue of texts to send.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -28,29 +28,30 @@ use crate::store::{Change, EventKind, Revision, Watch, WatchError};
 
 /// Maximum number of streams of all clients.
 const MAX_STREAMS: u64 = 1_000;
-/// Maximum number of texts that are queued for one client.
+/// Maximum number of texts that are queued for one client. A text contains one or more encoded events.
 const MAX_QUEUED_TEXTS: usize = 8;
 /// Maximum time that a client may take to accept one text.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of keep-alive comments, by which both ends notice a broken connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// Changes of states within this time are sent together.
+/// Time between a change of a state and its event. All changes of states within this time are sent together.
 const STATUS_DEBOUNCE: Duration = Duration::from_millis(100);
-/// A stream that is more than this number of revisions behind catches up on a thread of its own, because it may read
-/// from the disk.
+/// Maximum number of revisions by which a stream may be behind without a blocking thread. A stream that is further
+/// behind may read from the disk, so it catches up on a blocking thread.
 const CATCH_UP_LAG: u64 = 1_024;
 /// Maximum number of streams that encode a commit at the same time. Encoding uses the blocking threads, which requests
 /// need too.
 const MAX_ENCODE_THREADS: usize = 4;
 /// Maximum number of bytes that are queued for all clients.
 const MAX_QUEUED_BYTES: u64 = 64 * 1024 * 1024;
-/// Estimated size of an event as a multiple of the stored bytes. The actual size is known when the event is encoded.
+/// Estimated size of the events of a commit, as a multiple of the bytes that the commit stored. The actual size is
+/// known only after the events are encoded.
 const TEXT_EXPANSION: usize = 4;
-/// Number of nodes whose states are sent in one text.
+/// Maximum number of nodes whose states are sent in one text.
 const NODES_PER_TEXT: usize = 256;
 
-/// What all event streams share: their limits, and the signal that ends them. A stream lasts as long as its client, so
-/// streams have limits of their own, separate from requests.
+/// The state that all event streams share: their limits, and the signal that ends them. A stream lasts as long as its
+/// client, so streams have limits of their own, separate from requests.
 #[derive(Clone)]
 pub struct EventStreams {
     slots: SharedBudget,
@@ -76,35 +77,37 @@ impl EventStreams {
         self.close_signal.send_replace(true);
     }
 
-    /// Reserves a slot for a stream of a principal. The slot is released when the returned share is dropped.
+    /// Reserves one of the [`MAX_STREAMS`] slots for a stream of a principal. The slot is released when the returned
+    /// share is dropped.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`] if the limit of all streams, of one principal, or of the principals of one cluster is
     /// reached.
-    pub(super) fn admit(&self, who: &Requester) -> Result<Share, ApiError> {
+    pub(super) fn admit(&self, requester: &Requester) -> Result<Share, ApiError> {
         let message = format!(
             "{MAX_STREAMS} clients can watch events at once, a quarter of them of one principal and half of all who are bound to one cluster; \
              end some of yours, or try again"
         );
-        self.slots.try_take(who, 1).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
+        self.slots.try_take(requester, 1).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
     }
 
-    /// Reserves about `bytes` of memory for a text. Returns `None` if so much is not free now.
-    fn try_reserve(&self, who: &Requester, bytes: usize) -> Option<Share> {
-        self.queued_bytes.try_take(who, Self::capped_bytes(bytes))
+    /// Reserves about `bytes` of memory for a text. Returns `None` if that amount is not free now.
+    fn try_reserve(&self, requester: &Requester, bytes: usize) -> Option<Share> {
+        self.queued_bytes.try_take(requester, Self::capped_bytes(bytes))
     }
 
-    /// Returns the bytes to reserve for a text: its size, but at most what can be reserved at once, because a larger
-    /// text could never be sent.
+    /// Returns the number of bytes to reserve for a text: its size, but at most the total without the sixteenth that is
+    /// reserved for admins. A reservation of more bytes could never succeed for other callers.
     fn capped_bytes(bytes: usize) -> u64 {
         (bytes as u64).clamp(1, MAX_QUEUED_BYTES - MAX_QUEUED_BYTES / 16)
     }
 
-    /// Waits until about `bytes` are free for a text. The share is held until the client has accepted the text.
-    async fn reserve(&self, who: &Requester, bytes: usize) -> Result<Share, StreamEnd> {
+    /// Waits until about `bytes` are free for a text. The share is held until the client has accepted the text. Fails
+    /// if the memory is not free in time.
+    async fn reserve(&self, requester: &Requester, bytes: usize) -> Result<Share, StreamEnd> {
         let bytes = Self::capped_bytes(bytes);
-        let slow = || StreamEnd::Error(ErrorType::EventsSlow.into());
-        self.queued_bytes.take(who, bytes, SEND_TIMEOUT).await.ok_or_else(slow)
+        let too_slow = || StreamEnd::Error(ErrorType::EventsSlow.into());
+        self.queued_bytes.take(requester, bytes, SEND_TIMEOUT).await.ok_or_else(too_slow)
     }
 }
 
@@ -112,11 +115,11 @@ impl EventStreams {
 enum StreamEnd {
     /// The client disconnected.
     Disconnected,
-    /// The reason is sent to the client.
+    /// An error. The client receives it as the last event.
     Error(ApiError),
 }
 
-/// The request of a stream, and its caller.
+/// The request for a stream, with its caller.
 pub(super) struct StreamRequest {
     pub(super) api: Api,
     pub(super) requester: Requester,
@@ -130,8 +133,11 @@ pub(super) struct EventSender {
     revision: Revision,
     /// The position of the last state change that was sent. `None` until the states of all nodes are sent.
     status_position: Option<StatusPosition>,
+    /// The queue of texts for the client.
     events: Sender<Bytes>,
+    /// A reserved place in the queue for the last text, which contains the reason why the stream ends.
     final_permit: OwnedPermit<Bytes>,
+    /// The slot of the stream, which is released when the stream ends.
     _slot: Share,
 }
 
@@ -143,8 +149,8 @@ impl EventSender {
         (Self { request, revision, status_position: None, events, final_permit, _slot: slot }, receiver)
     }
 
-    /// Runs the stream until the client disconnects, an error occurs, or all streams are ended. The last text tells the
-    /// client why the stream ends.
+    /// Runs the stream until the client disconnects, an error occurs, or all streams are ended. The last text contains
+    /// the reason why the stream ends.
     pub(super) async fn run(mut self, changes: Watch) {
         let mut stop = self.request.api.streams.close_signal.subscribe();
         let end = tokio::select! {
@@ -157,7 +163,7 @@ impl EventSender {
     }
 
     /// Sends the states of all nodes, then the changes that the client missed, and then each change and each new state
-    /// as it occurs. Returns only the reason for the end.
+    /// when it occurs. Returns only when the stream ends, with the reason.
     async fn run_loop(&mut self, changes: Watch) -> Result<Infallible, StreamEnd> {
         self.send_bookmark("begins").await?;
         let mut statuses = self.request.status_updates();
@@ -168,8 +174,8 @@ impl EventSender {
         // from the model, to include the caller's own writes.
         self.request.api.is_stale = false;
         let mut changes = self.catch_up(changes).await?;
-        let mut alive = interval_at(Instant::now() + KEEP_ALIVE_INTERVAL, KEEP_ALIVE_INTERVAL);
-        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut keep_alive = interval_at(Instant::now() + KEEP_ALIVE_INTERVAL, KEEP_ALIVE_INTERVAL);
+        keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 change = changes.next() => self.send_change(change.map_err(watch_end)?).await?,
@@ -177,7 +183,7 @@ impl EventSender {
                     sleep(STATUS_DEBOUNCE).await;
                     self.send_statuses().await?;
                 }
-                _ = alive.tick() => {
+                _ = keep_alive.tick() => {
                     self.recheck()?;
                     self.send_bookmark("keep-alive").await?;
                 }
@@ -186,22 +192,24 @@ impl EventSender {
         }
     }
 
-    /// Sends changes until the stream is at most [`CATCH_UP_LAG`] revisions behind.
+    /// Sends changes until the stream is at most [`CATCH_UP_LAG`] revisions behind. Returns the watch, which continues
+    /// after these changes.
     async fn catch_up(&mut self, mut changes: Watch) -> Result<Watch, StreamEnd> {
         while self.revision.get() + CATCH_UP_LAG < self.request.api.cache().model().revision.get() {
+            // An old change may be read from the disk, so a blocking thread reads it. The future returns the watch too.
             let next = async move { (changes.next().await, changes) };
-            let (change, rest) = self.run_blocking(next).await?;
-            changes = rest;
+            let (change, remaining) = self.run_blocking(next).await?;
+            changes = remaining;
             self.send_change(change.map_err(watch_end)?).await?;
         }
         Ok(changes)
     }
 
-    /// Sends a comment, with the revision of the stream as id. A client that gets no events resumes after
-    /// that revision. `what` is the text of the comment.
-    async fn send_bookmark(&self, what: &str) -> Result<(), StreamEnd> {
+    /// Sends a comment with the revision of the stream as its id. A client that gets no events then resumes after that
+    /// revision. `comment` is the text of the comment.
+    async fn send_bookmark(&self, comment: &str) -> Result<(), StreamEnd> {
         let share = self.reserve(0).await?;
-        self.send(format!(": {what}\nid: {}\n\n", self.revision), share).await
+        self.send(format!(": {comment}\nid: {}\n\n", self.revision), share).await
     }
 
     /// Fails if the caller's access has ended since the stream began.
@@ -229,15 +237,16 @@ impl EventSender {
         Ok(())
     }
 
-    /// Sends the states of the nodes that changed since the last time.
+    /// Sends the states of the nodes whose states changed since the last call.
     async fn send_statuses(&mut self) -> Result<(), StreamEnd> {
+        // Without agents, and before the first states are sent, there is nothing to send.
         let Some(desired) = self.request.api.desired.clone() else { return Ok(()) };
-        let Some(status) = self.status_position else { return Ok(()) };
-        match desired.status().changes_since(status) {
+        let Some(position) = self.status_position else { return Ok(()) };
+        match desired.status().changes_since(position) {
             Ok(changes) => {
-                let sequence = changes.last().map_or(status.sequence, |change| change.sequence);
-                self.status_position = Some(StatusPosition { sequence, ..status });
-                // Of a node that changed twice, only the present state is sent.
+                let sequence = changes.last().map_or(position.sequence, |change| change.sequence);
+                self.status_position = Some(StatusPosition { sequence, ..position });
+                // If a node changed twice, only its present state is sent.
                 let nodes: BTreeSet<Uuid> = changes.iter().map(|change| change.node).collect();
                 self.send_node_statuses(nodes.into_iter().collect()).await
             }
@@ -246,6 +255,8 @@ impl EventSender {
         }
     }
 
+    /// Sends the states of all nodes. Stores the position of the last state change before it reads the states, so that
+    /// no later change is missed.
     async fn send_all_statuses(&mut self) -> Result<(), StreamEnd> {
         let Some(desired) = self.request.api.desired.clone() else { return Ok(()) };
         self.status_position = Some(*desired.status().subscribe().borrow());
@@ -253,10 +264,12 @@ impl EventSender {
         self.send_node_statuses(nodes).await
     }
 
+    /// Sends the states of these nodes, in texts of at most [`NODES_PER_TEXT`] nodes.
     async fn send_node_statuses(&mut self, nodes: Vec<Uuid>) -> Result<(), StreamEnd> {
         for chunk in nodes.chunks(NODES_PER_TEXT) {
             self.recheck()?;
             let (api, filter, chunk) = (self.request.api.clone(), Arc::clone(&self.request.filter), chunk.to_vec());
+            // The estimated size of one state is 256 bytes.
             let share = self.reserve(chunk.len() * 256).await?;
             let text = self.run_blocking(async move { encode::encode_statuses(&api, &filter, &chunk) }).await?;
             self.send(text, share).await?;
@@ -279,16 +292,16 @@ impl EventSender {
     }
 
     /// Returns a change with the memory that is reserved for its events. If the stream must wait for that memory, it
-    /// drops the change and reads it again later: a change that was read from the disk is as large as its commit, and
-    /// many waiting streams would each hold one.
+    /// drops the change and reads the change again later. A change that was read from the disk is as large as its
+    /// commit, and many waiting streams would each hold one in memory.
     async fn reserve_change(&self, change: Arc<Change>) -> Result<(Arc<Change>, Option<Share>), StreamEnd> {
         let StreamRequest { api, requester, .. } = &self.request;
         let revision = change.revision;
-        let stored = change.events.iter().map(|event| match &event.kind {
+        let stored_sizes = change.events.iter().map(|event| match &event.kind {
             EventKind::Put { value, .. } => value.len(),
             EventKind::Delete => 0,
         });
-        let bytes = stored.sum::<usize>().saturating_mul(TEXT_EXPANSION);
+        let bytes = stored_sizes.sum::<usize>().saturating_mul(TEXT_EXPANSION);
         if !self.should_reserve(bytes) {
             return Ok((change, None));
         }
@@ -313,7 +326,7 @@ impl EventSender {
         }
     }
 
-    /// Runs work on a blocking thread. Of these, all streams together use at most [`MAX_ENCODE_THREADS`].
+    /// Runs work on a blocking thread. All streams together use at most [`MAX_ENCODE_THREADS`] such threads.
     async fn run_blocking<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T, StreamEnd> {
         let threads = Arc::clone(&self.request.api.streams.threads);
         let permit = threads.acquire_owned().await;
@@ -340,10 +353,12 @@ impl From<ApiError> for StreamEnd {
     }
 }
 
+/// Returns the end of a stream whose watch of the store failed.
 fn watch_end(error: WatchError) -> StreamEnd {
     StreamEnd::Error(super::watch_error(error))
 }
 
+/// Waits for the next change of a state. Waits forever if states are not requested, or if no more changes will be sent.
 async fn next_status(statuses: &mut Option<watch::Receiver<StatusPosition>>) {
     let is_changed = match statuses {
         Some(statuses) => statuses.changed().await.is_ok(),
@@ -359,48 +374,54 @@ mod tests {
     use super::*;
     use crate::registry::testing::{bound_viewer, viewer};
 
+    /// Of the 1000 slots, a principal may have 250. The last 62 (a sixteenth) are reserved for admins, so the viewers
+    /// have 938 slots together. `Requester::from_listener` creates an admin.
     #[test]
     fn x03_admit_serves_others_when_principal_is_at_limit() {
         let streams = EventStreams::default();
-        let mut held = Vec::new();
+        let mut slots = Vec::new();
         for name in ["a", "b", "c"] {
-            held.extend((0..250).map(|_| streams.admit(&viewer(name)).unwrap()));
+            slots.extend((0..250).map(|_| streams.admit(&viewer(name)).unwrap()));
             assert!(streams.admit(&viewer(name)).is_err(), "{name} has a quarter");
         }
-        held.extend((0..188).map(|_| streams.admit(&viewer("d")).unwrap()));
+        slots.extend((0..188).map(|_| streams.admit(&viewer("d")).unwrap()));
         assert!(streams.admit(&viewer("d")).is_err() && streams.admit(&viewer("e")).is_err());
-        held.extend((0..62).map(|_| streams.admit(&Requester::from_listener("root")).unwrap()));
+        slots.extend((0..62).map(|_| streams.admit(&Requester::from_listener("root")).unwrap()));
         assert!(streams.admit(&Requester::from_listener("root")).is_err());
-        held.clear();
+        slots.clear();
         assert!(streams.admit(&viewer("e")).is_ok());
     }
 
+    /// Two principals that are bound to cluster 1 have 500 of the 1000 slots. A third principal of that cluster is
+    /// refused, and callers outside the cluster are not.
     #[test]
     fn x03_admit_limits_principals_of_cluster_to_half_of_slots() {
         let streams = EventStreams::default();
-        let mut held = Vec::new();
+        let mut slots = Vec::new();
         for name in ["a", "b"] {
-            held.extend((0..250).map(|_| streams.admit(&bound_viewer(name, 1)).unwrap()));
+            slots.extend((0..250).map(|_| streams.admit(&bound_viewer(name, 1)).unwrap()));
         }
-        let refused = streams.admit(&bound_viewer("c", 1)).err().expect("they have half");
-        assert_eq!(refused.kind, ErrorType::ServerBusy);
-        assert!(refused.message.contains("half of all who are bound to one cluster"), "{}", refused.message);
+        let error = streams.admit(&bound_viewer("c", 1)).err().expect("the principals of cluster 1 have half of the slots");
+        assert_eq!(error.kind, ErrorType::ServerBusy);
+        assert!(error.message.contains("half of all who are bound to one cluster"), "{}", error.message);
         assert!(streams.admit(&bound_viewer("d", 2)).is_ok() && streams.admit(&viewer("e")).is_ok());
-        held.pop();
+        slots.pop();
         assert!(streams.admit(&bound_viewer("c", 1)).is_ok());
     }
 
+    /// The slow principal reserves 16 MiB, its whole quarter of the memory for texts. Its next reservation fails after
+    /// ten seconds.
     #[tokio::test(start_paused = true)]
     async fn x03_reserve_ends_stream_when_no_bytes_are_freed() {
         let streams = EventStreams::default();
         let (slow, other) = (viewer("slow"), viewer("other"));
-        let Ok(first) = streams.reserve(&slow, 16 << 20).await else { panic!("nothing waits yet") };
-        let began = Instant::now();
-        let cut = streams.reserve(&slow, 1).await;
-        assert!(matches!(&cut, Err(StreamEnd::Error(why)) if why.kind == ErrorType::EventsSlow));
-        assert_eq!(began.elapsed(), Duration::from_secs(10));
-        assert!(streams.reserve(&other, 1).await.is_ok(), "it is not cut for the sake of another");
-        drop(first);
-        assert!(streams.reserve(&slow, 1).await.is_ok(), "its text was taken");
+        let Ok(first_share) = streams.reserve(&slow, 16 << 20).await else { panic!("no bytes are reserved yet") };
+        let start = Instant::now();
+        let result = streams.reserve(&slow, 1).await;
+        assert!(matches!(&result, Err(StreamEnd::Error(error)) if error.kind == ErrorType::EventsSlow));
+        assert_eq!(start.elapsed(), Duration::from_secs(10));
+        assert!(streams.reserve(&other, 1).await.is_ok(), "another principal has a quarter of its own");
+        drop(first_share);
+        assert!(streams.reserve(&slow, 1).await.is_ok(), "the first share was released");
     }
 }

@@ -1,4 +1,4 @@
-//! The tags that are visible in a cluster, and the tags that users declare in it.
+//! The handlers of a cluster's tags: the tags that its nodes can have, and the tags that users declare in the cluster.
 
 use std::collections::BTreeMap;
 
@@ -11,51 +11,54 @@ use super::declared::{TagCall, TagDefinitionWrite, check_unassigned, tag_answer,
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::api::resource::objects::{ApiResource, set_fields};
-use crate::api::resource::role_table::{declared_in, visible_tags};
+use crate::api::resource::role_table::{declaration_place, visible_tags};
 use crate::api::resource::writes;
 use crate::cache::Model;
 use crate::registry::work::PendingWrite;
 
-/// Returns the visible tags of the cluster that a path names, each in its JSON form.
+/// Returns the tags that the cluster's nodes can have, each in its JSON form. The path of the request names the
+/// cluster.
 fn tag_map(api: &Api, request: &HttpRequest) -> Result<BTreeMap<TagName, Value>, ApiError> {
     let model = api.model();
     let cluster = ClusterSpec::locate(&model, request)?;
-    let shown = visible_tags(&model.fleet.role_table(&cluster)).into_iter().map(|(name, tag)| {
-        let row = tag_json(&name, &tag, declared_in(&model, &cluster, &name));
-        (name, row)
+    let entries = visible_tags(&model.fleet.role_table(&cluster)).into_iter().map(|(name, tag)| {
+        let tag_body = tag_json(&name, &tag, declaration_place(&model, &cluster, &name));
+        (name, tag_body)
     });
-    Ok(shown.collect())
+    Ok(entries.collect())
 }
 
-/// `GET /v1/clusters/{cluster}/tags`: the tags that are visible in the cluster.
+/// Handles `GET /v1/clusters/{cluster}/tags`: lists the tags that the cluster's nodes can have.
 pub(crate) fn tags(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(tag_list(tag_map(api, request)?)))
 }
 
-/// `GET /v1/clusters/{cluster}/tags/{tag}`: one tag that is visible in the cluster.
+/// Handles `GET /v1/clusters/{cluster}/tags/{tag}`: returns one tag that the cluster's nodes can have.
 pub(crate) fn tag(api: &Api, request: &HttpRequest) -> HandlerResult {
     tag_answer(tag_map(api, request)?, request.param("tag"))
 }
 
+/// Returns a tag as a cluster shows it. `declared` is the place of the declaration: `cluster`, `release` or `beside`. A
+/// tag of the release's content is `predefined`.
 fn tag_json(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
-    let mut row = json!(tag);
-    row["name"] = json!(name);
-    row["has_primary"] = tag.has_primary.into();
-    row["declared"] = json!(declared);
-    row["predefined"] = (declared == "release").into();
-    row
+    let mut body = json!(tag);
+    body["name"] = json!(name);
+    body["has_primary"] = tag.has_primary.into();
+    body["declared"] = json!(declared);
+    body["predefined"] = (declared == "release").into();
+    body
 }
 
-/// Creates, replaces or deletes a tag that users declare in a cluster. A tag of the release is refused, and so is the
-/// deletion of a tag that is assigned to nodes of the cluster.
+/// Handles a request that creates, replaces or deletes a tag that users declare in a cluster. Fails for a tag that the
+/// release's content declares, and for the deletion of a tag that is assigned to nodes of the cluster.
 pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
     let write = TagDefinitionWrite::read(request, call)?;
     let name = &write.name;
     let edit = |work: &PendingWrite<'_>, cluster: &mut Cluster| {
         let model = &work.model;
-        let is_known = visible_tags(&model.fleet.role_table(cluster)).contains_key(name);
-        if is_known && declared_in(model, cluster, name) == "release" {
+        let is_visible = visible_tags(&model.fleet.role_table(cluster)).contains_key(name);
+        if is_visible && declaration_place(model, cluster, name) == "release" {
             return Err(write.predefined_error());
         }
         let mut tags = cluster.spec.tags.clone();

@@ -1,5 +1,5 @@
-//! Tags that users declare, in a cluster or next to a release: how a request for such a tag is read, how it changes the
-//! declared tags, and its response.
+//! Tags that users declare, either in a cluster or in addition to a release's content. This module reads the requests
+//! for such tags, changes the declared tags, and builds the responses.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::registry::admit::bad_field;
 /// Maximum number of nodes that an error lists.
 const MAX_LISTED_NODES: usize = 10;
 
-/// An operation on a declared tag.
+/// An operation on a tag that users declare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TagCall {
     /// `POST …/tags`: declares a new tag.
@@ -29,7 +29,7 @@ pub(crate) enum TagCall {
     Delete,
 }
 
-/// A parsed request for a declared tag.
+/// A parsed request that creates, replaces or deletes a tag that users declare.
 pub(super) struct TagDefinitionWrite {
     call: TagCall,
     pub(super) name: TagName,
@@ -40,10 +40,10 @@ pub(super) struct TagDefinitionWrite {
 }
 
 impl TagDefinitionWrite {
-    /// Reads a request from its path, its body or both.
+    /// Reads the request: the tag's name from the path or the body, and its declaration from the body.
     pub(super) fn read(request: &HttpRequest, call: TagCall) -> Result<Self, ApiError> {
         if call == TagCall::Delete {
-            return Ok(Self { call, name: tag_name(request.param("tag"))?, tag: None, is_rename: false });
+            return Ok(Self { call, name: parse_new_tag_name(request.param("tag"))?, tag: None, is_rename: false });
         }
         let mut fields = request.object()?;
         let body_name = match fields.remove("name") {
@@ -55,20 +55,23 @@ impl TagDefinitionWrite {
             (TagCall::Create, Some(body_name)) => body_name.as_str(),
             _ => request.param("tag"),
         };
-        let (name, is_rename) = (tag_name(name)?, body_name.as_deref().is_some_and(|text| text != name));
-        // Responses contain these fields, so they are ignored in a body that a client sends back.
-        for shown in ["predefined", "declared"] {
-            fields.remove(shown);
+        let (name, is_rename) = (parse_new_tag_name(name)?, body_name.as_deref().is_some_and(|text| text != name));
+        // Responses contain these read-only fields. A client may send such a response back, so the fields are ignored
+        // here.
+        for read_only in ["predefined", "declared"] {
+            fields.remove(read_only);
         }
-        let tag = read_value(&Value::Object(fields)).map_err(|e| bad_field("tag", &e))?;
+        let tag = read_value(&Value::Object(fields)).map_err(|error| bad_field("tag", &error))?;
         Ok(Self { call, name, tag: Some(tag), is_rename })
     }
 
+    /// Returns whether the request deletes the tag.
     pub(super) fn is_delete(&self) -> bool {
         self.call == TagCall::Delete
     }
 
-    /// Adds, replaces or removes the tag in the declared tags of a cluster or release.
+    /// Adds, replaces or removes the tag of the request in the declared tags of a cluster or release. Fails if the tag
+    /// to create exists, if the tag to change does not exist, or if the request would rename the tag.
     pub(super) fn apply(&self, tags: &mut BTreeMap<TagName, TagSpec>) -> Result<(), ApiError> {
         let Self { call, name, tag, is_rename } = self;
         match (call, tag) {
@@ -81,7 +84,7 @@ impl TagDefinitionWrite {
                 Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"))
             }
             (_, Some(tag)) => {
-                check_role(tag, tags.get(name))?;
+                check_new_role(tag, tags.get(name))?;
                 tags.insert(name.clone(), tag.clone());
                 Ok(())
             }
@@ -92,18 +95,19 @@ impl TagDefinitionWrite {
         }
     }
 
-    /// Returns the error for a request that names a tag of the release's content, which users cannot change.
+    /// Returns the error for a request to change a tag that the release's content declares. Users cannot change such a
+    /// tag.
     pub(super) fn predefined_error(&self) -> ApiError {
-        let (kind, cannot) = match self.call {
+        let (error_type, refusal) = match self.call {
             TagCall::Create => (ErrorType::ObjectExists, "can't be created again"),
             TagCall::Put | TagCall::Delete => (ErrorType::ObjectProtected, "can't be changed or deleted"),
         };
         let name = &self.name;
-        let message = format!("the tag {name} is predefined in the release's content and {cannot}; nothing was changed");
-        ApiError::new(kind, message).field("name").detail("change it in the next version of the release")
+        let message = format!("the tag {name} is predefined in the release's content and {refusal}; nothing was changed");
+        ApiError::new(error_type, message).field("name").detail("change it in the next version of the release")
     }
 
-    /// Returns the response to the request, after it succeeded.
+    /// Returns the response to the request after its success.
     pub(super) fn answer(&self) -> StoredAnswer {
         match (self.call, &self.tag) {
             (TagCall::Create, Some(tag)) => StoredAnswer::json(201, tag_json(&self.name, tag, false)),
@@ -113,32 +117,34 @@ impl TagDefinitionWrite {
     }
 }
 
-/// Fails if the role in a tag's new declaration is a reserved word, unless the present declaration has the same role.
-fn check_role(tag: &TagSpec, present: Option<&TagSpec>) -> Result<(), ApiError> {
-    let before = present.and_then(|old| old.role.as_ref());
-    let Some(role) = tag.role.as_ref().filter(|role| before != Some(*role)) else { return Ok(()) };
+/// Fails if the role in a tag's new declaration is a reserved word. The role of the present declaration is always
+/// accepted.
+fn check_new_role(tag: &TagSpec, old_declaration: Option<&TagSpec>) -> Result<(), ApiError> {
+    let old_role = old_declaration.and_then(|old_tag| old_tag.role.as_ref());
+    let Some(role) = tag.role.as_ref().filter(|role| old_role != Some(*role)) else { return Ok(()) };
     Name::for_new_declaration(role, NameKind::Role)
         .map(drop)
-        .map_err(|why| ApiError::new(ErrorType::FieldInvalid, format!("{why}; nothing was changed")).field("role"))
+        .map_err(|error| ApiError::new(ErrorType::FieldInvalid, format!("{error}; nothing was changed")).field("role"))
 }
 
-fn tag_name(text: &str) -> Result<TagName, ApiError> {
-    TagName::for_new_declaration(text).map_err(|e| ApiError::new(ErrorType::FieldInvalid, e.to_string()).field("name"))
+/// Parses the name of a tag for a new declaration. Fails for a reserved word too.
+fn parse_new_tag_name(text: &str) -> Result<TagName, ApiError> {
+    TagName::for_new_declaration(text).map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name"))
 }
 
-/// Fails if a tag is assigned to nodes for which `in_scope` is true. The error names these nodes.
-pub(super) fn check_unassigned(model: &Model, tag: &TagName, in_scope: impl Fn(&Node) -> bool) -> Result<(), ApiError> {
-    let holders = model.nodes.iter().filter(|node| node.spec.tags.assigned.get(tag).is_some() && in_scope(node));
+/// Fails if a tag is assigned to a node for which `is_in_scope` is true. The error lists the first of these nodes.
+pub(super) fn check_unassigned(model: &Model, tag: &TagName, is_in_scope: impl Fn(&Node) -> bool) -> Result<(), ApiError> {
+    let holders = model.nodes.iter().filter(|node| node.spec.tags.assigned.get(tag).is_some() && is_in_scope(node));
     let names: Vec<String> = holders.map(|node| node.display_name()).collect();
     if names.is_empty() {
         return Ok(());
     }
-    let listed = join_first(names.iter().map(String::as_str), MAX_LISTED_NODES);
-    let message = format!("the tag {tag} is assigned to {listed}; nothing was deleted");
+    let listed_names = join_first(names.iter().map(String::as_str), MAX_LISTED_NODES);
+    let message = format!("the tag {tag} is assigned to {listed_names}; nothing was deleted");
     Err(ApiError::new(ErrorType::ObjectInUse, message).detail("unassign it there first: `stemma tag unassign NODE TAG`"))
 }
 
-/// Returns a tag in the form in which a release shows it. `predefined` is true for a tag of the release's content.
+/// Returns a tag as a release shows it. `predefined` is true for a tag that the release's content declares.
 pub(super) fn tag_json(name: &TagName, tag: &TagSpec, predefined: bool) -> Value {
     let mut body = json!(tag);
     body["name"] = json!(name);
@@ -152,10 +158,10 @@ pub(super) fn tag_list(tags: BTreeMap<TagName, Value>) -> Value {
     json!({"tags": tags.into_values().collect::<Vec<_>>()})
 }
 
-/// Returns the response that shows the tag `name`, one of these tags.
+/// Returns the response with the tag `name` from these tags. Fails if it is not among them.
 pub(super) fn tag_answer(tags: BTreeMap<TagName, Value>, name: &str) -> HandlerResult {
-    let found = tags.into_iter().find(|(tag, _)| **tag == *name);
-    found.map(|(_, tag)| HttpResponse::ok(tag)).ok_or_else(|| tag_not_found(name))
+    let entry = tags.into_iter().find(|(tag, _)| **tag == *name);
+    entry.map(|(_, tag)| HttpResponse::ok(tag)).ok_or_else(|| tag_not_found(name))
 }
 
 /// Returns the error for a tag that does not exist.

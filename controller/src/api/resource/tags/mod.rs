@@ -1,4 +1,4 @@
-//! Tags over HTTP: the tags of a node, of a cluster and of a release.
+//! The HTTP handlers of tags: the tags of a node, of a cluster and of a release.
 
 mod declared;
 

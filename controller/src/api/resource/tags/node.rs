@@ -1,4 +1,4 @@
-//! The tags of a node: shows all of them, and assigns and unassigns tags.
+//! The HTTP handlers of a node's tags: they list all tags of a node, and assign and unassign tags.
 
 use std::collections::BTreeSet;
 
@@ -18,52 +18,54 @@ use crate::cache::Model;
 use crate::records::request::StoredAnswer;
 use crate::registry::work::PendingWrite;
 
-/// `GET /v1/nodes/{node}/tags`: each tag with its origin, including unassigned tags.
+/// Handles `GET /v1/nodes/{node}/tags`: returns each tag of the node with its origin, and also the unassigned tags.
 pub(crate) fn tags(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(HttpResponse::ok(tags_json(&model, &node)))
 }
 
-/// Returns the tags of a node: a row for each tag that a role produces or that is assigned, the effective tags, the
-/// tags of which the node is primary, and what operators and extensions decided.
+/// Returns the tags of a node as JSON. The list has an entry for each tag that a role gives or an operator assigned.
+/// Separate fields list the effective tags, the tags of which the node is primary, the assigned and unassigned tags,
+/// and the tags that extensions chose.
 fn tags_json(model: &Model, node: &Node) -> Value {
     let roles = model.fleet.roles_of_spec(&node.spec);
-    let by_hand = &node.spec.tags;
+    let node_tags = &node.spec.tags;
     let table = table_for_node(model, node);
-    let produced = |tag: &TagName| {
-        let sources = roles
-            .iter()
-            .filter(|role| table.as_ref().is_some_and(|table| table.produced_tags(role, by_hand).any(|one| one == tag)));
-        sources.cloned().collect::<Vec<Name>>()
+    let roles_with_tag = |tag: &TagName| {
+        let tag_roles = roles.iter().filter(|role| {
+            table.as_ref().is_some_and(|table| table.produced_tags(role, node_tags).any(|role_tag| role_tag == tag))
+        });
+        tag_roles.cloned().collect::<Vec<Name>>()
     };
-    let mut names: BTreeSet<TagName> = by_hand.assigned.members().cloned().collect();
+    let mut names: BTreeSet<TagName> = node_tags.assigned.members().cloned().collect();
     names.extend(roles.iter().flat_map(|role| {
-        table.as_ref().map(|table| table.produced_tags(role, by_hand).cloned().collect::<Vec<_>>()).unwrap_or_default()
+        table.as_ref().map(|table| table.produced_tags(role, node_tags).cloned().collect::<Vec<_>>()).unwrap_or_default()
     }));
     let view = model.fleet.node_view(node.id());
     let effective = view.as_ref().map(stemma_core::fleet::NodeView::tags).unwrap_or_default();
-    let primaries = view.map(|seen| seen.primary_tags()).unwrap_or_default();
-    let rows: Vec<Value> = names.iter().map(|name| {
-        let assigned = by_hand.assigned.get(name).is_some();
-        let unassigned = by_hand.unassigned.get(name).is_some() && !assigned;
-        json!({"name": name, "roles": produced(name), "assigned": assigned, "unassigned": unassigned, "primary": primaries.contains(name)})
+    let primaries = view.map(|node_view| node_view.primary_tags()).unwrap_or_default();
+    let entries: Vec<Value> = names.iter().map(|name| {
+        let assigned = node_tags.assigned.get(name).is_some();
+        let unassigned = node_tags.unassigned.get(name).is_some() && !assigned;
+        json!({"name": name, "roles": roles_with_tag(name), "assigned": assigned, "unassigned": unassigned, "primary": primaries.contains(name)})
     }).collect();
     json!({
-        "tags": rows, "effective": effective, "decided": extension_tags(by_hand), "primary_tags": primaries,
-        "assigned": by_hand.assigned.members().collect::<Vec<_>>(), "unassigned": by_hand.unassigned.members().collect::<Vec<_>>(),
+        "tags": entries, "effective": effective, "decided": extension_tags(node_tags), "primary_tags": primaries,
+        "assigned": node_tags.assigned.members().collect::<Vec<_>>(), "unassigned": node_tags.unassigned.members().collect::<Vec<_>>(),
     })
 }
 
-/// Returns the tags that extensions decided for a node, by the role for which they were asked.
-fn extension_tags(by_hand: &NodeTags) -> Value {
-    let rows = by_hand.decided.iter().map(|(role, made)| {
-        (role.to_string(), json!({"extension": made.extension, "tags": made.tags, "question": made.question}))
+/// Returns the tags that extensions chose for a node, by role. Each entry also has the question that the extension
+/// answered.
+fn extension_tags(node_tags: &NodeTags) -> Value {
+    let entries = node_tags.decided.iter().map(|(role, decision)| {
+        (role.to_string(), json!({"extension": decision.extension, "tags": decision.tags, "question": decision.question}))
     });
-    rows.collect::<Map<_, _>>().into()
+    entries.collect::<Map<_, _>>().into()
 }
 
-/// The tags of a node to assign and to unassign.
+/// The tags that a request assigns to a node, and those that it unassigns.
 #[derive(Clone, Debug, Default)]
 struct NodeTagWrite {
     assign: Vec<TagName>,
@@ -84,9 +86,11 @@ pub(crate) enum NodeTagCall {
 }
 
 impl NodeTagWrite {
-    /// Reads the tags to assign and to unassign from the path or the body of a request.
+    /// Reads the tags to assign and to unassign. A request for one tag names it in the path, any other request has
+    /// lists in its body. The list `tags` is an alternative name for `assign` in a `POST`, and for `unassign` in a
+    /// `DELETE`.
     fn read(request: &HttpRequest, call: NodeTagCall) -> Result<Self, ApiError> {
-        let path_tag = || tag_name(request.param("tag")).map(|tag| vec![tag]);
+        let path_tag = || parse_tag_name(request.param("tag")).map(|tag| vec![tag]);
         let mut write = Self::default();
         match call {
             NodeTagCall::AssignOne => write.assign = path_tag()?,
@@ -94,11 +98,11 @@ impl NodeTagWrite {
             NodeTagCall::Both | NodeTagCall::Unassign => {
                 for (field, value) in request.object()? {
                     match field.as_str() {
-                        "assign" | "tags" if call == NodeTagCall::Both => write.assign = tag_list(&field, &value)?,
-                        "unassign" | "tags" => write.unassign = tag_list(&field, &value)?,
-                        other => {
-                            let message = format!("this call takes {{\"assign\": […], \"unassign\": […]}}, not {}", quote(other));
-                            return Err(ApiError::new(ErrorType::FieldUnknown, message).field(other));
+                        "assign" | "tags" if call == NodeTagCall::Both => write.assign = parse_tag_list(&field, &value)?,
+                        "unassign" | "tags" => write.unassign = parse_tag_list(&field, &value)?,
+                        key => {
+                            let message = format!("this call accepts {{\"assign\": […], \"unassign\": […]}}, not {}", quote(key));
+                            return Err(ApiError::new(ErrorType::FieldUnknown, message).field(key));
                         }
                     }
                 }
@@ -108,16 +112,18 @@ impl NodeTagWrite {
     }
 }
 
-fn tag_list(field: &str, value: &Value) -> Result<Vec<TagName>, ApiError> {
+/// Parses a JSON list of tag names. `field` is the name of the list for errors.
+fn parse_tag_list(field: &str, value: &Value) -> Result<Vec<TagName>, ApiError> {
     let invalid = || ApiError::new(ErrorType::FieldInvalid, format!("{field} is a list of tags")).field(field);
-    value.as_array().ok_or_else(invalid)?.iter().map(|tag| tag_name(tag.as_str().ok_or_else(invalid)?)).collect()
+    value.as_array().ok_or_else(invalid)?.iter().map(|tag| parse_tag_name(tag.as_str().ok_or_else(invalid)?)).collect()
 }
 
-fn tag_name(text: &str) -> Result<TagName, ApiError> {
-    TagName::new(text).map_err(|e| ApiError::new(ErrorType::FieldInvalid, e.to_string()).field("tags"))
+/// Parses the name of an existing tag, which may also be a word that is now reserved.
+fn parse_tag_name(text: &str) -> Result<TagName, ApiError> {
+    TagName::new(text).map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("tags"))
 }
 
-/// Assigns and unassigns tags of a node, all or none.
+/// Handles a request that assigns and unassigns tags of a node. If one tag is refused, nothing is changed.
 pub(crate) async fn write_tags(api: &Api, request: &HttpRequest, call: NodeTagCall) -> HandlerResult {
     let write = NodeTagWrite::read(request, call)?;
     let caller = request.caller()?;
@@ -129,8 +135,9 @@ pub(crate) async fn write_tags(api: &Api, request: &HttpRequest, call: NodeTagCa
     writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
-/// Assigns and unassigns the tags of a request in a node's spec. Fails if a tag to assign is not visible to the node,
-/// or if a tag to unassign is not a tag of the node.
+/// Assigns and unassigns the tags of a request in a node's spec, with `manager` as their owner. Fails if a tag to
+/// assign is not declared for the node, or if the node does not have a tag to unassign. A `POST` also fails for a tag
+/// that is assigned already.
 fn write_operator_tags(
     model: &Model,
     node: &mut Node,
@@ -138,13 +145,13 @@ fn write_operator_tags(
     call: NodeTagCall,
     manager: &Manager,
 ) -> Result<(), ApiError> {
-    let empty = RoleTable::default();
+    let no_roles = RoleTable::default();
     let table = table_for_node(model, node);
-    let table = table.as_deref().unwrap_or(&empty);
-    let (roles, known) = (model.fleet.roles_of_spec(&node.spec), visible_tags(table));
+    let table = table.as_deref().unwrap_or(&no_roles);
+    let (roles, assignable_tags) = (model.fleet.roles_of_spec(&node.spec), visible_tags(table));
     for tag in &write.assign {
-        if !known.contains_key(tag) {
-            return Err(tag_not_visible(model, node, tag, call));
+        if !assignable_tags.contains_key(tag) {
+            return Err(tag_not_visible_error(model, node, tag, call));
         }
         if node.spec.tags.assigned.get(tag).is_some() && call == NodeTagCall::Both {
             let message = format!("tag {tag} is assigned to node {} already; nothing was changed", node.display_name());
@@ -161,22 +168,23 @@ fn write_operator_tags(
     Ok(())
 }
 
-/// Returns the error for a tag that cannot be assigned because it is not visible to the node. If the tag was in a list
-/// and nothing declares it, the error is [`ErrorType::ObjectNotFound`]. Otherwise it is [`ErrorType::TagUnknown`]: the
-/// tag exists elsewhere, or the path names an existing node, for which 404 would be wrong.
-fn tag_not_visible(model: &Model, node: &Node, tag: &TagName, call: NodeTagCall) -> ApiError {
+/// Returns the error for a tag that cannot be assigned, because neither the node's release nor its cluster declares it.
+/// If a list contained the tag and no release or cluster at all declares it, the error is
+/// [`ErrorType::ObjectNotFound`]. Otherwise it is [`ErrorType::TagUnknown`]. A path that names an existing node needs
+/// `TagUnknown` too, because its 404 would mean that the node does not exist.
+fn tag_not_visible_error(model: &Model, node: &Node, tag: &TagName, call: NodeTagCall) -> ApiError {
     let cluster = model.fleet.cluster_of_node(node.id()).and_then(|id| model.clusters.get(id.0));
-    let whose = cluster
-        .map_or_else(|| "the node is in no cluster".to_owned(), |c| format!("it is not visible in cluster {}", c.meta.name));
-    let is_found = call == NodeTagCall::AssignOne || cluster.is_none() || is_declared(model, tag);
-    let kind = if is_found { ErrorType::TagUnknown } else { ErrorType::ObjectNotFound };
+    let reason = cluster.map(|cluster| format!("it is not visible in cluster {}", cluster.meta.name));
+    let reason = reason.unwrap_or_else(|| "the node is in no cluster".to_owned());
+    let exists = call == NodeTagCall::AssignOne || cluster.is_none() || is_declared(model, tag);
+    let error_type = if exists { ErrorType::TagUnknown } else { ErrorType::ObjectNotFound };
     let message =
-        format!("the tag {} can't be assigned to node {}: {whose}; nothing was changed", quote(tag), node.display_name());
+        format!("the tag {} can't be assigned to node {}: {reason}; nothing was changed", quote(tag), node.display_name());
     let advice = "a tag is predefined in the release, or created with `stemma tag create`";
-    ApiError::new(kind, message).field("tags").detail(advice)
+    ApiError::new(error_type, message).field("tags").detail(advice)
 }
 
-/// Returns whether a visible release or cluster declares the tag.
+/// Returns whether any cluster or release that the caller may see declares the tag.
 fn is_declared(model: &Model, tag: &TagName) -> bool {
     model.clusters.iter().any(|cluster| cluster.spec.tags.contains_key(tag))
         || model.release_tags.iter().any(|object| object.spec.tags.contains_key(tag))

@@ -1,5 +1,5 @@
-//! The tags of a release: the tags of its content, and the tags that users declare next to the release, which are the
-//! same for all versions of the release.
+//! The handlers of a release's tags: those that its content declares, and those that users declare in addition. A tag
+//! that a user declares applies to all versions of the release.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,22 +20,24 @@ use crate::api::resource::role_table::release_for_node;
 use crate::api::resource::writes::{commit, with_warnings};
 use crate::cache::Model;
 
-/// Returns the tags that users declared next to a release, for all its versions.
+/// Returns the tags that users declared for a release in addition to its content. They apply to all versions of the
+/// release.
 fn release_tags<'a>(model: &'a Model, release: &Release) -> Option<&'a Arc<ReleaseTags>> {
     model.release_tags.get_by_name(None, &release.meta.name.name)
 }
 
-/// Returns the tags of the release that a path names, each in its JSON form.
+/// Returns all tags of a release, each in its JSON form. The path of the request names the release.
 fn tag_map(api: &Api, request: &HttpRequest) -> Result<BTreeMap<TagName, Value>, ApiError> {
     let model = api.model();
     let release = ReleaseSpec::locate(&model, request)?;
     let user_tags = release_tags(&model, &release).into_iter().flat_map(|object| &object.spec.tags);
-    let shown = user_tags.map(|tag| (tag, false)).chain(release.spec.tags.iter().map(|tag| (tag, true)));
-    Ok(shown.map(|((name, tag), predefined)| (name.clone(), tag_json(name, tag, predefined))).collect())
+    let tags = user_tags.map(|tag| (tag, false)).chain(release.spec.tags.iter().map(|tag| (tag, true)));
+    Ok(tags.map(|((name, tag), predefined)| (name.clone(), tag_json(name, tag, predefined))).collect())
 }
 
-/// Returns the release that a path names, and what its roles produce without the changes of a cluster. If the release
-/// does not compile, its imports are unknown, so the table has only the release's own roles and tags.
+/// Returns a release and its role table: which tags each role gives, without the changes that clusters apply. The path
+/// of the request names the release. If the release does not compile, its imports cannot be resolved. Then the table
+/// has only the release's own roles and tags.
 fn release_role_table(api: &Api, request: &HttpRequest) -> Result<(Arc<Release>, RoleTable), ApiError> {
     let model = api.model();
     let release = ReleaseSpec::locate(&model, request)?;
@@ -48,14 +50,14 @@ fn release_role_table(api: &Api, request: &HttpRequest) -> Result<(Arc<Release>,
     Ok((release, table))
 }
 
-/// `GET /v1/releases/{release}/roles`: the roles of a release, each with the tags that it produces.
+/// Handles `GET /v1/releases/{release}/roles`: returns the roles of a release, each with the tags that it gives.
 pub(crate) fn roles(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (_, table) = release_role_table(api, request)?;
     let roles: BTreeMap<_, _> = table.roles().map(|(role, tags)| (role, json!({"tags": tags}))).collect();
     Ok(HttpResponse::ok(json!({"roles": roles})))
 }
 
-/// `GET /v1/releases/{release}/roles/{role}/tags`: the tags that one role produces.
+/// Handles `GET /v1/releases/{release}/roles/{role}/tags`: returns the tags that one role gives.
 pub(crate) fn tags_of_role(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (release, table) = release_role_table(api, request)?;
     let role = request.param("role");
@@ -64,24 +66,27 @@ pub(crate) fn tags_of_role(api: &Api, request: &HttpRequest) -> HandlerResult {
         return Err(ApiError::new(ErrorType::ObjectNotFound, message));
     };
     let user_tags = release_tags(&api.model(), &release).map(|object| object.spec.tags.clone()).unwrap_or_default();
-    let shown = |tag: &TagName| {
+    let tag_entry = |tag: &TagName| {
         let spec = table.tag(tag).cloned().unwrap_or_default();
         (tag.clone(), tag_json(tag, &spec, !user_tags.contains_key(tag)))
     };
-    Ok(HttpResponse::ok(tag_list(tags.iter().map(shown).collect())))
+    Ok(HttpResponse::ok(tag_list(tags.iter().map(tag_entry).collect())))
 }
 
-/// `GET /v1/releases/{release}/tags`: the tags of a release's content and those that users declare next to it.
+/// Handles `GET /v1/releases/{release}/tags`: returns the tags that the release's content declares, and those that
+/// users declare in addition.
 pub(crate) fn tags(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(tag_list(tag_map(api, request)?)))
 }
 
-/// `GET /v1/releases/{release}/tags/{tag}`: one of the tags of a release.
+/// Handles `GET /v1/releases/{release}/tags/{tag}`: returns one tag of a release.
 pub(crate) fn tag(api: &Api, request: &HttpRequest) -> HandlerResult {
     tag_answer(tag_map(api, request)?, request.param("tag"))
 }
 
-/// Creates, replaces or deletes a tag that users declare next to a release. The content of the release is not changed.
+/// Handles a request that creates, replaces or deletes a tag that users declare for a release. The content of the
+/// release is not changed. Fails for a tag that the content declares, and for the deletion of a tag that is assigned to
+/// nodes.
 pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
     let write = TagDefinitionWrite::read(request, call)?;
@@ -92,18 +97,18 @@ pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -
         if release.spec.tags.contains_key(name) {
             return Err(write.predefined_error().into());
         }
-        let before = release_tags(&work.model, &release).cloned();
-        let mut spec = before.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
-        let old = json!({"tags": spec.tags});
+        let old_tags = release_tags(&work.model, &release).cloned();
+        let mut spec = old_tags.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
+        let old_fields = json!({"tags": spec.tags});
         write.apply(&mut spec.tags)?;
-        let changes = Changes::default().field_changes(&old, &json!({"tags": spec.tags}));
+        let changes = Changes::default().field_changes(&old_fields, &json!({"tags": spec.tags}));
         if write.is_delete() {
             check_unassigned(&work.model, name, |node| {
-                release_for_node(&work.model, node).is_some_and(|r| r.name == release.meta.name.name)
+                release_for_node(&work.model, node).is_some_and(|node_release| node_release.name == release.meta.name.name)
             })?;
         }
-        match before {
-            Some(before) => drop(work.update::<ReleaseTagsSpec>(&before, before.meta.name.clone(), spec)?),
+        match old_tags {
+            Some(old_tags) => drop(work.update::<ReleaseTagsSpec>(&old_tags, old_tags.meta.name.clone(), spec)?),
             None => drop(work.create::<ReleaseTagsSpec>(new_uuid, release.meta.name.name.clone(), spec)?),
         }
         Ok(with_warnings(write.answer(), None, request, changes, &LostLabels::default(), work))

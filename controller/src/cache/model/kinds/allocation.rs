@@ -1,5 +1,5 @@
-//! Allocations. They are not part of the fleet that is resolved: an allocation only chooses a node, and the chosen node
-//! names the allocation.
+//! Allocations. An allocation does not affect the labels or tasks of a node. It only chooses a node, and the chosen
+//! node's spec names the allocation.
 
 use std::sync::Arc;
 
@@ -23,33 +23,38 @@ impl Resource for AllocationSpec {
     }
 
     fn parse_name(text: &str) -> Result<Option<ObjectName>, ApiError> {
-        ObjectName::new(text).map(Some).map_err(|e| bad_name_error(&e))
+        ObjectName::new(text).map(Some).map_err(|error| bad_name_error(&error))
     }
 
     fn check_new_name(name: &Option<ObjectName>) -> Result<(), ApiError> {
-        name.as_ref().map_or(Ok(()), |name| name.check_new(&[])).map_err(|e| bad_name_error(&e))
+        name.as_ref().map_or(Ok(()), |name| name.check_new(&[])).map_err(|error| bad_name_error(&error))
     }
 
+    /// Returns the reference to the chosen node, if a node was chosen.
     fn references(&self) -> Vec<ObjectReference> {
         self.chosen_node().map(|id| ObjectReference::for_uuid(Kind::Node, id.0)).into_iter().collect()
     }
 
     indexed_in!(allocations);
 
+    /// Returns no change: resolve does not read allocations.
     fn put_changes(_model: &Model, _object: &Arc<Object<Self>>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
         Ok(Vec::new())
     }
 
+    /// Returns no change: resolve does not read allocations.
     fn remove_change(_object: &Object<Self>) -> Option<FleetChange> {
         None
     }
 
-    /// Returns the cluster of the allocated node, or else the cluster of the caller that requested the allocation.
+    /// Returns who can see the allocation: the callers of the chosen node's cluster. If no node was chosen, these are
+    /// the callers of the requester's cluster.
     fn access_scope(model: &Model, object: &Object<Self>) -> AccessScope {
         let cluster = object.spec.chosen_node().and_then(|node| model.fleet.cluster_of_node(node));
         cluster.or(object.spec.within).map_or(AccessScope::Unplaced, AccessScope::Cluster)
     }
 
+    /// Fails if the resource class is missing or too long.
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
         if self.resource_class.is_empty() || self.resource_class.chars().count() > 80 {
             let message = "resource_class is required: 1 to 80 characters, as set on the nodes";
@@ -58,31 +63,33 @@ impl Resource for AllocationSpec {
         Ok(())
     }
 
-    /// The request and the decision cannot be changed. The name and notes can, as in Ironic.
-    fn check_change(before: &Object<Self>, next: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
-        let spec = &before.spec;
-        let same = Self { extra: spec.extra.clone(), owners: spec.owners.clone(), ..next.spec.clone() };
-        if same == *spec {
+    /// Fails if anything but the name, the `extra` notes or the owners of fields has changed. As in Ironic, an
+    /// allocation is decided only once.
+    fn check_change(old_object: &Object<Self>, new_object: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
+        let spec = &old_object.spec;
+        let expected_spec = Self { extra: spec.extra.clone(), owners: spec.owners.clone(), ..new_object.spec.clone() };
+        if expected_spec == *spec {
             return Ok(());
         }
         let message = "an allocation is decided once, and only its name and `extra` can be changed; nothing was changed";
         Err(ApiError::new(ErrorType::FieldInvalid, message).detail("delete it and create another"))
     }
 
-    /// Decides a new allocation on the present fleet.
-    fn normalized(self, _uuid: Uuid, _before: &Model, after: &Model) -> Self {
+    /// Chooses the node of a new allocation, in the fleet after the write. An allocation that was already decided is
+    /// returned unchanged.
+    fn normalized(self, _uuid: Uuid, _old_model: &Model, new_model: &Model) -> Self {
         match self.decision {
             Some(_) => self,
             None => {
-                let decision = Some(allocate(&after.fleet, &self, after.visible_cluster));
-                Self { decision, within: after.visible_cluster, ..self }
+                let decision = Some(allocate(&new_model.fleet, &self, new_model.visible_cluster));
+                Self { decision, within: new_model.visible_cluster, ..self }
             }
         }
     }
 }
 
 impl Model {
-    /// Returns the allocation that a node was chosen for, or `None` if the node is free.
+    /// Returns the allocation for which this node was chosen, or `None` if the node is free.
     pub fn node_allocation(&self, node: &Node) -> Option<&Arc<Allocation>> {
         self.allocations.get(node.spec.instance()?).filter(|allocation| allocation.spec.chosen_node() == Some(node.id()))
     }

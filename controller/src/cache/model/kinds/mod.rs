@@ -1,12 +1,12 @@
-//! The kinds of objects: how each is named, what it refers to, how it changes the fleet, and what a write of it must
-//! fulfil.
+//! The kinds of objects that are stored. An implementation of [`Resource`] defines for each kind how its objects are
+//! named, which objects they refer to, how they change the fleet, and which conditions a write must meet.
 //!
-//! A new kind needs an implementation of [`Resource`], a row in the table [`KINDS`] and an index in the [`Model`].
-//! Loading, watching, writing and deleting follow from these. `api/resource/events` defines what the events of a kind
-//! show.
+//! A new kind needs an implementation of [`Resource`], an entry in the table [`KINDS`] and an index in the [`Model`].
+//! The code for loading, watching, writing and deleting then works for it. The module `api/resource/events` defines the
+//! content of the kind's events.
 
-/// Implements names for a kind whose objects always have one. The words after `but` cannot be new names, because they
-/// are path segments below the kind's collection.
+/// Implements the functions about names for a kind whose objects always have a name. The words after `but` cannot be
+/// new names, because they are path segments below the kind's collection.
 macro_rules! named_by {
     (ObjectName but $in_paths:expr) => {
         named_by!(ObjectName, new);
@@ -30,7 +30,7 @@ macro_rules! named_by {
 }
 
 /// Implements access to the index of a kind. If each object of the kind causes exactly one change of the fleet, the
-/// second argument is the variant of that change.
+/// second argument names the variant of this change.
 macro_rules! indexed_in {
     ($index:ident) => {
         fn index(model: &Model) -> &super::index::ObjectIndex<Self> {
@@ -53,8 +53,8 @@ macro_rules! indexed_in {
     };
 }
 
-/// Implements the limits of a kind: the maximum size of a stored object in bytes, and for each field the limits in
-/// the tables of request bodies.
+/// Implements the limits of a kind. The argument is the maximum size of a stored object, in bytes. The limits of single
+/// fields come from the tables of the request body's fields.
 macro_rules! size_limited {
     ($most:expr) => {
         const MAX_BYTES: usize = $most;
@@ -101,17 +101,17 @@ use super::{AffectedNodes, Model, StoredValue};
 use crate::records::codec::BadRecord;
 use index::ObjectIndex;
 
-/// A reference to an object: its kind and its uuid or, for a release, its name.
+/// A reference to an object, by its kind and its id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectReference {
-    /// The kind of the object.
+    /// The kind of the object to which this refers.
     pub kind: Kind,
-    /// The uuid of the object, or the name of a release.
+    /// The uuid of the object. For a release, its name.
     pub id: String,
 }
 
 impl ObjectReference {
-    /// Returns a reference to an object.
+    /// Returns a reference to this object.
     pub fn new<S: Resource>(object: &Object<S>) -> Self {
         let id = match S::KIND {
             Kind::Release => S::title(object),
@@ -120,10 +120,12 @@ impl ObjectReference {
         Self { kind: S::KIND, id }
     }
 
+    /// Returns a reference to the release with this name.
     fn for_release(name: &ReleaseRef) -> Self {
         Self { kind: Kind::Release, id: name.to_string() }
     }
 
+    /// Returns a reference to the object of this kind with this uuid.
     fn for_uuid(kind: Kind, uuid: Uuid) -> Self {
         Self { kind, id: uuid.to_string() }
     }
@@ -131,50 +133,53 @@ impl ObjectReference {
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
-/// Maximum size of an object on one of the levels that have labels, in bytes. Its annotations alone may have 256 KiB.
+/// Maximum size of a stored template, cluster, node group or node, in bytes. The annotations of one object alone may
+/// have 256 KiB.
 const MAX_LEVEL_BYTES: usize = 512 * KIB;
 
-/// A kind of object that the controller stores.
+/// A kind of object that the controller stores. The type that implements this trait is the spec of the objects.
 pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
-    /// Maximum size of one stored object, in bytes. An object that is already larger may become smaller.
+    /// Maximum size of one stored object, in bytes. A write of an object that is already larger must make it smaller.
     const MAX_BYTES: usize;
 
-    /// Checks the limits of each field of the object that a write results in. A limit on the request body
-    /// is not enough, because many writes may add one entry each.
+    /// Checks the limits of each field of an object as it is after a write. A limit on the request body is not enough,
+    /// because each of many writes could add one entry. `old_spec` is the spec before the write.
     ///
     /// # Errors
-    /// The first field that exceeds its limit and holds more than before.
-    fn check_bounds(&self, before: Option<&Self>, names: &dyn NameResolver) -> Result<(), BodyError>;
+    /// Fails with the first field that exceeds its limit and that the write has made larger.
+    fn check_bounds(&self, old_spec: Option<&Self>, names: &dyn NameResolver) -> Result<(), BodyError>;
 
-    /// Returns the name as text, or `None` for an object without a name.
+    /// Returns the name of an object as text, or `None` if the object has no name.
     fn name_text(name: &Self::Name) -> Option<String>;
 
-    /// Parses a name.
+    /// Parses the name of an object.
     ///
     /// # Errors
     /// Fails if the text is not a valid name.
     fn parse_name(text: &str) -> Result<Self::Name, ApiError>;
 
-    /// Checks a name that an object gets now, also by a rename. Names that are already stored are not checked.
+    /// Checks a name that an object gets by this write, for example by a rename. Names that are already stored are not
+    /// checked.
     ///
     /// # Errors
-    /// Fails if no command or path could address the object.
+    /// Fails if no command or path could address an object with this name.
     fn check_new_name(_name: &Self::Name) -> Result<(), ApiError> {
         Ok(())
     }
 
-    /// Returns the object within which the name is unique, or `None` for the whole fleet.
+    /// Returns the object in which the name must be unique, for example the cluster of a node group. `None` means the
+    /// whole fleet.
     fn scope(&self) -> Option<Uuid> {
         None
     }
 
-    /// Returns the objects that this spec refers to. Each of them must exist, and cannot be deleted while the reference
-    /// exists.
+    /// Returns references to the objects on which this spec depends. They must exist, and cannot be deleted as long as
+    /// this object refers to them.
     fn references(&self) -> Vec<ObjectReference> {
         Vec::new()
     }
 
-    /// Returns the objects of this kind that refer to the given one.
+    /// Returns the objects of this kind that refer to the object `target`.
     fn referrers<'m>(model: &'m Model, target: &ObjectReference) -> Box<dyn Iterator<Item = &'m Arc<Object<Self>>> + 'm> {
         let target = target.clone();
         Box::new(Self::index(model).iter().filter(move |object| object.spec.references().contains(&target)))
@@ -185,40 +190,42 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         Self::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string())
     }
 
-    /// Returns a title that is unique among all objects. It includes the cluster if names are unique only within a
-    /// cluster.
+    /// Returns a title that is unique in the fleet. If a name is only unique in its cluster, the title includes the
+    /// name of the cluster.
     fn full_title(_model: &Model, object: &Object<Self>) -> String {
         Self::title(object)
     }
 
-    /// Returns the index of the kind's objects.
+    /// Returns the index of all objects of this kind.
     fn index(model: &Model) -> &ObjectIndex<Self>;
 
-    /// Returns the index of the kind's objects, to change it.
+    /// Returns the index of all objects of this kind, for changes.
     fn index_mut(model: &mut Model) -> &mut ObjectIndex<Self>;
 
-    /// Returns the changes of the fleet that a new or changed object causes.
+    /// Returns the changes to the resolved fleet that follow from a new or changed object.
     ///
     /// # Errors
-    /// The errors of a release that does not compile.
+    /// Fails with the errors of a release that does not compile.
     fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<FleetChange>, Vec<ReleaseError>>;
 
-    /// Returns the change of the fleet that the deletion of an object causes, or `None` if the object is not part of
-    /// the fleet.
+    /// Returns the change to the resolved fleet that follows from the deletion of an object. Returns `None` if the
+    /// fleet does not contain objects of this kind.
     fn remove_change(object: &Object<Self>) -> Option<FleetChange>;
 
-    /// Returns the changes of the fleet that all objects of the kind cause, after they were loaded.
+    /// Returns the changes to the resolved fleet for all objects of this kind, after the store was loaded.
     fn load_changes(model: &mut Model) -> Vec<FleetChange> {
         let objects: Vec<_> = Self::index(model).iter().cloned().collect();
         objects.iter().flat_map(|object| Self::put_changes(model, object).unwrap_or_default()).collect()
     }
 
-    /// Returns the cluster that an object belongs to, whose primaries it may change.
+    /// Returns the cluster of an object. A write of the object can change the primaries of this cluster. Returns `None`
+    /// if the object is in no cluster.
     fn cluster(_model: &Model, _object: &Object<Self>) -> Option<ClusterId> {
         None
     }
 
-    /// Returns the access scope of an object, which the rights of the caller must cover.
+    /// Returns the access scope of an object: a cluster, all clusters, or no cluster. A caller can only use the object
+    /// if its rights include this scope.
     fn access_scope(model: &Model, object: &Object<Self>) -> AccessScope {
         if Self::KIND.is_shared() {
             return AccessScope::Shared;
@@ -226,69 +233,74 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         Self::cluster(model, object).map_or(AccessScope::Unplaced, AccessScope::Cluster)
     }
 
-    /// Returns the objects in a cluster if there are at most `limit` and no full scan is needed to find them.
+    /// Returns the uuids of the objects in a cluster. Returns `None` if there are more than `limit`, or if only a scan
+    /// of all objects could find them.
     fn objects_in_cluster(_model: &Model, _cluster: ClusterId, _limit: usize) -> Option<Vec<Uuid>> {
         None
     }
 
-    /// Returns further keys by which [`ObjectIndex::get_by_key`] finds an object, such as those of its credentials.
+    /// Returns additional keys by which [`ObjectIndex::get_by_key`] finds the object, for example the ids of a
+    /// principal's tokens.
     fn lookup_keys(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Checks the requirements that depend on other objects of the fleet.
+    /// Checks the conditions of a write that depend on other objects of the fleet.
     ///
     /// # Errors
-    /// The requirement that is not met.
+    /// Fails with the first condition that is not met.
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
         Ok(())
     }
 
-    /// Returns the errors for which every host would refuse this spec, without those that `before` has too. Only a
-    /// write is checked, never a stored object.
-    fn host_errors(&self, _before: Option<&Self>) -> Vec<ReleaseError> {
+    /// Returns the errors for which every host would refuse this spec. Errors that `old_spec` (the spec before the write)
+    /// already has are omitted. Only writes are checked in this way, and not stored objects.
+    fn host_errors(&self, _old_spec: Option<&Self>) -> Vec<ReleaseError> {
         Vec::new()
     }
 
-    /// Checks whether an object may be changed to `next`.
+    /// Checks whether an object may be changed in this way.
     ///
     /// # Errors
     /// Fails if the change is not allowed.
-    fn check_change(_before: &Object<Self>, _next: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
+    fn check_change(_old_object: &Object<Self>, _new_object: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
         Ok(())
     }
 
-    /// Completes or corrects the spec before it is stored. `before` is the stored fleet, and `after` the fleet with all
-    /// changes of the write.
+    /// Completes or corrects the spec before it is stored. `old_model` is the fleet before the write, and `new_model`
+    /// the fleet with all changes of the write.
     #[must_use]
-    fn normalized(self, _uuid: Uuid, _before: &Model, _after: &Model) -> Self {
+    fn normalized(self, _uuid: Uuid, _old_model: &Model, _new_model: &Model) -> Self {
         self
     }
 }
 
-/// The functions of [`Model`] and [`Resource`] for one kind, for code that knows the kind only at run time.
+/// The functions of [`Model`] and [`Resource`] for one kind, as function pointers. They are for code that only knows
+/// the kind at run time.
 pub(super) struct KindOps {
     /// The kind.
     pub(super) kind: Kind,
-    /// Adds an object to its index while the store is loaded.
+    /// The function that adds a loaded object to the index, while the controller starts.
     pub(super) read_entry: fn(&mut Model, &StoredValue<'_>) -> Result<(), BadRecord>,
-    /// Applies a change of an object.
+    /// The function that applies a stored change of an object to the index and the fleet.
     pub(super) apply_entry: fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<AffectedNodes, BadRecord>,
-    /// Returns the changes of the fleet after a load: [`Resource::load_changes`].
+    /// The function that returns the changes to the fleet after all objects were loaded: [`Resource::load_changes`].
     pub(super) load_changes: fn(&mut Model) -> Vec<FleetChange>,
-    /// The titles of the objects that refer to the given one: [`Resource::referrers`].
+    /// The function that returns the titles of the objects that refer to an object: [`Resource::referrers`].
     pub(super) referrers: for<'m> fn(&'m Model, &ObjectReference) -> Box<dyn Iterator<Item = String> + 'm>,
-    /// Returns the access scope of an object if it exists: [`Resource::access_scope`].
+    /// The function that returns the access scope of an object, or `None` if it does not exist:
+    /// [`Resource::access_scope`].
     pub(super) access_scope: fn(&Model, Uuid) -> Option<AccessScope>,
-    /// Returns the title of an object if it exists: [`Resource::title`].
+    /// The function that returns the title of an object, or `None` if it does not exist: [`Resource::title`].
     pub(super) title: fn(&Model, Uuid) -> Option<String>,
-    /// Hides the objects that a principal cannot see if it is bound to this cluster.
+    /// The function that hides all objects that a caller which is bound to the given cluster cannot see.
     pub(super) hide: fn(&mut Model, &Arc<Model>, ClusterId),
-    /// Makes all objects visible again.
+    /// The function that makes all objects visible again.
     pub(super) show_all: fn(&mut Model),
 }
 
 impl KindOps {
+    /// Returns the functions for the kind whose spec is `S`.
     const fn new<S: Resource>() -> Self {
         Self {
             kind: S::KIND,
@@ -298,13 +310,13 @@ impl KindOps {
             referrers: |model, target| Box::new(S::referrers(model, target).map(|object| S::full_title(model, object))),
             access_scope: |model, uuid| Some(S::access_scope(model, S::index(model).get(uuid)?)),
             title: |model, uuid| Some(S::title(S::index(model).get(uuid)?)),
-            hide: Model::hide::<S>,
+            hide: Model::hide_other_clusters::<S>,
             show_all: |model| S::index_mut(model).show_all(),
         }
     }
 }
 
-/// Every stored kind, in the order in which the fleet applies them.
+/// The functions of all stored kinds. The fleet applies loaded objects in the order of this table.
 pub(super) static KINDS: [KindOps; 11] = [
     KindOps::new::<NamespaceSpec>(),
     KindOps::new::<InspectionRuleSpec>(),
@@ -319,17 +331,19 @@ pub(super) static KINDS: [KindOps; 11] = [
     KindOps::new::<PrincipalSpec>(),
 ];
 
-/// Returns the functions of a kind by its name, ignoring case. Returns `None` for a kind that only a later version of
-/// the controller knows. A store that this version can open may contain objects of such kinds.
+/// Returns the functions of the kind with this name; case does not matter. Returns `None` for an unknown kind. A later
+/// version of the controller may have stored objects of such kinds.
 pub(super) fn kind_ops(name: &str) -> Option<&'static KindOps> {
-    KINDS.iter().find(|row| row.kind.name().eq_ignore_ascii_case(name))
+    KINDS.iter().find(|functions| functions.kind.name().eq_ignore_ascii_case(name))
 }
 
+/// Returns the error of a write for an invalid name.
 fn bad_name_error(error: &stemma_core::name::InvalidName) -> ApiError {
     ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name")
 }
 
-/// Checks that the release that a level names is stored. `field` is the field that an error names.
+/// Fails if the release that a template, cluster or group names is not stored. `field` is the field that the error
+/// names.
 fn check_release_exists(model: &Model, field: &str, release: Option<&ReleaseRef>) -> Result<(), ApiError> {
     match release {
         Some(release) if model.releases.get_by_name(None, &release.to_string()).is_none() => {

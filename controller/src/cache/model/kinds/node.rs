@@ -20,9 +20,10 @@ impl Resource for NodeSpec {
     }
 
     fn parse_name(text: &str) -> Result<Option<NodeName>, ApiError> {
-        NodeName::new(text).map(Some).map_err(|e| bad_name_error(&e))
+        NodeName::new(text).map(Some).map_err(|error| bad_name_error(&error))
     }
 
+    /// Returns the reference to the node's group, if it has one.
     fn references(&self) -> Vec<ObjectReference> {
         self.nodegroup.map(|id| ObjectReference::for_uuid(Kind::NodeGroup, id.0)).into_iter().collect()
     }
@@ -40,15 +41,19 @@ impl Resource for NodeSpec {
         Some(FleetChange::RemoveNode(NodeId(object.meta.uuid)))
     }
 
+    /// Returns the cluster of the node's group, or `None` if the node is in no group.
     fn cluster(model: &Model, object: &Object<Self>) -> Option<ClusterId> {
         model.fleet.cluster_of_group(object.spec.nodegroup?)
     }
 
+    /// Returns the nodes in a cluster from the fleet's index, or `None` if there are more than `limit`.
     fn objects_in_cluster(model: &Model, cluster: ClusterId, limit: usize) -> Option<Vec<Uuid>> {
         let nodes: Vec<Uuid> = model.fleet.nodes_in_cluster(cluster).take(limit.saturating_add(1)).map(|node| node.0).collect();
         (nodes.len() <= limit).then_some(nodes)
     }
 
+    /// Fails if operators have set too many traits on the node, or if a tag is assigned and unassigned at the same
+    /// time.
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
         if self.traits.len() > MAX_TRAITS {
             let message = format!(
@@ -64,10 +69,11 @@ impl Resource for NodeSpec {
         })
     }
 
-    /// Refuses a change of the node's instance while an existing allocation has chosen the node.
-    fn check_change(before: &Object<Self>, next: &Object<Self>, model: &Model) -> Result<(), ApiError> {
-        let holder = model.node_allocation(before).filter(|allocation| next.spec.instance() != Some(allocation.meta.uuid));
-        match holder {
+    /// Fails if the change removes the allocation that has chosen this node from the node's spec (`instance_uuid`),
+    /// while that allocation exists.
+    fn check_change(old: &Object<Self>, new: &Object<Self>, model: &Model) -> Result<(), ApiError> {
+        let lost_allocation = model.node_allocation(old).filter(|allocation| new.spec.instance() != Some(allocation.meta.uuid));
+        match lost_allocation {
             None => Ok(()),
             Some(allocation) => {
                 let message = format!(
@@ -80,8 +86,9 @@ impl Resource for NodeSpec {
         }
     }
 
-    fn normalized(self, uuid: Uuid, before: &Model, after: &Model) -> Self {
-        match ended_unassignments(&before.fleet, &after.fleet, NodeId(uuid), &self) {
+    /// Removes the unassignments of tags that this write ends: no role of the node gives the tag any longer.
+    fn normalized(self, uuid: Uuid, old_model: &Model, new_model: &Model) -> Self {
+        match ended_unassignments(&old_model.fleet, &new_model.fleet, NodeId(uuid), &self) {
             Some(tags) => Self { tags, ..self },
             None => self,
         }

@@ -1,4 +1,4 @@
-//! Principals. They are not part of the fleet that is resolved: the admin listener looks up who a caller is.
+//! Principals. They do not affect labels or tasks of nodes. The admin listener uses them to identify callers.
 
 use std::sync::Arc;
 
@@ -14,15 +14,17 @@ use stemma_wire::tls::PrincipalName;
 use super::{KIB, ObjectReference, Resource, bad_name_error};
 use crate::cache::model::Model;
 
-/// Names with another meaning in the audit log: root's socket, the controller itself, a caller without a credential,
-/// and callers that are counted together. They are compared without case, because people would take `Root` for `root`.
+/// Names that have another meaning in the audit log: root on the local socket, the controller itself, a caller without
+/// a credential, and callers that share a count. Case does not matter in the comparison, because people would not
+/// distinguish `Root` from `root`.
 const RESERVED_NAMES: [&str; 4] = ["root", "stemma-controller", "nobody", "others"];
 
 impl Resource for PrincipalSpec {
     const MAX_BYTES: usize = 256 * KIB;
 
-    /// Does nothing: the description is limited where it is parsed, and the lists where an entry is added.
-    fn check_bounds(&self, _before: Option<&Self>, _names: &dyn NameResolver) -> Result<(), BodyError> {
+    /// Checks nothing: the length of the description is checked when it is parsed, and the lengths of the lists when an
+    /// entry is added.
+    fn check_bounds(&self, _old_spec: Option<&Self>, _names: &dyn NameResolver) -> Result<(), BodyError> {
         let Self { role: _, cluster: _, description: _, certificates: _, tokens: _, takes_unlisted: _ } = self;
         Ok(())
     }
@@ -31,50 +33,56 @@ impl Resource for PrincipalSpec {
         Some(name.to_string())
     }
 
-    /// Parses a name that is also valid in a certificate and is not reserved.
+    /// Parses the name of a principal. It must also be valid in a certificate, and must not be reserved.
     fn parse_name(text: &str) -> Result<ObjectName, ApiError> {
-        let refused = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("name");
-        text.parse::<PrincipalName>().map_err(|e| refused(e.to_string()))?;
+        let invalid_name = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("name");
+        text.parse::<PrincipalName>().map_err(|error| invalid_name(error.to_string()))?;
         if RESERVED_NAMES.iter().any(|reserved| reserved.eq_ignore_ascii_case(text)) {
-            return Err(refused(format!("the name {} is reserved: the audit log uses it for other callers", quote(text))));
+            return Err(invalid_name(format!("the name {} is reserved: the audit log uses it for other callers", quote(text))));
         }
-        ObjectName::new(text).map_err(|e| bad_name_error(&e))
+        ObjectName::new(text).map_err(|error| bad_name_error(&error))
     }
 
     fn check_new_name(name: &ObjectName) -> Result<(), ApiError> {
-        name.check_new(&[]).map_err(|e| bad_name_error(&e))
+        name.check_new(&[]).map_err(|error| bad_name_error(&error))
     }
 
+    /// Returns the reference to the cluster to which the principal is bound, if there is one.
     fn references(&self) -> Vec<ObjectReference> {
         self.cluster.map(|id| ObjectReference::for_uuid(Kind::Cluster, id.0)).into_iter().collect()
     }
 
     indexed_in!(principals);
 
+    /// Returns no change: resolve does not read principals.
     fn put_changes(_model: &Model, _object: &Arc<Object<Self>>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
         Ok(Vec::new())
     }
 
+    /// Returns no change: resolve does not read principals.
     fn remove_change(_object: &Object<Self>) -> Option<FleetChange> {
         None
     }
 
+    /// Returns the keys of all certificates and tokens of the principal, by which a caller is found.
     fn lookup_keys(&self) -> Vec<String> {
         let certificates = self.certificates.iter().map(|certificate| certificate_key(&certificate.serial));
         certificates.chain(self.tokens.iter().map(|token| token_key(&token.id))).collect()
     }
 
+    /// Returns the cluster to which the principal is bound as its access scope. Only callers of the whole fleet can see
+    /// a principal without a cluster.
     fn access_scope(_model: &Model, object: &Object<Self>) -> AccessScope {
         object.spec.cluster.map_or(AccessScope::Unplaced, AccessScope::Cluster)
     }
 }
 
-/// Returns the key that finds the principal with the certificate of this serial number.
+/// Returns the key by which the index finds the principal that has the certificate with this serial number.
 pub fn certificate_key(serial: &str) -> String {
     format!("certificate/{serial}")
 }
 
-/// Returns the key that finds the principal with the bearer token of this id.
+/// Returns the key by which the index finds the principal that has the bearer token with this id.
 pub fn token_key(id: &str) -> String {
     format!("token/{id}")
 }

@@ -1,4 +1,5 @@
-//! Releases, by `NAME@VERSION`. The fleet has the compiled form of each release, which includes its imports.
+//! Releases, named `NAME@VERSION`. The fleet contains each release in its compiled form, which includes the releases
+//! that it imports.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,12 +18,15 @@ impl Resource for ReleaseSpec {
     size_limited!(8 * MIB);
     named_by!(ReleaseRef);
 
+    /// Returns references to the releases that this release imports.
     fn references(&self) -> Vec<ObjectReference> {
         self.imports.iter().map(ObjectReference::for_release).collect()
     }
 
     indexed_in!(releases);
 
+    /// Compiles the release and every release that imports it, and returns the compiled releases as changes to the
+    /// fleet.
     fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
         compile_with_importers(model, object)
     }
@@ -31,57 +35,62 @@ impl Resource for ReleaseSpec {
         Some(FleetChange::RemoveRelease(object.meta.name.clone()))
     }
 
-    /// Compiles all releases. A release may not compile, because another version of the controller accepted it by other
-    /// rules. Such a release is logged and recorded as broken, and the others are compiled without it.
+    /// Compiles all stored releases, and returns them as changes to the fleet. A release may fail to compile, because
+    /// another version of the controller accepted it by different rules. Such a release is logged and recorded as
+    /// broken. The other releases are compiled without it.
     fn load_changes(model: &mut Model) -> Vec<FleetChange> {
-        let specs = model.releases.iter().map(|o| (o.meta.name.clone(), o.spec.clone())).collect();
-        let (compiled, failed) = compile_each(&specs, &SyntaxReader);
-        for (name, errors) in failed {
+        let specs = model.releases.iter().map(|object| (object.meta.name.clone(), object.spec.clone())).collect();
+        let (compiled, broken) = compile_each(&specs, &SyntaxReader);
+        for (name, errors) in broken {
             model.record_broken(&name, &errors);
         }
         compiled.into_values().map(FleetChange::Release).collect()
     }
 
+    /// Fails if an imported release is not stored.
     fn check(&self, model: &Model) -> Result<(), ApiError> {
-        for (at, import) in self.imports.iter().enumerate() {
-            check_release_exists(model, &format!("imports[{at}]"), Some(import))?;
+        for (index, import) in self.imports.iter().enumerate() {
+            check_release_exists(model, &format!("imports[{index}]"), Some(import))?;
         }
         Ok(())
     }
 
-    fn host_errors(&self, before: Option<&Self>) -> Vec<ReleaseError> {
-        check_changed_tasks(self, before, &SyntaxReader)
+    /// Returns the errors of tasks that the write has changed and that every host would refuse.
+    fn host_errors(&self, old_spec: Option<&Self>) -> Vec<ReleaseError> {
+        check_changed_tasks(self, old_spec, &SyntaxReader)
     }
 
-    /// Refuses a change of the content of a fixed version. The content is fixed by the first task set that is
-    /// released with the version, or with a release that imports it. A release without a version may be edited, and
-    /// each edit is new content. A store of an older version has no marks for this ([`crate::records::key::pin_mark`]),
-    /// so the releases that nodes run are checked.
-    fn check_change(before: &Object<Self>, next: &Object<Self>, model: &Model) -> Result<(), ApiError> {
-        let name = &next.meta.name;
-        if has_same_content(&before.spec, &next.spec) || name.version.is_none() {
+    /// Fails for a change to the content of a version that was already released. The first released task set fixes the
+    /// content of its release version and of all imported versions. A release without a version can always be edited,
+    /// and each edit is new content. A store of an older controller has no records of this
+    /// ([`crate::records::key::pin_mark`]). So this function checks the releases that nodes run.
+    fn check_change(old_object: &Object<Self>, new_object: &Object<Self>, model: &Model) -> Result<(), ApiError> {
+        let name = &new_object.meta.name;
+        if has_same_content(&old_object.spec, &new_object.spec) || name.version.is_none() {
             return Ok(());
         }
-        let full = name.to_string();
-        let imports = |running: &str| {
-            let running = ReleaseRef::new(running).ok().and_then(|running| model.fleet.release(&running));
-            running.is_some_and(|running| running.all_imports.contains(name))
+        let full_name = name.to_string();
+        let imports_release = |release: &str| {
+            let release = ReleaseRef::new(release).ok().and_then(|release| model.fleet.release(&release));
+            release.is_some_and(|release| release.all_imports.contains(name))
         };
-        let runs = |running: &str| running == full || imports(running);
-        let running: BTreeSet<&str> = model.released.values().filter_map(|record| record.release.as_deref()).collect();
-        if running.into_iter().any(runs) { Err(fixed_content_error(&full)) } else { Ok(()) }
+        let uses_release = |release: &str| release == full_name || imports_release(release);
+        let running_releases: BTreeSet<&str> = model.released.values().filter_map(|record| record.release.as_deref()).collect();
+        if running_releases.into_iter().any(uses_release) { Err(fixed_content_error(&full_name)) } else { Ok(()) }
     }
 }
 
-/// Returns the error for a change of the content of a fixed version.
-pub fn fixed_content_error(full: &str) -> ApiError {
-    let name = full.split('@').next().unwrap_or_default();
-    let message = format!("the release {full} was already sent to hosts, so its content is fixed; nothing was changed");
+/// Returns the error for a change to the content of a version that was already sent to hosts. `full_name` is the
+/// release's NAME@VERSION.
+pub fn fixed_content_error(full_name: &str) -> ApiError {
+    let name = full_name.split('@').next().unwrap_or_default();
+    let message = format!("the release {full_name} was already sent to hosts, so its content is fixed; nothing was changed");
     let advice = format!("create a new version: change `version` in the manifest of {name} and `stemma apply -f` it");
-    ApiError::new(ErrorType::ObjectInUse, message).detail(advice).extra("object", format!("release/{full}").into())
+    ApiError::new(ErrorType::ObjectInUse, message).detail(advice).extra("object", format!("release/{full_name}").into())
 }
 
-/// Compiles a release and every release that imports it, each after its own imports.
+/// Compiles a release and every release that imports it, directly or through others. Each release is compiled after the
+/// releases that it imports. Fails if one of them does not compile.
 fn compile_with_importers(model: &Model, release: &Object<ReleaseSpec>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
     let mut compiled: Vec<Arc<CompiledRelease>> =
         vec![compile(&release.meta.name, &release.spec, &|import| model.fleet.release(import).cloned(), &SyntaxReader)?];
@@ -89,16 +98,16 @@ fn compile_with_importers(model: &Model, release: &Object<ReleaseSpec>) -> Resul
     let mut waiting: Vec<ReleaseRef> = importers.map(|importer| importer.name.clone()).collect();
     while !waiting.is_empty() {
         let spec_of = |name: &ReleaseRef| model.releases.get_by_name(None, &name.to_string());
-        let ready = |name: &ReleaseRef| {
+        let is_ready = |name: &ReleaseRef| {
             spec_of(name).is_none_or(|object| object.spec.imports.iter().all(|import| !waiting.contains(import)))
         };
-        let name = waiting.remove(waiting.iter().position(ready).unwrap_or(0));
+        let name = waiting.remove(waiting.iter().position(is_ready).unwrap_or(0));
         let Some(object) = spec_of(&name) else { continue };
-        let import = |wanted: &ReleaseRef| {
-            compiled.iter().find(|one| one.name == *wanted).cloned().or_else(|| model.fleet.release(wanted).cloned())
+        let find_release = |key: &ReleaseRef| {
+            compiled.iter().find(|item| item.name == *key).cloned().or_else(|| model.fleet.release(key).cloned())
         };
-        let next = compile(&name, &object.spec, &import, &SyntaxReader)?;
-        compiled.push(next);
+        let compiled_release = compile(&name, &object.spec, &find_release, &SyntaxReader)?;
+        compiled.push(compiled_release);
     }
     Ok(compiled.into_iter().map(FleetChange::Release).collect())
 }

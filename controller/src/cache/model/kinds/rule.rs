@@ -1,4 +1,4 @@
-//! Inspection rules. Their results are computed from reports when they are read.
+//! Inspection rules. Their results are not stored, but computed from the hosts' reports when they are read.
 
 use stemma_core::fleet::FleetChange;
 use stemma_core::name::ObjectName;
@@ -16,11 +16,11 @@ impl Resource for InspectionRuleSpec {
     }
 
     fn parse_name(text: &str) -> Result<Option<ObjectName>, ApiError> {
-        ObjectName::new(text).map(Some).map_err(|e| bad_name_error(&e))
+        ObjectName::new(text).map(Some).map_err(|error| bad_name_error(&error))
     }
 
     fn check_new_name(name: &Option<ObjectName>) -> Result<(), ApiError> {
-        name.as_ref().map_or(Ok(()), |name| name.check_new(&[])).map_err(|e| bad_name_error(&e))
+        name.as_ref().map_or(Ok(()), |name| name.check_new(&[])).map_err(|error| bad_name_error(&error))
     }
 
     indexed_in!(rules, Rule);
@@ -29,9 +29,10 @@ impl Resource for InspectionRuleSpec {
         Some(FleetChange::RemoveRule(object.meta.uuid))
     }
 
-    /// Refuses to make a sensitive rule not sensitive, as Ironic does, so that what was hidden stays hidden.
-    fn check_change(before: &Object<Self>, next: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
-        if next.spec.sensitive || !before.spec.sensitive {
+    /// Fails if a sensitive rule would become not sensitive. As in Ironic, this would show its hidden conditions and
+    /// actions.
+    fn check_change(old_object: &Object<Self>, new_object: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
+        if new_object.spec.sensitive || !old_object.spec.sensitive {
             return Ok(());
         }
         let message =

@@ -1,5 +1,6 @@
-//! The kinds whose objects are applied to the fleet as they are, each by one change: the levels above nodes, the tags
-//! of releases, stored choices of primaries, and the namespaces of the catalogue.
+//! The kinds whose objects need no computation before the fleet uses them: templates, clusters, node groups, tags of
+//! releases, stored choices of primaries, and namespaces of the catalogue. A write of such an object is one change to
+//! the fleet.
 
 use std::collections::BTreeSet;
 
@@ -21,10 +22,10 @@ impl Resource for ReleaseTagsSpec {
 
     fn check_bounds(
         &self,
-        before: Option<&Self>,
+        old_spec: Option<&Self>,
         _names: &dyn stemma_core::manifest::NameResolver,
     ) -> Result<(), stemma_core::manifest::BodyError> {
-        check_release_tags_bounds(before, self)
+        check_release_tags_bounds(old_spec, self)
     }
 
     named_by!(Name);
@@ -35,22 +36,24 @@ impl Resource for ReleaseTagsSpec {
     }
 }
 
+/// Returns the names of all members of one sort (`M`) in a namespace, for example its definitions.
 fn member_names<M: NamedItem>(spec: &NamespaceSpec) -> BTreeSet<String> {
     M::items(spec).iter().map(|member| member.item_name().to_owned()).collect()
 }
 
-/// Returns the first removed member. If exactly one member was removed and one was added, this is a rename, and
-/// nothing counts as removed.
-fn first_removed(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Option<String> {
-    let mut removed = before.difference(after);
-    let first = removed.next()?;
-    let is_renamed = removed.next().is_none() && before.len() == after.len();
-    (!is_renamed).then(|| first.clone())
+/// Returns the first member that a write removes, or `None` if it removes none. If the write removes one member and
+/// adds one, it is a rename, which does not count as a removal.
+fn first_removed(old_names: &BTreeSet<String>, new_names: &BTreeSet<String>) -> Option<String> {
+    let mut removed = old_names.difference(new_names);
+    let first_name = removed.next()?;
+    let is_renamed = removed.next().is_none() && old_names.len() == new_names.len();
+    (!is_renamed).then(|| first_name.clone())
 }
 
-/// Returns the error for a deletion from a protected namespace, in Glance's words.
-pub fn protected_error(namespace: &NamespaceName, what: &str, name: &str) -> ApiError {
-    let message = format!("Metadata definition {what} {name} is protected and cannot be deleted.");
+/// Returns the error for a deletion in a protected namespace, in the words of Glance's API. `item_word` is the word for
+/// the deleted thing.
+pub fn protected_error(namespace: &NamespaceName, item_word: &str, name: &str) -> ApiError {
+    let message = format!("Metadata definition {item_word} {name} is protected and cannot be deleted.");
     let advice = format!("nothing was changed; set `protected` of namespace {} to false first", quote(namespace));
     ApiError::new(ErrorType::ObjectProtected, message).detail(advice)
 }
@@ -60,29 +63,30 @@ impl Resource for NamespaceSpec {
     named_by!(NamespaceName, for_new_namespace);
     indexed_in!(namespaces, Namespace);
 
-    /// Refuses a write that removes a property or another member from a protected namespace. A rename is allowed.
-    fn check_change(before: &Object<Self>, next: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
-        if !before.spec.protected {
+    /// Fails if the write removes a member (such as a property) from a protected namespace. A rename of a member is
+    /// allowed.
+    fn check_change(old_object: &Object<Self>, new_object: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
+        if !old_object.spec.protected {
             return Ok(());
         }
         let properties = |spec: &Self| spec.properties.keys().cloned().collect();
-        let lists = [
-            ("property", first_removed(&properties(&before.spec), &properties(&next.spec))),
+        let removed_members = [
+            ("property", first_removed(&properties(&old_object.spec), &properties(&new_object.spec))),
             (
                 Association::ITEM_NAME,
-                first_removed(&member_names::<Association>(&before.spec), &member_names::<Association>(&next.spec)),
+                first_removed(&member_names::<Association>(&old_object.spec), &member_names::<Association>(&new_object.spec)),
             ),
             (
                 Definition::ITEM_NAME,
-                first_removed(&member_names::<Definition>(&before.spec), &member_names::<Definition>(&next.spec)),
+                first_removed(&member_names::<Definition>(&old_object.spec), &member_names::<Definition>(&new_object.spec)),
             ),
             (
                 NamespaceTag::ITEM_NAME,
-                first_removed(&member_names::<NamespaceTag>(&before.spec), &member_names::<NamespaceTag>(&next.spec)),
+                first_removed(&member_names::<NamespaceTag>(&old_object.spec), &member_names::<NamespaceTag>(&new_object.spec)),
             ),
         ];
-        let first = lists.into_iter().find_map(|(word, removed)| Some((word, removed?)));
-        first.map_or(Ok(()), |(word, removed)| Err(protected_error(&next.meta.name, word, &removed)))
+        let first_removal = removed_members.into_iter().find_map(|(word, removed)| Some((word, removed?)));
+        first_removal.map_or(Ok(()), |(word, removed)| Err(protected_error(&new_object.meta.name, word, &removed)))
     }
 
     fn remove_change(object: &Object<Self>) -> Option<FleetChange> {
@@ -95,6 +99,7 @@ impl Resource for ClusterTemplateSpec {
     named_by!(ObjectName but &[]);
     indexed_in!(templates, Template);
 
+    /// Returns the reference to the template's release, if it names one.
     fn references(&self) -> Vec<ObjectReference> {
         self.release.iter().map(ObjectReference::for_release).collect()
     }
@@ -103,6 +108,7 @@ impl Resource for ClusterTemplateSpec {
         Some(FleetChange::RemoveTemplate(TemplateId(object.meta.uuid)))
     }
 
+    /// Fails if the template names a release that is not stored.
     fn check(&self, model: &Model) -> Result<(), ApiError> {
         check_release_exists(model, "release", self.release.as_ref())
     }
@@ -113,6 +119,7 @@ impl Resource for ClusterSpec {
     named_by!(ObjectName but RESERVED_CLUSTER_NAMES);
     indexed_in!(clusters, Cluster);
 
+    /// Returns references to the cluster's template and release, if it names them.
     fn references(&self) -> Vec<ObjectReference> {
         let template = self.cluster_template.map(|id| ObjectReference::for_uuid(Kind::ClusterTemplate, id.0));
         template.into_iter().chain(self.release.as_ref().map(ObjectReference::for_release)).collect()
@@ -126,6 +133,7 @@ impl Resource for ClusterSpec {
         Some(ClusterId(object.meta.uuid))
     }
 
+    /// Fails if the cluster names a release that is not stored.
     fn check(&self, model: &Model) -> Result<(), ApiError> {
         check_release_exists(model, "release", self.release.as_ref())
     }
@@ -136,10 +144,12 @@ impl Resource for NodeGroupSpec {
     named_by!(ObjectName but &[]);
     indexed_in!(groups, NodeGroup);
 
+    /// Returns the group's cluster: names of groups are unique in their cluster.
     fn scope(&self) -> Option<Uuid> {
         Some(self.cluster.0)
     }
 
+    /// Returns references to the group's cluster and, if it names one, its release.
     fn references(&self) -> Vec<ObjectReference> {
         let cluster = ObjectReference::for_uuid(Kind::Cluster, self.cluster.0);
         std::iter::once(cluster).chain(self.release.as_ref().map(ObjectReference::for_release)).collect()
@@ -153,24 +163,27 @@ impl Resource for NodeGroupSpec {
         Some(object.spec.cluster)
     }
 
+    /// Returns the title CLUSTER/GROUP, because the name of a group is only unique in its cluster.
     fn full_title(model: &Model, object: &Object<Self>) -> String {
         let cluster = model.clusters.get(object.spec.cluster.0);
         cluster.map_or_else(|| Self::title(object), |cluster| format!("{}/{}", cluster.meta.name, object.meta.name))
     }
 
+    /// Fails if the group names a release that is not stored.
     fn check(&self, model: &Model) -> Result<(), ApiError> {
         check_release_exists(model, "release", self.release.as_ref())
     }
 }
 
-/// A stored choice of a primary. It counts as a reference to neither its cluster nor its node, so it does not prevent
-/// their deletion, and is deleted with them.
+/// A stored choice of a primary. It is not a reference to its cluster and node, so they can be deleted. The choice is
+/// then deleted with them.
 impl Resource for PrimarySpec {
     const MAX_BYTES: usize = 64 * KIB;
 
+    /// Checks nothing: all fields have a fixed size.
     fn check_bounds(
         &self,
-        _before: Option<&Self>,
+        _old_spec: Option<&Self>,
         _names: &dyn stemma_core::manifest::NameResolver,
     ) -> Result<(), stemma_core::manifest::BodyError> {
         let Self { cluster: _, node: _, since: _, epoch: _ } = self;
@@ -180,6 +193,7 @@ impl Resource for PrimarySpec {
     named_by!(TagName);
     indexed_in!(primaries, Primary);
 
+    /// Returns the primary's cluster: a tag has at most one primary in a cluster.
     fn scope(&self) -> Option<Uuid> {
         Some(self.cluster.0)
     }

@@ -26,6 +26,7 @@ use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store
 mod counts;
 mod privileged;
 
+/// The changes that a write makes.
 type WriteFn = Box<dyn Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync>;
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -35,8 +36,8 @@ fn runtime() -> tokio::runtime::Runtime {
 const CLUSTER: Uuid = Uuid::from_u128(0xc);
 const OTHER_CLUSTER: Uuid = Uuid::from_u128(0xd);
 
-/// A registry with its own store. In its release, task ta waits for tb and tb for ta, each on the other's nodes. It has
-/// a cluster with a group for each role, and a second cluster with one group.
+/// A registry with its own store. The store has the release of [`release`], a cluster with a group for each role, and a
+/// second cluster with one group.
 struct WriteSite {
     registry: Registry,
     /// The caller of the writes.
@@ -44,7 +45,7 @@ struct WriteSite {
     _directory: tempfile::TempDir,
 }
 
-/// Returns the id of the group that has this role alone. `WriteSite::new` creates the groups a, b and z, and o in
+/// Returns the id of the group whose only role is `role`. `WriteSite::new` creates the groups a, b and z, and o in
 /// another cluster.
 fn group(role: &str) -> GroupId {
     GroupId(Uuid::from_u128(u128::from(role.as_bytes()[0])))
@@ -64,10 +65,10 @@ fn caller() -> Caller {
     }
 }
 
-/// Returns a release with a cycle: a node with tag a waits for the nodes with tag b, and the other way round. So a
-/// write that gives one cluster nodes with both tags is refused.
+/// Returns a release with a cycle: task ta of tag a waits for task tb on the nodes with tag b, and tb waits for ta on
+/// the nodes with tag a. So a write after which a cluster has nodes with both tags is refused.
 fn release() -> ReleaseSpec {
-    let task = |id: &str, on: &str, after: &str, of: &str| json!({"id": id, "type": "shell", "tags": [on], "cross_depends": [{"name": after, "tags": [of]}], "parameters": {"script": "true"}});
+    let task = |id: &str, own_tag: &str, awaited_task: &str, awaited_tag: &str| json!({"id": id, "type": "shell", "tags": [own_tag], "cross_depends": [{"name": awaited_task, "tags": [awaited_tag]}], "parameters": {"script": "true"}});
     let spec = json!({
         "roles": {"a": {"tags": ["a", "x"]}, "b": {"tags": ["b", "x"]}, "z": {"tags": ["z"]}}, "tags": {"a": {}, "b": {}, "x": {}, "z": {}},
         "tasks": [task("ta", "a", "tb", "b"), task("tb", "b", "ta", "a")],
@@ -83,9 +84,9 @@ impl WriteSite {
         let store: Arc<dyn Store> =
             Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
         let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
-        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
-        // A separate thread, so that it continues while a decision waits.
-        std::thread::spawn(move || runtime().block_on(following.follow(followed.as_ref())));
+        let (cache_follower, followed_store) = (Arc::clone(&cache), Arc::clone(&store));
+        // The cache follows the store on a separate thread, so that it continues while a decision blocks the test.
+        std::thread::spawn(move || runtime().block_on(cache_follower.follow(followed_store.as_ref())));
         let registry = Registry::new(store, cache, Arc::new(FixedClock(1_000_000)));
         let site = Self { registry, caller: caller(), _directory: directory };
         site.write(|work| {
@@ -106,6 +107,7 @@ impl WriteSite {
         site
     }
 
+    /// Makes a write as the site's caller, and returns the revision of its commit.
     async fn write(&self, decide: impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError>) -> Result<Revision, ApiError> {
         self.write_by(&self.caller, decide).await
     }
@@ -116,25 +118,25 @@ impl WriteSite {
         caller: &Caller,
         decide: impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError>,
     ) -> Result<Revision, ApiError> {
-        let decided = |context: &Context<'_>| {
+        let decide_and_finish = |context: &Context<'_>| {
             let mut work = PendingWrite::new(context);
             decide(&mut work)?;
             work.finish(StoredAnswer::empty(200))
         };
-        Ok(self.registry.write_at(caller, decided).await?.1)
+        Ok(self.registry.write_at(caller, decide_and_finish).await?.1)
     }
 
-    /// Runs a write, and commits a rival write after the first decision. Returns the result of the write, and how often
-    /// it was decided.
+    /// Makes a write. A rival write commits between the first decision of this write and its commit. Returns the result
+    /// of the write, and the number of its decisions that succeeded.
     async fn race(&self, write: &WriteFn, rival: &WriteFn) -> (Result<Revision, ApiError>, usize) {
         self.race_as((write, &self.caller), (rival, &self.caller)).await
     }
 
-    /// Like `race`, with a caller for each write.
+    /// Like [`Self::race`], but each write has its own caller.
     async fn race_as(
         &self,
-        (write, first): (&WriteFn, &Caller),
-        (rival, second): (&WriteFn, &Caller),
+        (write, caller): (&WriteFn, &Caller),
+        (rival, rival_caller): (&WriteFn, &Caller),
     ) -> (Result<Revision, ApiError>, usize) {
         let attempts = AtomicUsize::new(0);
         let decide = |context: &Context<'_>| {
@@ -142,15 +144,16 @@ impl WriteSite {
             write(&mut work)?;
             let decision = work.finish(StoredAnswer::empty(200))?;
             if attempts.fetch_add(1, Ordering::Relaxed) == 0 {
-                self.write_concurrently(&[rival], second);
+                self.write_concurrently(&[rival], rival_caller);
             }
             Ok(decision)
         };
-        let result = self.registry.write_at(first, decide).await;
+        let result = self.registry.write_at(caller, decide).await;
         (result.map(|(_, revision)| revision), attempts.into_inner())
     }
 
-    /// Makes writes from within a decision.
+    /// Makes writes while another write is being decided. They run on a thread of their own, because the decision
+    /// blocks its thread.
     fn write_concurrently(&self, writes: &[&WriteFn], caller: &Caller) {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -163,15 +166,17 @@ impl WriteSite {
         });
     }
 
-    fn node(&self, n: u128) -> Arc<Object<NodeSpec>> {
-        Arc::clone(self.registry.cache().model().nodes.get(Uuid::from_u128(n)).unwrap())
+    /// Returns a node, by the number that is its uuid, as the cache has it.
+    fn node(&self, number: u128) -> Arc<Object<NodeSpec>> {
+        Arc::clone(self.registry.cache().model().nodes.get(Uuid::from_u128(number)).unwrap())
     }
 
-    /// Returns the marks of the clusters.
-    fn marks(&self) -> Vec<(String, Revision)> {
+    /// Returns the keys of the marks of the clusters, each with the revision that wrote the mark. Writes that place
+    /// nodes require these marks unchanged or write them, so that only one of two conflicting writes commits.
+    fn cluster_marks(&self) -> Vec<(String, Revision)> {
         let model = self.registry.cache().model();
-        let all = model.marks.iter().filter(|(mark, _)| mark.starts_with("order/") || mark.starts_with("placed/"));
-        all.map(|(mark, written)| (mark.clone(), *written)).collect()
+        let cluster_marks = model.marks.iter().filter(|(mark, _)| mark.starts_with("order/") || mark.starts_with("placed/"));
+        cluster_marks.map(|(mark, revision)| (mark.clone(), *revision)).collect()
     }
 }
 
@@ -179,276 +184,302 @@ impl WriteSite {
 async fn w10_05_decision_ends_without_commit_when_canceled() {
     let site = WriteSite::new().await;
     let caller = caller();
-    let waiting = caller.canceled.guard();
-    let add_ten = |context: &Context<'_>, reached: &AtomicUsize| {
+    let client_guard = caller.canceled.guard();
+    let add_ten = |context: &Context<'_>, reached_count: &AtomicUsize| {
         let mut work = PendingWrite::new(context);
-        for n in 1..=10 {
-            add(n, "a")(&mut work)?;
+        for number in 1..=10 {
+            add_node(number, "a")(&mut work)?;
         }
-        reached.store(work.reached_nodes().count(), Ordering::Relaxed);
+        reached_count.store(work.affected_nodes().count(), Ordering::Relaxed);
         work.finish(StoredAnswer::empty(200))
     };
     let dry_run_caller = Caller { dry_run: true, ..caller.clone() };
-    let reached = AtomicUsize::new(0);
-    site.registry.write(&dry_run_caller, |context| add_ten(context, &reached)).await.unwrap();
-    assert_eq!(reached.load(Ordering::Relaxed), 10, "somebody waits");
-    drop(waiting);
-    let refused = site.registry.write(&caller, |context| add_ten(context, &reached)).await.unwrap_err();
-    assert_eq!((refused.kind, reached.load(Ordering::Relaxed)), (ErrorType::ServerStopping, 0));
+    let reached_count = AtomicUsize::new(0);
+    site.registry.write(&dry_run_caller, |context| add_ten(context, &reached_count)).await.unwrap();
+    assert_eq!(reached_count.load(Ordering::Relaxed), 10, "the client still waits");
+    drop(client_guard);
+    let error = site.registry.write(&caller, |context| add_ten(context, &reached_count)).await.unwrap_err();
+    assert_eq!((error.kind, reached_count.load(Ordering::Relaxed)), (ErrorType::ServerStopping, 0));
     assert_eq!(site.registry.cache().model().nodes.iter().count(), 0, "nothing was changed");
 }
 
-/// The last of 200 new nodes has more labels than an agent accepts. The client disconnects at many of the points where
-/// the decision checks for that. None of the nodes may be committed, whichever point it is.
+/// The last of 200 new nodes has more labels than an agent accepts, so the write fails. The decision often checks
+/// whether the client has disconnected. In each round, the client disconnects at another of these checks. No node may
+/// be committed in any round.
 #[tokio::test]
-async fn decision_commits_none_when_canceled_during_checks() {
+async fn decision_commits_nothing_when_canceled_during_checks() {
     let site = WriteSite::new().await;
     let decide = |context: &Context<'_>| {
         let mut work = PendingWrite::new(context);
-        (1..=200).try_for_each(|n| add(n, "a")(&mut work))?;
+        (1..=200).try_for_each(|n| add_node(n, "a")(&mut work))?;
         let key = |n: u32| LabelKey::new(&format!("key-{n:03}")).unwrap();
         let value = LabelValue::new(&"x".repeat(1_000)).unwrap();
-        let many = (0..100).map(|n| (key(n), ProvidedValue::Value(value.clone()))).collect();
+        let labels = (0..100).map(|n| (key(n), ProvidedValue::Value(value.clone()))).collect();
         let mut spec = NodeSpec { nodegroup: Some(group("a")), ..NodeSpec::default() };
-        spec.inherited.labels.provided = Some(OwnedMap::default().update(&caller().manager, &many));
+        spec.inherited.labels.provided = Some(OwnedMap::default().update(&caller().manager, &labels));
         work.create(Uuid::from_u128(u128::MAX), Some(NodeName::new("last").unwrap()), spec)?;
         work.finish(StoredAnswer::empty(200))
     };
-    let waiting = caller();
-    let refused = site.registry.write(&waiting, decide).await.expect_err("it is too large");
-    assert!(refused.message.contains("node last"), "{refused:?}");
-    let looks = waiting.canceled.check_count();
-    assert!(looks > 200, "it is looked before each node: {looks}");
-    for look in (0..looks).step_by(looks / 60) {
-        let leaving = Caller { canceled: Canceled::from_check(look), ..caller() };
-        let refused = site.registry.write(&leaving, decide).await.expect_err("nothing of it is committed");
-        assert_eq!(refused.kind, ErrorType::ServerStopping, "at look {look} of {looks}: {refused:?}");
+    let waiting_caller = caller();
+    let error = site.registry.write(&waiting_caller, decide).await.expect_err("the last node has too many labels");
+    assert!(error.message.contains("node last"), "{error:?}");
+    let check_count = waiting_caller.canceled.check_count();
+    assert!(check_count > 200, "the decision checks before each node: {check_count} checks");
+    for check in (0..check_count).step_by(check_count / 60) {
+        let leaving_caller = Caller { canceled: Canceled::from_check(check), ..caller() };
+        let error = site.registry.write(&leaving_caller, decide).await.expect_err("the write is canceled");
+        assert_eq!(error.kind, ErrorType::ServerStopping, "at check {check} of {check_count}: {error:?}");
     }
     assert_eq!(site.registry.cache().model().nodes.iter().count(), 0);
 }
 
-fn roles(text: &str) -> Vec<Name> {
-    text.split(',').filter(|role| !role.is_empty()).map(|role| Name::new(role).unwrap()).collect()
+/// Returns the roles of a list that is separated by commas.
+fn roles(list: &str) -> Vec<Name> {
+    list.split(',').filter(|role| !role.is_empty()).map(|role| Name::new(role).unwrap()).collect()
 }
 
-/// Returns a write that adds node `n` to the group of a role.
-fn add(n: u128, at: &str) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync {
+/// Returns a write that creates a node with this number in the group of a role. The number is also the node's uuid.
+fn add_node(number: u128, role: &str) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync {
     move |work| {
-        let spec = NodeSpec { nodegroup: Some(group(at)), ..NodeSpec::default() };
-        work.create(Uuid::from_u128(n), Some(NodeName::new(&format!("n{n}")).unwrap()), spec)?;
+        let spec = NodeSpec { nodegroup: Some(group(role)), ..NodeSpec::default() };
+        work.create(Uuid::from_u128(number), Some(NodeName::new(&format!("n{number}")).unwrap()), spec)?;
         Ok(())
     }
 }
 
-/// Returns a write that changes the spec of node `n`.
-fn edit<'a>(
-    n: u128,
+/// Returns a write that changes the spec of the node with this number.
+fn edit_node<'a>(
+    number: u128,
     change: impl Fn(&mut NodeSpec) + Send + Sync + 'a,
 ) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync + 'a {
     move |work| {
-        let before = Arc::clone(work.model.nodes.get(Uuid::from_u128(n)).unwrap());
-        let mut spec = before.spec.clone();
+        let old_node = Arc::clone(work.model.nodes.get(Uuid::from_u128(number)).unwrap());
+        let mut spec = old_node.spec.clone();
         change(&mut spec);
-        work.update(&before, before.meta.name.clone(), spec)?;
+        work.update(&old_node, old_node.meta.name.clone(), spec)?;
         Ok(())
     }
 }
 
-fn move_node(n: u128, at: &str) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync {
-    edit(n, move |spec| spec.nodegroup = Some(group(at)))
+/// Returns a write that moves the node with this number to the group of a role.
+fn move_node(number: u128, role: &str) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync {
+    edit_node(number, move |spec| spec.nodegroup = Some(group(role)))
 }
 
-const CYCLE: &str = "tasks wait for each other: n1/ta -> n2/tb -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
+/// The message for a write after which task ta of n1 and task tb of n2 would wait for each other.
+const CYCLE_MESSAGE: &str = "tasks wait for each other: n1/ta -> n2/tb -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
 
 #[tokio::test]
 async fn check_order_refuses_second_write_when_cycle_closes_concurrently() {
     let change_cluster_role = |work: &mut PendingWrite<'_>| {
-        let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
+        let old_cluster = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
         let change = RoleChange { add_tags: vec![TagName::new("b").unwrap()], remove_tags: vec![] };
-        let spec = ClusterSpec { roles: [(Name::new("z").unwrap(), change)].into(), ..before.spec.clone() };
-        work.update(&before, before.meta.name.clone(), spec)?;
+        let spec = ClusterSpec { roles: [(Name::new("z").unwrap(), change)].into(), ..old_cluster.spec.clone() };
+        work.update(&old_cluster, old_cluster.meta.name.clone(), spec)?;
         Ok(())
     };
-    // Column two: the groups of n1 and n2 before the writes.
+    // Second column: the roles of the groups of n1 and n2 before the writes, or "" if the node does not exist yet.
     let cases: [(&str, [&str; 2], WriteFn, WriteFn); 5] = [
-        ("two new nodes", ["", ""], Box::new(add(1, "a")), Box::new(add(2, "b"))),
-        ("a new one and one that is moved here", ["", "o"], Box::new(add(1, "a")), Box::new(move_node(2, "b"))),
-        ("a move and a role", ["o", "z"], Box::new(move_node(1, "a")), Box::new(edit(2, |spec| spec.roles = roles("b")))),
-        ("a new node and a group's roles", ["", "z"], Box::new(add(1, "a")), Box::new(change_group("z", "b"))),
-        ("a new node and what the cluster makes of a role", ["", "z"], Box::new(add(1, "a")), Box::new(change_cluster_role)),
+        ("two new nodes", ["", ""], Box::new(add_node(1, "a")), Box::new(add_node(2, "b"))),
+        (
+            "a new node, and a node that moves into the cluster",
+            ["", "o"],
+            Box::new(add_node(1, "a")),
+            Box::new(move_node(2, "b")),
+        ),
+        (
+            "a move, and another role of a node",
+            ["o", "z"],
+            Box::new(move_node(1, "a")),
+            Box::new(edit_node(2, |spec| spec.roles = roles("b"))),
+        ),
+        ("a new node and a group's roles", ["", "z"], Box::new(add_node(1, "a")), Box::new(change_group("z", "b"))),
+        (
+            "a new node, and a tag that the cluster adds to a role",
+            ["", "z"],
+            Box::new(add_node(1, "a")),
+            Box::new(change_cluster_role),
+        ),
     ];
-    for (what, before, one, other) in cases {
-        for (one, other) in [(&one, &other), (&other, &one)] {
+    for (case, initial_roles, first, second) in cases {
+        for (first, second) in [(&first, &second), (&second, &first)] {
             let site = WriteSite::new().await;
-            for (n, at) in (1..).zip(before).filter(|(_, at)| !at.is_empty()) {
-                site.write(add(n, at)).await.unwrap();
+            for (number, group_role) in (1..).zip(initial_roles).filter(|(_, group_role)| !group_role.is_empty()) {
+                site.write(add_node(number, group_role)).await.unwrap();
             }
-            let (result, attempts) = site.race(one, other).await;
-            assert_eq!((result.unwrap_err().message.as_str(), attempts), (CYCLE, 1), "{what}");
+            let (result, attempts) = site.race(first, second).await;
+            assert_eq!((result.unwrap_err().message.as_str(), attempts), (CYCLE_MESSAGE, 1), "{case}");
             let model = site.registry.cache().model();
-            assert!(ClusterGraph::from_fleet(&model.fleet, ClusterId(CLUSTER)).check().is_ok(), "{what}");
+            assert!(ClusterGraph::from_fleet(&model.fleet, ClusterId(CLUSTER)).check().is_ok(), "{case}");
         }
     }
 }
 
 #[tokio::test]
 async fn check_order_finds_cycle_when_node_left_concurrently() {
-    // A node gets the profile of n2, on a snapshot that contains n2. Before the commit, n2 is deleted, and a node is
-    // added that closes a cycle with that profile.
+    // The write adds n3 with the profile of n2, and is decided while n2 exists. Before its commit, n2 is deleted, and
+    // the new node n1 would close a cycle with that profile.
     let site = WriteSite::new().await;
-    site.write(add(2, "b")).await.unwrap();
-    let tried = AtomicUsize::new(0);
-    let leave: WriteFn = Box::new(|work| {
+    site.write(add_node(2, "b")).await.unwrap();
+    let attempts = AtomicUsize::new(0);
+    let delete_n2: WriteFn = Box::new(|work| {
         let node = Arc::clone(work.model.nodes.get(Uuid::from_u128(2)).unwrap());
         work.delete_node(&node)
     });
-    let come: WriteFn = Box::new(add(1, "a"));
+    let add_n1: WriteFn = Box::new(add_node(1, "a"));
     let decide = |context: &Context<'_>| {
         let mut work = PendingWrite::new(context);
-        add(3, "b")(&mut work)?;
+        add_node(3, "b")(&mut work)?;
         let decision = work.finish(StoredAnswer::empty(200))?;
-        if tried.fetch_add(1, Ordering::Relaxed) == 0 {
-            site.write_concurrently(&[&leave, &come], &site.caller);
+        if attempts.fetch_add(1, Ordering::Relaxed) == 0 {
+            site.write_concurrently(&[&delete_n2, &add_n1], &site.caller);
         }
         Ok(decision)
     };
-    let refused = site.registry.write(&caller(), decide).await.unwrap_err();
-    assert_eq!(refused.message, CYCLE.replace("n2", "n3"));
+    let error = site.registry.write(&caller(), decide).await.unwrap_err();
+    assert_eq!(error.message, CYCLE_MESSAGE.replace("n2", "n3"));
 }
 
 #[tokio::test]
 async fn check_order_decides_once_when_cycle_is_impossible() {
     let site = WriteSite::new().await;
-    site.write(add(1, "a")).await.unwrap();
+    site.write(add_node(1, "a")).await.unwrap();
     let cases: [(&str, WriteFn, WriteFn); 3] = [
-        ("hosts that come under a known profile", Box::new(add(3, "a")), Box::new(add(4, "a"))),
-        ("an edit that places nobody", Box::new(edit(1, |spec| spec.description = "x".into())), Box::new(add(2, "z"))),
-        ("another cluster", Box::new(add(5, "o")), Box::new(add(6, "a"))),
+        ("new nodes with a known profile", Box::new(add_node(3, "a")), Box::new(add_node(4, "a"))),
+        ("an edit that places no node", Box::new(edit_node(1, |spec| spec.description = "x".into())), Box::new(add_node(2, "z"))),
+        ("another cluster", Box::new(add_node(5, "o")), Box::new(add_node(6, "a"))),
     ];
-    for (what, one, other) in cases {
-        let (made, tried) = site.race(&one, &other).await;
-        assert!(made.is_ok() && tried == 1, "{what}: {made:?} after {tried}");
+    for (case, first, second) in cases {
+        let (result, attempts) = site.race(&first, &second).await;
+        assert!(result.is_ok() && attempts == 1, "{case}: {result:?} after {attempts}");
     }
 }
 
 #[tokio::test]
 async fn check_order_writes_marks_only_for_placements() {
     let site = WriteSite::new().await;
-    assert_eq!(site.marks(), [], "without nodes nothing is placed");
-    let first = site.write(add(1, "a")).await.unwrap();
-    let (order, placed) = (format!("order/{CLUSTER}"), format!("placed/{CLUSTER}"));
-    assert_eq!(site.marks(), [(order.clone(), first), (placed.clone(), first)]);
-    let second = site.write(add(2, "a")).await.unwrap();
-    assert_eq!(site.marks(), [(order.clone(), first), (placed.clone(), second)]);
-    site.write(edit(2, |spec| spec.description = "other".to_owned())).await.unwrap();
-    for n in [1, 2] {
-        site.write(|work| work.delete_node(&site.node(n))).await.unwrap();
+    assert_eq!(site.cluster_marks(), [], "a cluster without nodes has no mark");
+    let first_revision = site.write(add_node(1, "a")).await.unwrap();
+    let (order_mark, placed_mark) = (format!("order/{CLUSTER}"), format!("placed/{CLUSTER}"));
+    assert_eq!(site.cluster_marks(), [(order_mark.clone(), first_revision), (placed_mark.clone(), first_revision)]);
+    let second_revision = site.write(add_node(2, "a")).await.unwrap();
+    assert_eq!(site.cluster_marks(), [(order_mark.clone(), first_revision), (placed_mark.clone(), second_revision)]);
+    site.write(edit_node(2, |spec| spec.description = "other".to_owned())).await.unwrap();
+    for number in [1, 2] {
+        site.write(|work| work.delete_node(&site.node(number))).await.unwrap();
     }
-    assert_eq!(site.marks(), [(order, first), (placed, second)]);
+    assert_eq!(site.cluster_marks(), [(order_mark, first_revision), (placed_mark, second_revision)]);
     site.write(|work| {
         let cluster = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
         work.delete_cluster(&cluster)
     })
     .await
     .unwrap();
-    assert_eq!(site.marks(), []);
+    assert_eq!(site.cluster_marks(), []);
 }
 
+/// Returns a set in which the manager `test` unassigned these tags.
 fn unassigned_tags(tags: &[&str]) -> OwnedSet<TagName> {
     let entries = tags.iter().map(|tag| (TagName::new(tag).unwrap(), Some(ProvidedValue::Value(())))).collect();
     OwnedSet::default().patch(&Manager::new("test").unwrap(), &entries)
 }
 
-fn change_group(at: &'static str, to: &'static str) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync {
+/// Returns a write that gives the group of `old_role` the roles `new_roles`, separated by commas.
+fn change_group(
+    old_role: &'static str,
+    new_roles: &'static str,
+) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync {
     move |work| {
-        let before = Arc::clone(work.model.groups.get(group(at).0).unwrap());
-        let spec = NodeGroupSpec { roles: roles(to), ..before.spec.clone() };
-        work.update(&before, before.meta.name.clone(), spec)?;
+        let old_group = Arc::clone(work.model.groups.get(group(old_role).0).unwrap());
+        let spec = NodeGroupSpec { roles: roles(new_roles), ..old_group.spec.clone() };
+        work.update(&old_group, old_group.meta.name.clone(), spec)?;
         Ok(())
     }
 }
 
 #[tokio::test]
 async fn unassignment_ends_when_last_role_of_tag_is_removed() {
-    let cluster_role = |work: &mut PendingWrite<'_>, role: &str, removed: &str| -> Result<(), DecisionError> {
-        let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
-        let change = RoleChange { add_tags: vec![], remove_tags: vec![TagName::new(removed).unwrap()] };
-        let spec = ClusterSpec { roles: [(Name::new(role).unwrap(), change)].into(), ..before.spec.clone() };
-        work.update(&before, before.meta.name.clone(), spec)?;
+    let cluster_role = |work: &mut PendingWrite<'_>, role: &str, removed_tag: &str| -> Result<(), DecisionError> {
+        let old_object = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
+        let change = RoleChange { add_tags: vec![], remove_tags: vec![TagName::new(removed_tag).unwrap()] };
+        let spec = ClusterSpec { roles: [(Name::new(role).unwrap(), change)].into(), ..old_object.spec.clone() };
+        work.update(&old_object, old_object.meta.name.clone(), spec)?;
         Ok(())
     };
     let new_release = |work: &mut PendingWrite<'_>| -> Result<(), DecisionError> {
-        let before = Arc::clone(work.model.releases.get(Uuid::from_u128(1)).unwrap());
-        let mut spec = before.spec.clone();
+        let old_object = Arc::clone(work.model.releases.get(Uuid::from_u128(1)).unwrap());
+        let mut spec = old_object.spec.clone();
         spec.roles.get_mut("a").unwrap().tags = Some(vec![TagName::new("a").unwrap()]);
-        work.update(&before, before.meta.name.clone(), spec)?;
+        work.update(&old_object, old_object.meta.name.clone(), spec)?;
         Ok(())
     };
     let cases: [(&str, WriteFn, &[&str]); 7] = [
         ("the group's roles", Box::new(change_group("a", "z")), &[]),
-        ("another role of the group produces it too", Box::new(change_group("a", "b")), &["x"]),
+        ("the group gets another role that produces tag x too", Box::new(change_group("a", "b")), &["x"]),
         ("a move", Box::new(move_node(1, "z")), &[]),
-        ("a move to where it is produced too", Box::new(move_node(1, "b")), &["x"]),
-        ("out of all groups", Box::new(edit(1, |spec| spec.nodegroup = None)), &[]),
-        ("what the cluster makes of the role", Box::new(move |work| cluster_role(work, "a", "x")), &[]),
-        ("what the release makes of it", Box::new(new_release), &[]),
+        ("a move to a group whose role produces tag x too", Box::new(move_node(1, "b")), &["x"]),
+        ("out of all groups", Box::new(edit_node(1, |spec| spec.nodegroup = None)), &[]),
+        ("the cluster removes the tag from the role", Box::new(move |work| cluster_role(work, "a", "x")), &[]),
+        ("the release removes the tag from the role", Box::new(new_release), &[]),
     ];
-    for (what, write, expected) in cases {
+    for (case, write, expected) in cases {
         let site = WriteSite::new().await;
-        site.write(add(1, "a")).await.unwrap();
-        site.write(edit(1, |spec| spec.tags.unassigned = unassigned_tags(&["x", "z"]))).await.unwrap();
+        site.write(add_node(1, "a")).await.unwrap();
+        site.write(edit_node(1, |spec| spec.tags.unassigned = unassigned_tags(&["x", "z"]))).await.unwrap();
         let revision = site.write(write).await.unwrap();
         let remaining: Vec<String> = site.node(1).spec.tags.unassigned.members().map(ToString::to_string).collect();
-        // An unassignment of a tag that no role ever produced stays.
+        // The unassignment of tag z remains, because no role of the node produced tag z before the write.
         let expected: Vec<_> = expected.iter().copied().chain(["z"]).collect();
-        assert_eq!(remaining, expected, "{what}");
+        assert_eq!(remaining, expected, "{case}");
         if remaining.len() == 1 {
-            assert_eq!(site.node(1).meta.resource_version, revision.get(), "{what}: in the same commit");
+            assert_eq!(site.node(1).meta.resource_version, revision.get(), "{case}: in the same commit");
         }
     }
 }
 
+/// Returns a write that replaces the tasks of the release `site`.
 fn replace_tasks(tasks: serde_json::Value) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> {
     move |work| {
-        let before = Arc::clone(work.model.releases.get(Uuid::from_u128(1)).unwrap());
+        let old_release = Arc::clone(work.model.releases.get(Uuid::from_u128(1)).unwrap());
         let tasks = serde_json::from_value(tasks.clone()).unwrap();
-        let spec = ReleaseSpec { tasks, ..before.spec.clone() };
-        work.update(&before, before.meta.name.clone(), spec)?;
+        let spec = ReleaseSpec { tasks, ..old_release.spec.clone() };
+        work.update(&old_release, old_release.meta.name.clone(), spec)?;
         Ok(())
     }
 }
 
 #[tokio::test]
 async fn check_order_refuses_second_node_when_task_waits_for_itself() {
-    let itself = "tasks wait for each other: n1/ta -> n2/ta -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
-    for (what, cross) in [
+    let message = "tasks wait for each other: n1/ta -> n2/ta -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
+    for (case, dependency) in [
         ("by a pattern", json!({"name": "/t.*/", "tags": ["a"]})),
         ("by its name", json!({"name": "ta", "tags": ["a"]})),
-        ("on everybody", json!({"name": "ta"})),
-        ("for the first of them", json!({"name": "ta", "tags": ["a"], "policy": "any"})),
+        ("on all nodes", json!({"name": "ta"})),
+        ("until one node has succeeded", json!({"name": "ta", "tags": ["a"], "policy": "any"})),
     ] {
         let site = WriteSite::new().await;
         let task =
-            json!({"id": "ta", "type": "shell", "tags": ["a"], "cross_depends": [cross], "parameters": {"script": "true"}});
+            json!({"id": "ta", "type": "shell", "tags": ["a"], "cross_depends": [dependency], "parameters": {"script": "true"}});
         site.write(replace_tasks(json!([task]))).await.unwrap();
-        site.write(add(1, "a")).await.unwrap();
-        site.write(add(3, "z")).await.unwrap();
-        let refused = site.write(add(2, "a")).await.unwrap_err();
-        assert_eq!(refused.message, itself, "{what}");
-        let refused = site.write(edit(3, |spec| spec.nodegroup = Some(group("a")))).await.unwrap_err();
-        assert_eq!(refused.message, itself.replace("n2", "n3"), "{what}");
-        site.write(add(4, "z")).await.unwrap();
+        site.write(add_node(1, "a")).await.unwrap();
+        site.write(add_node(3, "z")).await.unwrap();
+        let error = site.write(add_node(2, "a")).await.unwrap_err();
+        assert_eq!(error.message, message, "{case}");
+        let error = site.write(edit_node(3, |spec| spec.nodegroup = Some(group("a")))).await.unwrap_err();
+        assert_eq!(error.message, message.replace("n2", "n3"), "{case}");
+        site.write(add_node(4, "z")).await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn check_order_refuses_concurrent_node_when_task_waits_for_itself() {
-    // Both writes see a class with one node. The second of them would be its third node.
+    // Each of the two writes adds the only node that has the task, so the task would wait for no other node. With both
+    // nodes, the tasks would wait for each other.
     let site = WriteSite::new().await;
     let task = json!({"id": "ta", "type": "shell", "tags": ["a"], "cross_depends": [{"name": "ta", "tags": ["a"]}], "parameters": {"script": "true"}});
     site.write(replace_tasks(json!([task]))).await.unwrap();
-    let (made, tried) = site.race(&(Box::new(add(1, "a")) as WriteFn), &(Box::new(add(2, "a")) as WriteFn)).await;
-    assert!(made.is_err() && tried == 1, "{made:?} after {tried}");
+    let (result, attempts) = site.race(&(Box::new(add_node(1, "a")) as WriteFn), &(Box::new(add_node(2, "a")) as WriteFn)).await;
+    assert!(result.is_err() && attempts == 1, "{result:?} after {attempts}");
 }
 
 #[tokio::test]
@@ -456,15 +487,15 @@ async fn allocation_is_decided_again_when_basis_changes() {
     let allocate = |work: &mut PendingWrite<'_>| {
         let decision = AllocationDecision::Chosen { node: NodeId(Uuid::from_u128(1)), because: SelectionReason::default() };
         let spec = AllocationSpec { resource_class: "small".to_owned(), decision: Some(decision), ..AllocationSpec::default() };
-        let made = work.create(Uuid::from_u128(77), None, spec)?;
-        work.assign_node(&made.object)?;
+        let allocation = work.create(Uuid::from_u128(77), None, spec)?;
+        work.assign_node(&allocation.object)?;
         Ok(())
     };
     let pause_cluster = |uuid: Uuid| {
         move |work: &mut PendingWrite<'_>| {
-            let before = Arc::clone(work.model.clusters.get(uuid).unwrap());
-            let spec = ClusterSpec { paused: true, ..before.spec.clone() };
-            work.update(&before, before.meta.name.clone(), spec)?;
+            let old_cluster = Arc::clone(work.model.clusters.get(uuid).unwrap());
+            let spec = ClusterSpec { paused: true, ..old_cluster.spec.clone() };
+            work.update(&old_cluster, old_cluster.meta.name.clone(), spec)?;
             Ok(())
         }
     };
@@ -479,11 +510,11 @@ async fn allocation_is_decided_again_when_basis_changes() {
         ("another group", Box::new(change_group("b", "z")), 1),
         ("another cluster", Box::new(pause_cluster(OTHER_CLUSTER)), 1),
     ];
-    for (what, other, expected) in cases {
+    for (case, rival, expected) in cases {
         let site = WriteSite::new().await;
-        site.write(add(1, "a")).await.unwrap();
-        let (result, attempts) = site.race(&(Box::new(allocate) as WriteFn), &other).await;
-        assert_eq!((result.map(drop).map_err(|refused| refused.message), attempts), (Ok(()), expected), "{what}");
+        site.write(add_node(1, "a")).await.unwrap();
+        let (result, attempts) = site.race(&(Box::new(allocate) as WriteFn), &rival).await;
+        assert_eq!((result.map(drop).map_err(|error| error.message), attempts), (Ok(()), expected), "{case}");
     }
 }
 
@@ -502,15 +533,15 @@ async fn check_order_refuses_stage_cycle_of_group_without_nodes() {
     })
     .await
     .unwrap();
-    let create_group = |n: u128, name: &'static str| -> WriteFn {
+    let create_group = |number: u128, name: &'static str| -> WriteFn {
         Box::new(move |work| {
             let spec = NodeGroupSpec { release: Some(release(name)), ..NodeGroupSpec::new(ClusterId(CLUSTER)) };
-            work.create(Uuid::from_u128(n), stemma_core::name::ObjectName::new(name).unwrap(), spec)?;
+            work.create(Uuid::from_u128(number), stemma_core::name::ObjectName::new(name).unwrap(), spec)?;
             Ok(())
         })
     };
-    let (forth, back) = (create_group(60, "forth"), create_group(61, "back"));
-    let (result, _) = site.race(&back, &forth).await;
+    let (create_forth, create_back) = (create_group(60, "forth"), create_group(61, "back"));
+    let (result, _) = site.race(&create_back, &create_forth).await;
     let cycle = "tasks wait for each other: stage s1 -> stage s2 -> stage s1; remove one of these dependencies, or place a task elsewhere; nothing was changed";
     assert_eq!(result.unwrap_err().message, cycle);
     // An edit of the release of an empty group, or of the cluster, is refused as well.
@@ -521,25 +552,28 @@ async fn check_order_refuses_stage_cycle_of_group_without_nodes() {
     })
     .await
     .unwrap();
-    let refused = site.write(replace_tasks(json!(stages("s2", "s1").tasks))).await.unwrap_err();
-    assert_eq!(refused.message, cycle);
+    let error = site.write(replace_tasks(json!(stages("s2", "s1").tasks))).await.unwrap_err();
+    assert_eq!(error.message, cycle);
 }
 
+/// Returns a release with these tasks and imports.
 fn release_importing(tasks: &serde_json::Value, imports: &[&str]) -> ReleaseSpec {
     serde_json::from_value(json!({"imports": imports, "roles": {}, "tags": {}, "tasks": tasks})).unwrap()
 }
 
-fn create_release(n: u128, name: &'static str, spec: ReleaseSpec) -> WriteFn {
+/// Returns a write that creates a release. The number is its uuid.
+fn create_release(number: u128, name: &'static str, spec: ReleaseSpec) -> WriteFn {
     Box::new(move |work| {
-        work.create(Uuid::from_u128(n), ReleaseRef::new(name).unwrap(), spec.clone())?;
+        work.create(Uuid::from_u128(number), ReleaseRef::new(name).unwrap(), spec.clone())?;
         Ok(())
     })
 }
 
-fn update_release(n: u128, spec: ReleaseSpec) -> WriteFn {
+/// Returns a write that replaces the spec of the release whose uuid is this number.
+fn update_release(number: u128, spec: ReleaseSpec) -> WriteFn {
     Box::new(move |work| {
-        let before = Arc::clone(work.model.releases.get(Uuid::from_u128(n)).unwrap());
-        work.update(&before, before.meta.name.clone(), spec.clone())?;
+        let old_release = Arc::clone(work.model.releases.get(Uuid::from_u128(number)).unwrap());
+        work.update(&old_release, old_release.meta.name.clone(), spec.clone())?;
         Ok(())
     })
 }
@@ -548,30 +582,34 @@ fn update_release(n: u128, spec: ReleaseSpec) -> WriteFn {
 async fn check_releases_refuses_write_when_imports_no_longer_compile() {
     let stage = |id: &str| json!([{"id": id, "type": "stage"}]);
     let app = release_importing(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["lib"]);
-    let plain = release_importing(&json!([]), &["mid"]);
-    let over_mid = release_importing(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["mid"]);
-    // The writes to store first, then one of the two writes of the race.
+    let app_without_tasks = release_importing(&json!([]), &["mid"]);
+    let app_through_mid = release_importing(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["mid"]);
+    // Second column: the writes that are committed first. Third column: one of the two writes of the race.
     let cases: [(&str, Vec<WriteFn>, WriteFn); 2] = [
-        ("a new one", vec![], create_release(52, "app", app)),
-        ("an edit, through another", vec![create_release(52, "app", plain)], update_release(52, over_mid)),
+        ("a new release", vec![], create_release(52, "app", app)),
+        (
+            "an edit of a release that imports lib through mid",
+            vec![create_release(52, "app", app_without_tasks)],
+            update_release(52, app_through_mid),
+        ),
     ];
-    for (what, before, write) in cases {
+    for (case, earlier_writes, write) in cases {
         for edit_first in [false, true] {
             let site = WriteSite::new().await;
             site.write(create_release(50, "lib", release_importing(&stage("needed"), &[]))).await.unwrap();
             site.write(create_release(51, "mid", release_importing(&json!([]), &["lib"]))).await.unwrap();
-            for one in &before {
-                site.write(one).await.unwrap();
+            for earlier_write in &earlier_writes {
+                site.write(earlier_write).await.unwrap();
             }
             let edit = update_release(50, release_importing(&stage("other"), &[]));
-            let (one, other) = if edit_first { (&edit, &write) } else { (&write, &edit) };
-            let (result, attempts) = site.race(one, other).await;
-            let refusal = result.expect_err("the second one sees the first");
-            assert!(refusal.message.contains("needed"), "{what}: {}", refusal.message);
-            assert_eq!(attempts, 1, "{what}: it decided once, and was refused when it decided again");
+            let (first, second) = if edit_first { (&edit, &write) } else { (&write, &edit) };
+            let (result, attempts) = site.race(first, second).await;
+            let refusal = result.expect_err("the second write sees the first");
+            assert!(refusal.message.contains("needed"), "{case}: {}", refusal.message);
+            assert_eq!(attempts, 1, "{case}: the first decision succeeded, and the second one refused the write");
             let model = site.registry.cache().model();
-            let again = Cache::load(site.registry.store().as_ref()).await.unwrap();
-            assert_eq!(again.model().fleet.releases().count(), model.releases.iter().count(), "{what}: all compile");
+            let reloaded = Cache::load(site.registry.store().as_ref()).await.unwrap();
+            assert_eq!(reloaded.model().fleet.releases().count(), model.releases.iter().count(), "{case}: all compile");
         }
     }
 }
@@ -580,58 +618,63 @@ async fn check_releases_refuses_write_when_imports_no_longer_compile() {
 async fn cache_lists_broken_release_when_loaded() {
     let site = WriteSite::new().await;
     site.write(create_release(50, "bad", release_importing(&json!([]), &[]))).await.unwrap();
-    let mut bad = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
-    bad.spec = release_importing(&json!([{"id": "x", "type": "stage", "requires": ["ghost"]}]), &[]);
-    let at = key::object(Kind::Release, bad.meta.uuid);
-    let put = crate::store::Transaction::new().put(at, crate::records::codec::encode(&bad));
+    let mut bad_release = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
+    bad_release.spec = release_importing(&json!([{"id": "x", "type": "stage", "requires": ["ghost"]}]), &[]);
+    let object_key = key::object(Kind::Release, bad_release.meta.uuid);
+    let put = crate::store::Transaction::new().put(object_key, crate::records::codec::encode(&bad_release));
     site.registry.cache().wait_for(site.registry.store().commit(put).await.unwrap()).await;
-    let again = Cache::load(site.registry.store().as_ref()).await.unwrap().model();
-    let names: Vec<String> = again.fleet.releases().map(|one| one.name.to_string()).collect();
+    let model = Cache::load(site.registry.store().as_ref()).await.unwrap().model();
+    let names: Vec<String> = model.fleet.releases().map(|release| release.name.to_string()).collect();
     assert_eq!(names, ["site"]);
-    let broken: Vec<String> = again.broken_releases.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+    let broken: Vec<String> = model.broken_releases.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
     assert!(broken.len() == 1 && broken[0].starts_with("bad: ") && broken[0].contains("ghost"), "{broken:?}");
 }
 
 #[tokio::test]
 async fn release_write_refuses_new_relative_path_and_accepts_stored() {
     let task = |id: &str, path: &str| json!({"id": id, "type": "file", "parameters": {"path": path, "content": "x"}});
-    let old = release_importing(&json!([task("old", "etc/old")]), &[]);
+    let old_release = release_importing(&json!([task("old", "etc/old")]), &[]);
     let site = WriteSite::new().await;
-    let refused = site.write(create_release(50, "lib", old.clone())).await.expect_err("a relative path");
-    assert_eq!(refused.message, "task old parameters.path: path \"etc/old\" is relative; write it from `/` on");
-    assert_eq!(refused.extra["errors"][0]["field"], "task old parameters.path");
-    // Stored by an earlier version, without this check.
+    let error = site.write(create_release(50, "lib", old_release.clone())).await.expect_err("a relative path");
+    assert_eq!(error.message, "task old parameters.path: path \"etc/old\" is relative; write it from `/` on");
+    assert_eq!(error.extra["errors"][0]["field"], "task old parameters.path");
+    // An earlier version of Stemma, which had no such check, stored the relative path.
     site.write(create_release(50, "lib", release_importing(&json!([]), &[]))).await.unwrap();
-    let mut stored = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
-    stored.spec = old.clone();
-    let at = key::object(Kind::Release, stored.meta.uuid);
-    let put = crate::store::Transaction::new().put(at, crate::records::codec::encode(&stored));
+    let mut stored_release = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
+    stored_release.spec = old_release.clone();
+    let object_key = key::object(Kind::Release, stored_release.meta.uuid);
+    let put = crate::store::Transaction::new().put(object_key, crate::records::codec::encode(&stored_release));
     site.registry.cache().wait_for(site.registry.store().commit(put).await.unwrap()).await;
     for model in [site.registry.cache().model(), Cache::load(site.registry.store().as_ref()).await.unwrap().model()] {
-        let compiled = model.fleet.release(&ReleaseRef::new("lib").unwrap()).expect("it is served").clone();
-        assert_eq!(compiled.findings.iter().map(|one| one.code.as_str()).collect::<Vec<_>>(), ["task.parameters"]);
+        let compiled = model.fleet.release(&ReleaseRef::new("lib").unwrap()).expect("the release compiles").clone();
+        assert_eq!(compiled.findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(), ["task.parameters"]);
         assert!(model.broken_releases.is_empty());
     }
-    // Other fields of it can be edited, and a release that imports it can be stored. A changed task is checked.
+    // Other fields of this release can be edited, and a release that imports it can be stored. A changed task is
+    // checked.
     site.write(create_release(51, "over", release_importing(&json!([]), &["lib"]))).await.unwrap();
-    site.write(update_release(50, ReleaseSpec { description: "old".to_owned(), ..old })).await.unwrap();
+    site.write(update_release(50, ReleaseSpec { description: "old".to_owned(), ..old_release })).await.unwrap();
     site.write(update_release(50, release_importing(&json!([task("old", "etc/old"), task("new", "/new")]), &[]))).await.unwrap();
-    let refused =
-        site.write(update_release(50, release_importing(&json!([task("old", "etc/other")]), &[]))).await.expect_err("its task");
-    assert!(refused.message.contains("path \"etc/other\" is relative"), "{}", refused.message);
+    let error = site
+        .write(update_release(50, release_importing(&json!([task("old", "etc/other")]), &[])))
+        .await
+        .expect_err("a changed task is checked");
+    assert!(error.message.contains("path \"etc/other\" is relative"), "{}", error.message);
     site.write(update_release(50, release_importing(&json!([task("old", "/etc/other")]), &[]))).await.unwrap();
 }
 
 #[tokio::test]
 async fn check_pinned_refuses_content_when_version_was_released() {
-    let (old, new) = (json!([{"id": "a", "type": "stage"}]), json!([{"id": "b", "type": "stage"}]));
-    for (what, marked) in [("what runs, in a store without marks", false), ("a mark", true)] {
+    let (old_tasks, new_tasks) = (json!([{"id": "a", "type": "stage"}]), json!([{"id": "b", "type": "stage"}]));
+    for (case, has_mark) in [("a released task set, in a store without marks", false), ("a mark", true)] {
         let site = WriteSite::new().await;
-        site.write(create_release(50, "lib@1", release_importing(&old, &[]))).await.unwrap();
+        site.write(create_release(50, "lib@1", release_importing(&old_tasks, &[]))).await.unwrap();
         site.write(create_release(51, "app@1", release_importing(&json!([]), &["lib@1"]))).await.unwrap();
-        site.write(update_release(50, release_importing(&json!([]), &[]))).await.expect("nothing runs it");
+        site.write(update_release(50, release_importing(&json!([]), &[])))
+            .await
+            .expect("no task set of the version was released");
         let put = crate::store::Transaction::new();
-        let put = if marked {
+        let put = if has_mark {
             put.put(key::pin_mark("lib@1"), Bytes::new())
         } else {
             let record = crate::records::reported::ReleasedRecord::new(
@@ -643,36 +686,40 @@ async fn check_pinned_refuses_content_when_version_was_released() {
             put.put(key::node_entry(key::RELEASED, Uuid::from_u128(9)), crate::records::codec::encode(&record))
         };
         site.registry.cache().wait_for(site.registry.store().commit(put).await.unwrap()).await;
-        let refused = site.write(update_release(50, release_importing(&new, &[]))).await.expect_err(what);
-        assert_eq!(refused.kind, ErrorType::ObjectInUse, "{what}");
-        assert!(refused.message.contains("the release lib@1"), "{what}: {}", refused.message);
-        let described = ReleaseSpec { description: "for people".into(), ..release_importing(&json!([]), &[]) };
-        site.write(update_release(50, described)).await.expect("its content is the same");
+        let error = site.write(update_release(50, release_importing(&new_tasks, &[]))).await.expect_err(case);
+        assert_eq!(error.kind, ErrorType::ObjectInUse, "{case}");
+        assert!(error.message.contains("the release lib@1"), "{case}: {}", error.message);
+        let with_description = ReleaseSpec { description: "for people".into(), ..release_importing(&json!([]), &[]) };
+        site.write(update_release(50, with_description)).await.expect("the content is the same");
     }
 }
 
 #[tokio::test]
 async fn delete_unused_lists_referrers_when_object_is_used() {
     let site = WriteSite::new().await;
-    site.write(add(1, "a")).await.unwrap();
-    let node = site.node(1).display_name();
-    let a_release =
+    site.write(add_node(1, "a")).await.unwrap();
+    let node_name = site.node(1).display_name();
+    let delete_release =
         |work: &mut PendingWrite<'_>| work.delete_unused(&work.model.releases.get_by_name(None, "site").unwrap().clone());
-    let a_group = |work: &mut PendingWrite<'_>| work.delete_unused(&work.model.groups.get(group("a").0).unwrap().clone());
-    let a_cluster = |work: &mut PendingWrite<'_>| work.delete_cluster(&work.model.clusters.get(CLUSTER).unwrap().clone());
-    let refused = [
-        (site.write(a_release).await, "release 'site' is in use by cluster c, cluster d".to_owned()),
-        (site.write(a_group).await, format!("nodegroup 'c/a' is in use by node {node}")),
-        (site.write(a_cluster).await, format!("cluster 'c' is in use by node {node}")),
+    let delete_group = |work: &mut PendingWrite<'_>| work.delete_unused(&work.model.groups.get(group("a").0).unwrap().clone());
+    let delete_cluster = |work: &mut PendingWrite<'_>| work.delete_cluster(&work.model.clusters.get(CLUSTER).unwrap().clone());
+    let refusals = [
+        (site.write(delete_release).await, "release 'site' is in use by cluster c, cluster d".to_owned()),
+        (site.write(delete_group).await, format!("nodegroup 'c/a' is in use by node {node_name}")),
+        (site.write(delete_cluster).await, format!("cluster 'c' is in use by node {node_name}")),
     ];
-    for (refused, says) in refused {
-        let refused = refused.unwrap_err();
-        assert_eq!(refused.message, format!("{says}; nothing was deleted"));
-        let (_, users) = says.split_once(" by ").unwrap();
+    for (result, expected) in refusals {
+        let error = result.unwrap_err();
+        assert_eq!(error.message, format!("{expected}; nothing was deleted"));
+        let (_, users) = expected.split_once(" by ").unwrap();
         let users: Vec<String> = users.split(", ").map(|user| user.replacen(' ', "/", 1)).collect();
-        assert_eq!(refused.body()["used_by"], serde_json::json!(users));
+        assert_eq!(error.body()["used_by"], serde_json::json!(users));
     }
-    let other = |work: &mut PendingWrite<'_>| work.delete_cluster(&work.model.clusters.get(OTHER_CLUSTER).unwrap().clone());
-    site.write(other).await.unwrap();
-    assert!(site.registry.cache().model().groups.get(group("o").0).is_none(), "a group without nodes goes along");
+    let delete_other_cluster =
+        |work: &mut PendingWrite<'_>| work.delete_cluster(&work.model.clusters.get(OTHER_CLUSTER).unwrap().clone());
+    site.write(delete_other_cluster).await.unwrap();
+    assert!(
+        site.registry.cache().model().groups.get(group("o").0).is_none(),
+        "a group without nodes is deleted with its cluster"
+    );
 }

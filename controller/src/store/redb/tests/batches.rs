@@ -1,4 +1,4 @@
-//! Commits that share a flush.
+//! Tests of commits that wait for the same flush and so share the next one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,48 +11,51 @@ use crate::store::{Health, Precondition, Revision, Store, StoreError, Transactio
 
 const EIO: i32 = 5;
 
+/// Creates a store on a disk.
 fn create(disk: &MemoryDisk) -> Arc<RedbStore> {
     let store = RedbStore::create_on(disk.backend(), Path::new("disk"), &create_options(), RedbOptions::default());
     Arc::new(store.unwrap())
 }
 
+/// A task that commits a transaction.
 type CommitHandle = JoinHandle<Result<Revision, StoreError>>;
 
-/// Blocks one commit in its flush, and queues the other commits behind it in this order.
+/// Starts a commit whose flush blocks, and queues the other commits behind it in this order. Returns the task of the
+/// blocked commit, and the tasks of the other commits. `disk.resume_syncs` ends the block.
 async fn queue_behind_flush(
     store: &Arc<RedbStore>,
     disk: &MemoryDisk,
-    others: impl IntoIterator<Item = Transaction>,
+    transactions: impl IntoIterator<Item = Transaction>,
 ) -> (CommitHandle, Vec<CommitHandle>) {
     let commit = |transaction| {
         let store = Arc::clone(store);
         tokio::spawn(async move { store.commit(transaction).await })
     };
     disk.stop_syncs();
-    let first = commit(Transaction::new().put("first", ""));
+    let blocked_commit = commit(Transaction::new().put("first", ""));
     tokio::task::yield_now().await;
     let disk = disk.clone();
     tokio::task::spawn_blocking(move || disk.wait_for_stopped_sync()).await.unwrap();
-    let mut answers = Vec::new();
-    for transaction in others {
-        answers.push(commit(transaction));
+    let mut commits = Vec::new();
+    for transaction in transactions {
+        commits.push(commit(transaction));
         tokio::task::yield_now().await;
     }
-    (first, answers)
+    (blocked_commit, commits)
 }
 
 #[tokio::test]
 async fn writer_flushes_once_when_commits_wait() {
     let disk = MemoryDisk::default();
     let store = create(&disk);
-    let others = (0..64).map(|number| Transaction::new().put(format!("{number}"), ""));
-    let (first, others) = queue_behind_flush(&store, &disk, others).await;
-    assert_eq!(store.head().await.unwrap(), Revision::ZERO, "nothing is seen before it is durable");
-    assert!(others.iter().all(|answer| !answer.is_finished()), "nothing is answered before it is durable");
+    let queued_commits = (0..64).map(|number| Transaction::new().put(format!("{number}"), ""));
+    let (blocked_commit, queued_commits) = queue_behind_flush(&store, &disk, queued_commits).await;
+    assert_eq!(store.head().await.unwrap(), Revision::ZERO, "no commit is visible before it is durable");
+    assert!(queued_commits.iter().all(|commit| !commit.is_finished()), "no commit succeeds before it is durable");
     disk.resume_syncs();
-    assert_eq!(first.await.unwrap().unwrap(), Revision::new(1));
-    for (revision, answer) in (2..).zip(others) {
-        assert_eq!(answer.await.unwrap().unwrap(), Revision::new(revision));
+    assert_eq!(blocked_commit.await.unwrap().unwrap(), Revision::new(1));
+    for (revision, commit) in (2..).zip(queued_commits) {
+        assert_eq!(commit.await.unwrap().unwrap(), Revision::new(revision));
     }
     assert_eq!((store.stats().commits.get(), store.stats().syncs.get()), (65, 2));
 }
@@ -62,48 +65,49 @@ async fn writer_checks_each_commit_against_earlier_commits_of_batch() {
     let disk = MemoryDisk::default();
     let store = create(&disk);
     let create_a = || Transaction::new().require(Precondition::absent("a")).put("a", "");
-    let others = [
+    let queued_commits = [
         create_a(),
         create_a(),
         Transaction::new().require(Precondition::unchanged("a", Revision::new(2))).delete("a"),
         create_a(),
         Transaction::new().delete("missing"),
     ];
-    let (first, others) = queue_behind_flush(&store, &disk, others).await;
+    let (blocked_commit, queued_commits) = queue_behind_flush(&store, &disk, queued_commits).await;
     disk.resume_syncs();
-    first.await.unwrap().unwrap();
+    blocked_commit.await.unwrap().unwrap();
     let mut results = Vec::new();
-    for answer in others {
-        results.push(match answer.await.unwrap() {
+    for commit in queued_commits {
+        results.push(match commit.await.unwrap() {
             Ok(revision) => Ok(revision.get()),
-            Err(StoreError::PreconditionFailed(unmet)) => Err((unmet.found.map(Revision::get), unmet.at.get())),
+            Err(StoreError::PreconditionFailed(failure)) => Err((failure.found.map(Revision::get), failure.at.get())),
             Err(error) => panic!("{error}"),
         });
     }
+    // The last transaction deletes a missing key, so it changes nothing and returns the present revision.
     assert_eq!(results, [Ok(2), Err((Some(2), 2)), Ok(3), Ok(4), Ok(4)]);
     assert_eq!((store.stats().commits.get(), store.stats().syncs.get()), (4, 2));
 }
 
 #[tokio::test]
 async fn writer_becomes_read_only_with_unknown_outcome_when_flush_fails() {
-    for trouble in [DiskFault::Errno(EIO), DiskFault::Panic] {
+    for fault in [DiskFault::Errno(EIO), DiskFault::Panic] {
         let disk = MemoryDisk::default();
         let store = create(&disk);
-        let others = (0..3).map(|number| Transaction::new().put(format!("{number}"), ""));
-        let (first, others) = queue_behind_flush(&store, &disk, others).await;
-        // The blocked commit has a second sync, which must not fail.
-        disk.fail(DiskOperation::Sync, 1, trouble);
+        let queued_commits = (0..3).map(|number| Transaction::new().put(format!("{number}"), ""));
+        let (blocked_commit, queued_commits) = queue_behind_flush(&store, &disk, queued_commits).await;
+        // The blocked commit does one more sync, which must not fail.
+        disk.fail(DiskOperation::Sync, 1, fault);
         disk.resume_syncs();
-        first.await.unwrap().unwrap();
-        for answer in others {
-            let answer = answer.await.unwrap();
-            assert!(matches!(answer, Err(StoreError::OutcomeUnknown { .. })), "{answer:?}");
+        blocked_commit.await.unwrap().unwrap();
+        for commit in queued_commits {
+            let result = commit.await.unwrap();
+            assert!(matches!(result, Err(StoreError::OutcomeUnknown { .. })), "{result:?}");
         }
-        let after = store.commit(Transaction::new().put("after", "")).await;
-        assert!(matches!(after, Err(StoreError::ReadOnly { .. })), "{after:?}");
+        let late_result = store.commit(Transaction::new().put("after", "")).await;
+        assert!(matches!(late_result, Err(StoreError::ReadOnly { .. })), "{late_result:?}");
         assert!(matches!(store.health(), Health::ReadOnly { .. }));
         assert_eq!(store.head().await.unwrap(), Revision::new(1));
-        assert!(store.snapshot().await.unwrap().get(b"first").await.unwrap().is_some(), "reads go on");
+        assert!(store.snapshot().await.unwrap().get(b"first").await.unwrap().is_some(), "reads still work");
     }
 }
 
@@ -111,12 +115,12 @@ async fn writer_becomes_read_only_with_unknown_outcome_when_flush_fails() {
 async fn writer_finishes_queued_commits_when_store_is_dropped() {
     let disk = MemoryDisk::default();
     let store = create(&disk);
-    let others = [Transaction::new().put("a", ""), Transaction::new().put("b", "")];
-    let (first, others) = queue_behind_flush(&store, &disk, others).await;
+    let queued_commits = [Transaction::new().put("a", ""), Transaction::new().put("b", "")];
+    let (blocked_commit, queued_commits) = queue_behind_flush(&store, &disk, queued_commits).await;
     disk.resume_syncs();
     drop(store);
-    for (revision, answer) in (1..).zip([first].into_iter().chain(others)) {
-        assert_eq!(answer.await.unwrap().unwrap(), Revision::new(revision));
+    for (revision, commit) in (1..).zip([blocked_commit].into_iter().chain(queued_commits)) {
+        assert_eq!(commit.await.unwrap().unwrap(), Revision::new(revision));
     }
     let store = RedbStore::open_on(disk.backend(), Path::new("disk"), RedbOptions::default()).unwrap();
     assert_eq!(store.head().await.unwrap(), Revision::new(3));

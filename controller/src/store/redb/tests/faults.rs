@@ -9,8 +9,9 @@ use crate::store::{Health, ListQuery, OpenError, Revision, Store, StoreError, Tr
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
+/// Opens the store as a host does after it lost power.
 fn open(disk: &MemoryDisk) -> Result<RedbStore, OpenError> {
-    // A new disk, because a host that lost power has also lost its locks.
+    // The content is copied to a new disk, because a power loss also ends the lock on the store.
     RedbStore::open_on(MemoryDisk::with_bytes(disk.bytes()).backend(), Path::new("disk"), RedbOptions::default())
 }
 
@@ -18,7 +19,7 @@ fn create(disk: &MemoryDisk) -> RedbStore {
     RedbStore::create_on(disk.backend(), Path::new("disk"), &create_options(), RedbOptions::default()).unwrap()
 }
 
-/// Returns write number n: an object that all writes share, an object of its own, and an after-image.
+/// Returns write `number`. It puts an entry that all writes share, an entry of its own, and an entry of the history.
 fn numbered_write(number: u64) -> Transaction {
     Transaction::new()
         .put("shared", numbered_value(number))
@@ -26,11 +27,13 @@ fn numbered_write(number: u64) -> Transaction {
         .put_at_revision("history/", numbered_value(number))
 }
 
+/// Returns the value that write `number` puts. Its bytes and its length depend on the number.
 fn numbered_value(number: u64) -> Vec<u8> {
     vec![u8::try_from(number % 251).unwrap(); 300 + usize::try_from(number).unwrap() % 700]
 }
 
-/// Asserts that the store contains exactly the first `head` writes, each of them complete, and its changes.
+/// Asserts that the store contains exactly the numbered writes up to its head revision. Each write must be complete,
+/// and a watch must return the three changes of each.
 async fn assert_consistent(store: &RedbStore, context: &str) {
     let snapshot = store.snapshot().await.unwrap();
     let head = snapshot.revision().get();
@@ -51,6 +54,7 @@ async fn assert_consistent(store: &RedbStore, context: &str) {
 struct Random(u64);
 
 impl Random {
+    /// Returns the next number of the sequence (xorshift).
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -58,6 +62,7 @@ impl Random {
         self.0
     }
 
+    /// Returns a random number that is less than `bound`.
     fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % bound as u64).unwrap()
     }
@@ -67,22 +72,25 @@ impl Random {
 async fn f03_store_keeps_acknowledged_commits_whole_when_power_is_lost() {
     let disk = MemoryDisk::default();
     let store = create(&disk);
-    let mut acknowledged = vec![disk.request_count()];
+    let mut requests_at_commit = vec![disk.request_count()];
     for number in 1..=24 {
         store.commit(numbered_write(number)).await.unwrap();
-        acknowledged.push(disk.request_count());
+        requests_at_commit.push(disk.request_count());
     }
-    let moments = acknowledged[0]..=disk.request_count();
+    let moments = requests_at_commit[0]..=disk.request_count();
     let mut random = Random(0x5eed);
     for moment in moments {
-        // Of the writes that were not synced, none is stored, all are, or any sectors of them.
-        let odds = [0, 100, random.below(100)][moment % 3];
-        let left = disk.after_power_loss(moment, || random.below(100) < odds);
-        let context = format!("moment {moment}, {odds} % of the unsynced sectors left");
-        let store = open(&left).unwrap_or_else(|error| panic!("{context}: {error:?}"));
-        let known = acknowledged.iter().rposition(|at| *at <= moment).unwrap() as u64;
+        // The percentage of the sectors that the disk stored of its unsynced writes: none, all, or a random number.
+        let survival_percent = [0, 100, random.below(100)][moment % 3];
+        let disk_after_loss = disk.after_power_loss(moment, || random.below(100) < survival_percent);
+        let context = format!("moment {moment}, {survival_percent} % of the unsynced sectors survive");
+        let store = open(&disk_after_loss).unwrap_or_else(|error| panic!("{context}: {error:?}"));
+        let acknowledged_count = requests_at_commit.iter().rposition(|requests| *requests <= moment).unwrap() as u64;
         let head = store.head().await.unwrap().get();
-        assert!(head == known || head == known + 1, "{context}: {head}, {known} were acknowledged");
+        assert!(
+            head == acknowledged_count || head == acknowledged_count + 1,
+            "{context}: {head}, {acknowledged_count} were acknowledged"
+        );
         assert_consistent(&store, &context).await;
         store.commit(numbered_write(head + 1)).await.unwrap();
         assert_consistent(&store, &context).await;
@@ -91,35 +99,35 @@ async fn f03_store_keeps_acknowledged_commits_whole_when_power_is_lost() {
 
 #[tokio::test]
 async fn f05_and_f06_store_becomes_read_only_when_write_fails() {
-    // A file grows in steps, so its length is rarely set.
+    // The file grows in large steps, so its length is rarely set. Only the first such operation is made to fail.
     let cases = [
         (DiskOperation::Sync, EIO, 0..6),
         (DiskOperation::Write, EIO, 0..12),
         (DiskOperation::Write, ENOSPC, 0..12),
         (DiskOperation::SetLen, ENOSPC, 0..1),
     ];
-    for (at, errno, skips) in cases {
-        for skipped in skips {
-            let context = format!("{at:?} number {skipped} says {errno}");
+    for (operation, errno, skip_counts) in cases {
+        for skip_count in skip_counts {
+            let context = format!("{operation:?} number {skip_count} fails with {errno}");
             let disk = MemoryDisk::default();
             let store = create(&disk);
-            disk.fail(at, skipped, DiskFault::Errno(errno));
-            let (done, failed) = write_until_failure(&store).await;
-            assert!(matches!(failed, StoreError::OutcomeUnknown { .. } | StoreError::ReadOnly { .. }), "{context}: {failed:?}");
-            let again = store.commit(numbered_write(done + 1)).await;
-            assert!(matches!(again, Err(StoreError::ReadOnly { .. })), "{context}: {again:?}");
+            disk.fail(operation, skip_count, DiskFault::Errno(errno));
+            let (commit_count, failure) = write_until_failure(&store).await;
+            assert!(matches!(failure, StoreError::OutcomeUnknown { .. } | StoreError::ReadOnly { .. }), "{context}: {failure:?}");
+            let next_result = store.commit(numbered_write(commit_count + 1)).await;
+            assert!(matches!(next_result, Err(StoreError::ReadOnly { .. })), "{context}: {next_result:?}");
             match store.health() {
                 Health::ReadOnly { reason } => assert!(reason.contains("os error"), "{context}: {reason}"),
-                Health::Writable => panic!("{context}: not said to be read-only"),
+                Health::Writable => panic!("{context}: the store does not report that it is read-only"),
             }
-            assert_eq!(store.head().await.unwrap(), Revision::new(done), "{context}");
+            assert_eq!(store.head().await.unwrap(), Revision::new(commit_count), "{context}");
             assert_consistent(&store, &context).await;
             drop(store);
             let store = open(&disk).unwrap_or_else(|error| panic!("{context}: {error:?}"));
-            let most = if matches!(failed, StoreError::OutcomeUnknown { .. }) { done + 1 } else { done };
+            let max_head = if matches!(failure, StoreError::OutcomeUnknown { .. }) { commit_count + 1 } else { commit_count };
             assert!(
-                (done..=most).contains(&store.head().await.unwrap().get()),
-                "{context}: {} of {done}",
+                (commit_count..=max_head).contains(&store.head().await.unwrap().get()),
+                "{context}: {} of {commit_count}",
                 store.head().await.unwrap()
             );
             assert_consistent(&store, &context).await;
@@ -129,47 +137,47 @@ async fn f05_and_f06_store_becomes_read_only_when_write_fails() {
     }
 }
 
-/// Returns disks as a crashed or killed controller leaves them: after a power loss at each moment, and at the moment of
-/// the kill.
+/// Returns disks as a controller leaves them: after a power loss at various moments, after it was killed, and after it
+/// closed the store. Each has a description and the head revision of its store.
 async fn crashed_disks() -> Vec<(String, MemoryDisk, u64)> {
     let disk = MemoryDisk::default();
     let store = create(&disk);
-    let first = disk.request_count();
-    let mut found = Vec::new();
+    let first_moment = disk.request_count();
+    let mut disks = Vec::new();
     for number in 1..=6 {
         store.commit(numbered_write(number)).await.unwrap();
     }
     let mut random = Random(0xc4a5);
-    for moment in (first..=disk.request_count()).step_by(3) {
-        let left = disk.after_power_loss(moment, || random.below(2) == 0);
-        let head = open(&left).unwrap().head().await.unwrap().get();
-        found.push((format!("power lost at moment {moment}"), left, head));
+    for moment in (first_moment..=disk.request_count()).step_by(3) {
+        let disk_after_loss = disk.after_power_loss(moment, || random.below(2) == 0);
+        let head = open(&disk_after_loss).unwrap().head().await.unwrap().get();
+        disks.push((format!("power lost at moment {moment}"), disk_after_loss, head));
     }
-    found.push(("killed".to_owned(), MemoryDisk::with_bytes(disk.bytes()), 6));
+    disks.push(("killed".to_owned(), MemoryDisk::with_bytes(disk.bytes()), 6));
     drop(store);
-    found.push(("closed".to_owned(), MemoryDisk::with_bytes(disk.bytes()), 6));
-    found
+    disks.push(("closed".to_owned(), MemoryDisk::with_bytes(disk.bytes()), 6));
+    disks
 }
 
 #[tokio::test]
 async fn f03_store_loses_no_commit_when_power_is_lost_while_opening() {
     let mut random = Random(0x09e2);
-    for (how, left, head) in crashed_disks().await {
-        let opening = MemoryDisk::with_bytes(left.bytes());
-        let opened = RedbStore::open_on(opening.backend(), Path::new("disk"), RedbOptions::default()).unwrap();
-        assert_eq!(opened.head().await.unwrap().get(), head, "{how}");
-        for moment in 0..=opening.request_count() {
-            // Each write may be stored alone, because a disk keeps no order between two syncs.
+    for (description, crashed_disk, head) in crashed_disks().await {
+        let recording_disk = MemoryDisk::with_bytes(crashed_disk.bytes());
+        let first_store = RedbStore::open_on(recording_disk.backend(), Path::new("disk"), RedbOptions::default()).unwrap();
+        assert_eq!(first_store.head().await.unwrap().get(), head, "{description}");
+        for moment in 0..=recording_disk.request_count() {
+            // A disk stores the writes between two syncs in any order, so each round lets other sectors survive.
             for round in 0..5 {
-                let odds = [0, 100, 20, 50, 80][round];
-                let again = opening.after_power_loss(moment, || random.below(100) < odds);
-                let context = format!("{how}; then at moment {moment} of opening, {odds} %, round {round}");
-                let store = open(&again).unwrap_or_else(|error| panic!("{context}: {error:?}"));
+                let survival_percent = [0, 100, 20, 50, 80][round];
+                let disk_after_loss = recording_disk.after_power_loss(moment, || random.below(100) < survival_percent);
+                let context = format!("{description}; then at moment {moment} of opening, {survival_percent} %, round {round}");
+                let store = open(&disk_after_loss).unwrap_or_else(|error| panic!("{context}: {error:?}"));
                 assert_eq!(store.head().await.unwrap().get(), head, "{context}");
                 assert_consistent(&store, &context).await;
             }
         }
-        drop(opened);
+        drop(first_store);
     }
 }
 
@@ -187,11 +195,11 @@ async fn write_until_failure(store: &RedbStore) -> (u64, StoreError) {
 async fn open_returns_io_error_when_disk_is_unreadable() {
     let disk = MemoryDisk::default();
     drop(create(&disk));
-    let failing = MemoryDisk::with_bytes(disk.bytes());
-    failing.fail(DiskOperation::Read, 0, DiskFault::Errno(EIO));
-    let refused = RedbStore::open_on(failing.backend(), Path::new("disk"), RedbOptions::default());
-    assert!(matches!(refused, Err(OpenError::Io { .. })));
-    assert!(open(&failing).is_ok());
+    let failing_disk = MemoryDisk::with_bytes(disk.bytes());
+    failing_disk.fail(DiskOperation::Read, 0, DiskFault::Errno(EIO));
+    let result = RedbStore::open_on(failing_disk.backend(), Path::new("disk"), RedbOptions::default());
+    assert!(matches!(result, Err(OpenError::Io { .. })));
+    assert!(open(&failing_disk).is_ok());
 }
 
 #[tokio::test]
@@ -199,19 +207,19 @@ async fn open_returns_error_with_advice_when_redb_panics() {
     let disk = MemoryDisk::default();
     drop(create(&disk));
     disk.fail(DiskOperation::Read, 1, DiskFault::Panic);
-    let before = disk.bytes();
-    let Err(refused) = RedbStore::open_on(disk.backend(), Path::new("/var/lib/stemma/store"), RedbOptions::default()) else {
-        panic!("it opened");
+    let bytes_before = disk.bytes();
+    let Err(error) = RedbStore::open_on(disk.backend(), Path::new("/var/lib/stemma/store"), RedbOptions::default()) else {
+        panic!("the damaged store opened");
     };
     assert_eq!(
-        refused.to_string(),
+        error.to_string(),
         "the store /var/lib/stemma/store is damaged and was not changed: restore a backup (docs/backup.md) or copy back /var/lib/stemma from a copy that was made while the controller was stopped"
     );
-    assert_eq!(disk.bytes(), before);
+    assert_eq!(disk.bytes(), bytes_before);
 }
 
-/// F12: one bit of a closed store is flipped. The store is refused or the flip is harmless. It never returns wrong data
-/// and never crashes.
+/// F12: if one bit of a closed store is flipped, opening the store fails, or the flip has no effect. The store never
+/// returns wrong data and never panics.
 #[tokio::test]
 async fn f12_store_refuses_or_survives_flipped_bit() {
     let disk = MemoryDisk::default();
@@ -220,24 +228,24 @@ async fn f12_store_refuses_or_survives_flipped_bit() {
         store.commit(numbered_write(number)).await.unwrap();
     }
     drop(store);
-    let whole = disk.bytes();
-    let used: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] != 0).collect();
+    let original = disk.bytes();
+    let nonzero_indexes: Vec<usize> = (0..original.len()).filter(|index| original[*index] != 0).collect();
     let mut random = Random(0xf11b);
-    let mut refused = 0;
+    let mut refused_count = 0;
     let rounds = if std::env::var_os("STEMMA_TEST_LONG").is_some() { 1_000 } else { 100 };
     for round in 0..rounds {
         // The first rounds flip bits of the header, where every bit matters.
-        let at = if round < rounds / 3 { random.below(320) } else { used[random.below(used.len())] };
-        let mut bytes = whole.clone();
-        bytes[at] ^= 1 << random.below(8);
-        let flipped = MemoryDisk::with_bytes(bytes.clone());
-        if let Ok(store) = RedbStore::open_on(flipped.backend(), Path::new("disk"), RedbOptions::default()) {
-            assert_eq!(store.head().await.unwrap(), Revision::new(40), "byte {at}");
-            assert_consistent(&store, &format!("byte {at}")).await;
+        let index = if round < rounds / 3 { random.below(320) } else { nonzero_indexes[random.below(nonzero_indexes.len())] };
+        let mut bytes = original.clone();
+        bytes[index] ^= 1 << random.below(8);
+        let flipped_disk = MemoryDisk::with_bytes(bytes.clone());
+        if let Ok(store) = RedbStore::open_on(flipped_disk.backend(), Path::new("disk"), RedbOptions::default()) {
+            assert_eq!(store.head().await.unwrap(), Revision::new(40), "byte {index}");
+            assert_consistent(&store, &format!("byte {index}")).await;
         } else {
-            refused += 1;
-            assert!(flipped.bytes() == bytes, "byte {at}: a refused file was written to");
+            refused_count += 1;
+            assert!(flipped_disk.bytes() == bytes, "byte {index}: the refused file was changed");
         }
     }
-    assert!(refused > rounds / 4, "most flips must be seen, {refused} were");
+    assert!(refused_count > rounds / 4, "more than a quarter of the flips must be detected, {refused_count} were");
 }

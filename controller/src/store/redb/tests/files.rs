@@ -13,18 +13,21 @@ use super::super::testing::create_options;
 use super::super::{RedbOptions, RedbStore, open, schema};
 use crate::store::{OpenError, PROGRAM_VERSION, Revision, SCHEMA_VERSION, Store, Transaction, WatchError};
 
+/// Returns a temporary directory, and the path of a store in it that does not exist yet.
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.redb");
     (directory, path)
 }
 
+/// Creates a store, and commits an entry at revision 1.
 async fn create_with_an_entry(path: &Path) -> RedbStore {
     let store = RedbStore::create(path, &create_options(), RedbOptions::default()).unwrap();
     store.commit(Transaction::new().put("a", "1")).await.unwrap();
     store
 }
 
+/// Returns the error of opening a store. Panics if the store opens.
 fn open_error(path: &Path) -> OpenError {
     match RedbStore::open(path, RedbOptions::default()) {
         Ok(_) => panic!("{} opened", path.display()),
@@ -50,12 +53,12 @@ async fn open_fails_without_creating_file_when_missing() {
 }
 
 #[tokio::test]
-async fn f11_open_refuses_and_keeps_file_when_cut() {
+async fn f11_open_refuses_and_keeps_file_when_truncated() {
     let (_directory, path) = directory();
     drop(create_with_an_entry(&path).await);
-    let whole = fs::read(&path).unwrap();
-    for length in [0, 1, 100, 512, 4096, whole.len() / 2] {
-        fs::write(&path, &whole[..length]).unwrap();
+    let original = fs::read(&path).unwrap();
+    for length in [0, 1, 100, 512, 4096, original.len() / 2] {
+        fs::write(&path, &original[..length]).unwrap();
         let error = open_error(&path);
         let expected = if length == 0 {
             "the store DIR/store.redb is empty (0 bytes), and no new store was created in its place"
@@ -66,7 +69,7 @@ async fn f11_open_refuses_and_keeps_file_when_cut() {
             "{expected}: restore a backup (docs/backup.md) or copy back DIR from a copy that was made while the controller was stopped"
         );
         assert_eq!(error_text(&error, &path), expected, "{length}");
-        assert!(fs::read(&path).unwrap() == whole[..length], "{length}: it was written to");
+        assert!(fs::read(&path).unwrap() == original[..length], "{length}: the file was changed");
     }
 }
 
@@ -80,25 +83,26 @@ async fn open_refuses_and_keeps_file_when_not_a_store() {
 
     fs::remove_file(&path).unwrap();
     drop(Database::create(&path).unwrap());
-    let foreign = fs::read(&path).unwrap();
+    let redb_file = fs::read(&path).unwrap();
     let error = open_error(&path);
     assert_eq!(error.source().unwrap().to_string(), "it is a redb database, but not a store");
-    assert!(fs::read(&path).unwrap() == foreign);
+    assert!(fs::read(&path).unwrap() == redb_file);
 }
 
 #[tokio::test]
 async fn create_fails_without_side_effects_when_file_exists() {
     let (directory, path) = directory();
     drop(create_with_an_entry(&path).await);
-    let before = fs::read(&path).unwrap();
-    let again = RedbStore::create(&path, &create_options(), RedbOptions::default());
-    assert!(matches!(again, Err(OpenError::Exists { .. })));
-    assert!(fs::read(&path).unwrap() == before);
+    let bytes_before = fs::read(&path).unwrap();
+    let result = RedbStore::create(&path, &create_options(), RedbOptions::default());
+    assert!(matches!(result, Err(OpenError::Exists { .. })));
+    assert!(fs::read(&path).unwrap() == bytes_before);
     let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["store.redb"]);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let nowhere = RedbStore::create(&directory.path().join("no/such/store"), &create_options(), RedbOptions::default());
-    assert!(matches!(nowhere, Err(OpenError::Io { .. })));
+    let result_without_directory =
+        RedbStore::create(&directory.path().join("no/such/store"), &create_options(), RedbOptions::default());
+    assert!(matches!(result_without_directory, Err(OpenError::Io { .. })));
 }
 
 #[tokio::test]
@@ -123,6 +127,7 @@ fn set_version(path: &Path, version: u32) {
     set_meta(path, "program", Some(b"stemma-controller 9.9.9"));
 }
 
+/// Writes an entry of the store's metadata, or removes the entry if `value` is `None`.
 fn set_meta(path: &Path, name: &str, value: Option<&[u8]>) {
     let database = Database::open(path).unwrap();
     let transaction = schema::begin_durable(&database).unwrap();
@@ -140,7 +145,7 @@ fn set_meta(path: &Path, name: &str, value: Option<&[u8]>) {
 async fn store_writes_program_on_first_commit_and_not_on_open() {
     let (_directory, path) = directory();
     drop(create_with_an_entry(&path).await);
-    // The store of an older program, which did not write this record.
+    // The store is now like that of an older program, which did not write this entry.
     set_meta(&path, "program", None);
     for _ in 0..10 {
         let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
@@ -163,11 +168,11 @@ async fn f36_open_refuses_and_keeps_file_when_version_is_newer() {
          it was not changed: run the newer stemma-controller, or restore a backup (docs/backup.md) or copy back DIR from a copy that was made while the controller was stopped",
         SCHEMA_VERSION + 41
     );
-    let closed = fs::read(&path).unwrap();
+    let bytes_before = fs::read(&path).unwrap();
     assert_eq!(error_text(&open_error(&path), &path), expected);
-    assert!(fs::read(&path).unwrap() == closed);
+    assert!(fs::read(&path).unwrap() == bytes_before);
 
-    // A store that crashed needs a repair before it can be read. The repair must not reach the file either.
+    // The store of a crashed program needs a repair before it can be read. The repair must not change the file either.
     let database = Database::open(&path).unwrap();
     let transaction = database.begin_write().unwrap();
     transaction.open_table(schema::ENTRIES).unwrap().insert(b"new".as_slice(), b"new".as_slice()).unwrap();
@@ -175,18 +180,18 @@ async fn f36_open_refuses_and_keeps_file_when_version_is_newer() {
     let crashed_path = directory.path().join("crashed.redb");
     fs::copy(&path, &crashed_path).unwrap();
     drop(database);
-    let crashed = fs::read(&crashed_path).unwrap();
+    let crashed_bytes = fs::read(&crashed_path).unwrap();
     assert!(matches!(Database::open(&path), Ok(database) if database.begin_read().is_ok()));
     assert_eq!(error_text(&open_error(&crashed_path), &path).replace("crashed", "store"), expected);
-    assert!(fs::read(&crashed_path).unwrap() == crashed);
+    assert!(fs::read(&crashed_path).unwrap() == crashed_bytes);
 }
 
 #[tokio::test]
 async fn open_accepts_store_when_version_is_older() {
     let (_directory, path) = directory();
     drop(create_with_an_entry(&path).await);
-    let newer_program = open::open_file(&path, SCHEMA_VERSION + 1, &RedbOptions::default()).unwrap();
-    assert_eq!(schema::read_meta(&newer_program).unwrap().revision, Revision::new(1));
+    let database = open::open_file(&path, SCHEMA_VERSION + 1, &RedbOptions::default()).unwrap();
+    assert_eq!(schema::read_meta(&database).unwrap().revision, Revision::new(1));
 }
 
 #[tokio::test]
@@ -195,8 +200,8 @@ async fn open_returns_acknowledged_commits_when_copy_is_from_crash() {
     let store = create_with_an_entry(&path).await;
     let copy = directory.path().join("copy.redb");
     fs::copy(&path, &copy).unwrap();
-    let copied = RedbStore::open(&copy, RedbOptions::default()).unwrap();
-    assert_eq!(copied.head().await.unwrap(), Revision::new(1));
+    let copied_store = RedbStore::open(&copy, RedbOptions::default()).unwrap();
+    assert_eq!(copied_store.head().await.unwrap(), Revision::new(1));
     drop(store);
 }
 
@@ -206,24 +211,24 @@ async fn w10_01_store_reuses_pages_when_superseded_bytes_reach_limit() {
     let path = directory.path().join("store.redb");
     let options = RedbOptions { kept_bytes: 4 << 20, ..RedbOptions::default() };
     let store = RedbStore::create(&path, &create_options(), options.clone()).unwrap();
-    let large = |n: u8| Transaction::new().put("results", vec![n; 256 << 10]);
+    let large_write = |number: u8| Transaction::new().put("results", vec![number; 256 << 10]);
     let mut sizes = Vec::new();
-    for n in 0..200 {
-        store.commit(large(n)).await.unwrap();
+    for number in 0..200 {
+        store.commit(large_write(number)).await.unwrap();
         sizes.push(fs::metadata(&path).unwrap().len());
     }
     assert!(sizes[199] < 16 << 20, "50 MiB were written, and the file has {}", sizes[199]);
-    assert_eq!(sizes[99], sizes[199], "it no longer grows");
+    assert_eq!(sizes[99], sizes[199], "the file no longer grows");
 
     let head = store.head().await.unwrap();
     let mut watch = store.watch(head);
-    assert_eq!(watch.next().await.unwrap().revision, head, "the last ones can be watched");
-    let mut early = store.watch(Revision::new(1));
-    assert!(matches!(early.next().await, Err(WatchError::Compacted { .. })));
-    drop((watch, early, store));
-    let again = RedbStore::open(&path, options).unwrap();
-    assert_eq!(again.head().await.unwrap(), head);
-    again.commit(large(7)).await.unwrap();
+    assert_eq!(watch.next().await.unwrap().revision, head, "the latest change can be watched");
+    let mut early_watch = store.watch(Revision::new(1));
+    assert!(matches!(early_watch.next().await, Err(WatchError::Compacted { .. })));
+    drop((watch, early_watch, store));
+    let reopened_store = RedbStore::open(&path, options).unwrap();
+    assert_eq!(reopened_store.head().await.unwrap(), head);
+    reopened_store.commit(large_write(7)).await.unwrap();
 }
 
 #[tokio::test]
@@ -232,18 +237,22 @@ async fn w10_01_store_retains_superseded_up_to_limit_for_follower() {
     let path = directory.path().join("store.redb");
     let options = RedbOptions { kept_bytes: 1 << 20, recent_changes: 0, ..RedbOptions::default() };
     let store = RedbStore::create(&path, &create_options(), options).unwrap();
-    let large = |n: u8| Transaction::new().put("results", vec![n; 250 << 10]);
+    let large_write = |number: u8| Transaction::new().put("results", vec![number; 250 << 10]);
     let mut watch = store.watch(Revision::ZERO);
-    for n in 1..=8 {
-        store.commit(large(n)).await.unwrap();
+    for number in 1..=8 {
+        store.commit(large_write(number)).await.unwrap();
     }
-    for n in 1..=8 {
-        assert_eq!(watch.next().await.unwrap().revision, Revision::new(n), "none was read before the last was written");
+    for number in 1..=8 {
+        assert_eq!(
+            watch.next().await.unwrap().revision,
+            Revision::new(number),
+            "the watch returns each change, although it began to read after the last write"
+        );
     }
-    for n in 0..40 {
-        store.commit(large(n)).await.unwrap();
+    for number in 0..40 {
+        store.commit(large_write(number)).await.unwrap();
     }
-    assert!(matches!(watch.next().await, Err(WatchError::Compacted { .. })), "who never reads holds no disk");
+    assert!(matches!(watch.next().await, Err(WatchError::Compacted { .. })), "a watch that does not read retains no disk space");
     let size = fs::metadata(&path).unwrap().len();
     assert!(size < 10 << 20, "13 MiB were written, and the file has {size}");
 }
@@ -254,9 +263,9 @@ async fn w10_01_superseded_bytes_persist_when_reopened() {
     let path = directory.path().join("store.redb");
     let options = RedbOptions { kept_bytes: 1 << 20, ..RedbOptions::default() };
     drop(RedbStore::create(&path, &create_options(), options.clone()).unwrap());
-    for n in 0..40 {
+    for number in 0..40 {
         let store = RedbStore::open(&path, options.clone()).unwrap();
-        store.commit(Transaction::new().put("results", vec![n; 250 << 10])).await.unwrap();
+        store.commit(Transaction::new().put("results", vec![number; 250 << 10])).await.unwrap();
     }
     let size = fs::metadata(&path).unwrap().len();
     assert!(size < 5 << 20, "10 MiB were written, and the file has {size}");

@@ -11,7 +11,7 @@ use crate::store::conformance::{TestBounds, TestEngine, assert_matches_model, co
 use crate::store::delayed::{DelayedStore, READ_DELAY};
 use crate::store::{CreateOptions, Store};
 
-/// The same stores, with delayed answers.
+/// An engine whose stores are files, with delayed reads.
 struct DelayedFileEngine(FileEngine);
 
 impl TestEngine for DelayedFileEngine {

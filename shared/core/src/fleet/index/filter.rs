@@ -11,22 +11,22 @@ use crate::requirement::{Expression, LiteralValue, Requirement, RequirementField
 use crate::selector::{LabelSource, Operator, Selector, Term as SelectorTerm};
 use crate::traits::Trait;
 
-/// Maximum number of distinct values that a filter tests. Beyond it, each node is checked, unless the filter names the
-/// values.
+/// Maximum number of distinct values of a key that are tested against a filter. If there are more, the set contains all
+/// nodes for which the result is unknown, and the caller tests each of them.
 const MAX_TESTED_VALUES: usize = 1024;
 
-/// The label values that a filter selects.
+/// The values of a label that a filter selects.
 enum LabelFilter<'a> {
-    /// These values. If there are none, the label must be absent.
+    /// These values only. If the list is empty, only nodes without the label are selected.
     In(Vec<&'a str>),
-    /// Any other value than these.
+    /// Every value except these.
     NotIn(Vec<&'a str>),
-    /// Any value that passes the test of the filter.
+    /// Every value that passes the test of the filter. The values are not listed.
     Matching,
 }
 
 impl<'a> LabelFilter<'a> {
-    /// Returns the values that a term of a selector selects.
+    /// Returns the values of a label that a term of a selector selects.
     fn from_selector_term(term: &'a SelectorTerm) -> Self {
         let values = || term.values().collect();
         match term.operator() {
@@ -45,19 +45,19 @@ impl<'a> LabelFilter<'a> {
 }
 
 impl Fleet {
-    /// Returns the nodes of a cluster.
+    /// Returns the set of the nodes of a cluster.
     pub fn cluster_set(&self, cluster: ClusterId) -> NodeSet {
         NodeSet::any(self.groups_in_cluster(cluster).map(IndexTerm::Group))
     }
 
-    /// Returns the nodes that have a role themselves or through their group.
+    /// Returns the set of the nodes that have a role, by their own spec or by their group.
     pub fn role_set(&self, role: &Name) -> NodeSet {
         let groups = self.groups_where(|resolved| resolved.roles.contains(role));
         NodeSet::any(groups.chain([IndexTerm::Role(role.clone())]))
     }
 
-    /// Returns the nodes that may have a trait, or the nodes that may lack it if `has` is false. If a rule may give the
-    /// trait, any node may have it.
+    /// Returns the set of the nodes that may have a trait or, if `has` is false, of those that may lack it. If an
+    /// inspection rule may give the trait, any node may have it.
     pub fn trait_set(&self, name: &Trait, has: bool) -> NodeSet {
         if has && self.rules.possible_effects().may_set_trait(name) {
             return NodeSet::All;
@@ -65,7 +65,7 @@ impl Fleet {
         NodeSet::Term(IndexTerm::Trait(name.clone())).complement_unless(has)
     }
 
-    /// Returns the nodes that a selector may select.
+    /// Returns the set of the nodes that a selector may select.
     pub fn selector_set(&self, selector: &Selector) -> NodeSet {
         let term = |term: &SelectorTerm| match term.source() {
             LabelSource::Effective => {
@@ -78,7 +78,8 @@ impl Fleet {
         NodeSet::AllOf(selector.terms().iter().map(term).collect())
     }
 
-    /// Returns the nodes that may meet a requirement.
+    /// Returns the set of the nodes that may meet a requirement. Facts and parameters are not indexed, so a requirement
+    /// of these returns all nodes.
     pub fn requirement_set(&self, requirement: &Requirement) -> NodeSet {
         let (field, expression) = match requirement {
             Requirement::Trait { name, presence } => {
@@ -94,26 +95,28 @@ impl Fleet {
         }
     }
 
-    /// Returns the nodes whose effective label may match: by the value of the group, by the node's own value or
-    /// tombstone, or by a reported value that the group accepts. Returns all nodes if a rule may set the label.
+    /// Returns the set of the nodes whose effective label may match a filter. `is_match` tests a value, or `None` for
+    /// an absent label. A node is in the set if one of these matches: the value that it inherits, its own value or
+    /// tombstone, or a reported value that its group accepts. If an inspection rule may set the label, all nodes are in
+    /// the set.
     fn label_set(&self, key: &str, filter: &LabelFilter<'_>, is_match: &dyn Fn(Option<&str>) -> bool) -> NodeSet {
         let Ok(key) = LabelKey::new(key) else { return NodeSet::All };
         if self.rules.possible_effects().may_set_label(&key) {
             return NodeSet::All;
         }
         let group_matches = |resolved: &ResolvedGroup| is_match(resolved.maps.labels.get(&*key).map(LabelValue::as_str));
-        let provides = NodeSet::Term(IndexTerm::ProvidesLabel(key.clone()));
-        let replaces = || NodeSet::Term(IndexTerm::ReplacesLabels);
+        let provides_label = NodeSet::Term(IndexTerm::ProvidesLabel(key.clone()));
+        let replaces_labels = || NodeSet::Term(IndexTerm::ReplacesLabels);
         let matches_absent = is_match(None);
         // A node with an incomplete group inherits no label.
-        let above = if matches_absent {
-            let without = NodeSet::any(self.groups_where(|resolved| !group_matches(resolved))).complement();
-            NodeSet::AnyOf(vec![without, replaces()])
+        let inherited_matches = if matches_absent {
+            let not_mismatching = NodeSet::any(self.groups_where(|resolved| !group_matches(resolved))).complement();
+            NodeSet::AnyOf(vec![not_mismatching, replaces_labels()])
         } else {
-            let with = NodeSet::any(self.groups_where(group_matches));
-            NodeSet::AllOf(vec![with, replaces().complement()])
+            let matching = NodeSet::any(self.groups_where(group_matches));
+            NodeSet::AllOf(vec![matching, replaces_labels().complement()])
         };
-        let mut sets = vec![NodeSet::AllOf(vec![above, provides.complement()])];
+        let mut sets = vec![NodeSet::AllOf(vec![inherited_matches, provides_label.complement()])];
         sets.push(match filter {
             LabelFilter::In(values) => own_values_set(&key, values),
             // This includes nodes with a tombstone for the key. The caller checks each node.
@@ -126,65 +129,68 @@ impl Fleet {
         if matches_absent {
             sets.push(NodeSet::Term(IndexTerm::TombstonesLabel(key.clone())));
         }
-        let accepts = NodeSet::any(self.groups_where(|resolved| resolved.host_labels.value.is_accepted(&key)));
+        let accepting_groups = NodeSet::any(self.groups_where(|resolved| resolved.host_labels.value.is_accepted(&key)));
         sets.push(NodeSet::AllOf(vec![
-            accepts,
+            accepting_groups,
             self.reported_label_set(&key, filter, &|value| value.is_some() && is_match(value)),
         ]));
         NodeSet::AnyOf(sets)
     }
 
-    /// Returns the nodes that set a label to a value that may match.
+    /// Returns the set of the nodes that set a label themselves to a value for which `is_match` is true. If there are
+    /// too many values to test, returns all nodes that provide the label.
     fn own_label_set(&self, key: &LabelKey, is_match: &dyn Fn(Option<&str>) -> bool) -> NodeSet {
         let new_term = |value| IndexTerm::SetsLabel(key.clone(), value);
         let value_of = |term: &IndexTerm| match term {
-            IndexTerm::SetsLabel(own, value) if own == key => Some(value.clone()),
+            IndexTerm::SetsLabel(term_key, value) if term_key == key => Some(value.clone()),
             _ => None,
         };
-        let least = LabelValue::new("").map(new_term);
-        let values = least.ok().and_then(|least| self.index.as_ref()?.term_values(least, value_of));
+        let first_term = LabelValue::new("").map(new_term);
+        let values = first_term.ok().and_then(|first_term| self.index.as_ref()?.term_values(first_term, value_of));
         match values {
             Some(values) => NodeSet::any(values.into_iter().filter(|value| is_match(Some(value))).map(new_term)),
             None => NodeSet::Term(IndexTerm::ProvidesLabel(key.clone())),
         }
     }
 
-    /// Returns the nodes whose reported label may match.
-    fn reported_label_set(&self, key: &str, filter: &LabelFilter<'_>, meets: &dyn Fn(Option<&str>) -> bool) -> NodeSet {
+    /// Returns the set of the nodes whose reported label may match a filter. `is_match` tests a value, or `None` for a
+    /// label that is not reported. If there are too many values to test, returns all nodes.
+    fn reported_label_set(&self, key: &str, filter: &LabelFilter<'_>, is_match: &dyn Fn(Option<&str>) -> bool) -> NodeSet {
         let new_term = |value| IndexTerm::ReportedLabel(key.into(), value);
-        let matches_absent = meets(None);
+        let matches_absent = is_match(None);
         let to_texts = |values: &[&str]| values.iter().map(|value| Arc::from(*value)).collect();
         // If nodes without the label match, the values that do not match are collected, and the complement is returned.
         let values: Option<Vec<Arc<str>>> = match (filter, matches_absent) {
             (LabelFilter::In(values), false) | (LabelFilter::NotIn(values), true) => Some(to_texts(values)),
             _ => self.reported_values(key).map(|mut values| {
-                values.retain(|value| meets(Some(value)) != matches_absent);
+                values.retain(|value| is_match(Some(value)) != matches_absent);
                 values
             }),
         };
-        values.map_or(NodeSet::All, |told| NodeSet::any(told.into_iter().map(new_term)).complement_unless(!matches_absent))
+        values.map_or(NodeSet::All, |values| NodeSet::any(values.into_iter().map(new_term)).complement_unless(!matches_absent))
     }
 
-    /// Returns the values that hosts report for a label, or `None` if there are too many.
+    /// Returns the distinct values that hosts report for a label, or `None` if there are more than
+    /// [`MAX_TESTED_VALUES`].
     fn reported_values(&self, key: &str) -> Option<Vec<Arc<str>>> {
         let value_of = |term: &IndexTerm| match term {
-            IndexTerm::ReportedLabel(own, value) if **own == *key => Some(Arc::clone(value)),
+            IndexTerm::ReportedLabel(term_key, value) if **term_key == *key => Some(Arc::clone(value)),
             _ => None,
         };
         self.index.as_ref()?.term_values(IndexTerm::ReportedLabel(key.into(), "".into()), value_of)
     }
 
-    /// Returns the nodes whose property may meet an expression.
+    /// Returns the set of the nodes whose property may meet the expression of a requirement.
     fn property_set(&self, name: &Arc<str>, expression: &Expression) -> NodeSet {
         if self.rules.possible_effects().may_set_property(name) {
             return NodeSet::All;
         }
         let value_of = |term: &IndexTerm| match term {
-            IndexTerm::Property(own, value) if own == name => Some(value.clone()),
+            IndexTerm::Property(term_name, value) if term_name == name => Some(value.clone()),
             _ => None,
         };
-        let least = IndexTerm::Property(Arc::clone(name), None);
-        let Some(values) = self.index.as_ref().and_then(|index| index.term_values(least, value_of)) else {
+        let first_term = IndexTerm::Property(Arc::clone(name), None);
+        let Some(values) = self.index.as_ref().and_then(|index| index.term_values(first_term, value_of)) else {
             return NodeSet::All;
         };
         let is_match = |value: &Option<Arc<str>>| {
@@ -195,7 +201,7 @@ impl Fleet {
         NodeSet::any(values.into_iter().filter(is_match).map(|value| IndexTerm::Property(Arc::clone(name), value)))
     }
 
-    /// Returns the terms of the groups that satisfy a condition.
+    /// Returns the index terms of the groups for which `holds` is true. Groups with a missing parent are omitted.
     fn groups_where<'f>(&'f self, holds: impl Fn(&ResolvedGroup) -> bool + 'f) -> impl Iterator<Item = IndexTerm> + 'f {
         let matching = move |(id, entry): (&'f GroupId, &'f crate::fleet::GroupEntry)| {
             entry.resolved.as_ref().is_ok_and(|resolved| holds(resolved)).then_some(IndexTerm::Group(*id))
@@ -204,24 +210,25 @@ impl Fleet {
     }
 }
 
-/// Returns the nodes that set a label to one of these values themselves.
+/// Returns the set of the nodes that set a label themselves to one of these values.
 fn own_values_set(key: &LabelKey, values: &[&str]) -> NodeSet {
     let values = values.iter().filter_map(|value| LabelValue::new(value).ok());
     NodeSet::any(values.map(|value| IndexTerm::SetsLabel(key.clone(), value)))
 }
 
 impl NodeIndex {
-    /// Returns the values of the terms of one kind, in order. `least` is the first possible term of that kind, and
-    /// `value` returns `None` for a term of another kind. Returns `None` if there are more than [`MAX_TESTED_VALUES`].
-    fn term_values<V>(&self, least: IndexTerm, value: impl Fn(&IndexTerm) -> Option<V>) -> Option<Vec<V>> {
-        let (mut values, mut from) = (Vec::new(), (least, 0));
-        while let Some(((term, _), _)) = self.blocks.range(from..).next() {
-            let Some(next) = value(term) else { break };
+    /// Returns the values of all terms of one kind in the index, in order. `first_term` is the lowest possible term of
+    /// that kind. `value_of` returns the value of a term of that kind, and `None` for any other term. Returns `None` if
+    /// there are more than [`MAX_TESTED_VALUES`] values.
+    fn term_values<V>(&self, first_term: IndexTerm, value_of: impl Fn(&IndexTerm) -> Option<V>) -> Option<Vec<V>> {
+        let (mut values, mut start) = (Vec::new(), (first_term, 0));
+        while let Some(((term, _), _)) = self.blocks.range(start..).next() {
+            let Some(term_value) = value_of(term) else { break };
             if values.len() == MAX_TESTED_VALUES {
                 return None;
             }
-            values.push(next);
-            from = (term.clone(), u32::MAX);
+            values.push(term_value);
+            start = (term.clone(), u32::MAX);
         }
         Some(values)
     }

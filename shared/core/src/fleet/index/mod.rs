@@ -26,30 +26,30 @@ pub use term::{IRONIC_FIELDS, IndexTerm, normalized_text};
 use super::{Fleet, NodeEntry};
 use crate::object::NodeId;
 
-/// Number of words in a block.
+/// Number of 64-bit words in a block of bits.
 const BLOCK_WORDS: usize = 8;
-/// Number of places in a block.
+/// Number of places in a block: one bit for each node.
 const BLOCK_BITS: u32 = 512;
 
-/// The bits of one block.
+/// The bits of one block. Each bit is set if the node at its place belongs to a set.
 type BitBlock = [u64; BLOCK_WORDS];
 
-/// Nodes by term.
+/// For each index term, the nodes for which it holds, as bits. The place of a node is the number of its bit.
 #[derive(Clone, Default)]
 pub(super) struct NodeIndex {
-    /// The place that the next node gets.
+    /// The place of the next node that is added.
     next_place: u32,
     /// The place of each node.
     places: OrdMap<NodeId, u32>,
     /// The node at each place.
     nodes: OrdMap<u32, NodeId>,
-    /// The bits of the nodes for which a term holds, by the term and the number of the block.
+    /// The bits of the nodes for which a term holds, by the term and the number of the block of bits.
     blocks: OrdMap<(IndexTerm, u32), BitBlock>,
 }
 
 impl Fleet {
-    /// Builds an index of all nodes, and keeps it up to date from now on. Existing nodes get their places in the order
-    /// of `order`, and later nodes after them.
+    /// Builds an index of all nodes, which [`Fleet::apply`] then updates. Existing nodes get places in the sequence of
+    /// `order`, and later nodes get the places after them.
     pub fn build_index(&mut self, order: impl IntoIterator<Item = NodeId>) {
         let mut index = NodeIndex::default();
         for id in order {
@@ -60,24 +60,25 @@ impl Fleet {
 }
 
 impl NodeIndex {
-    /// Updates the index after a node was added, changed or deleted.
-    pub(super) fn update(&mut self, id: NodeId, before: Option<&NodeEntry>, after: Option<&NodeEntry>) {
-        let existing = self.places.get(&id).copied();
-        let Some(place) = existing.or_else(|| after.map(|_| self.assign_place(id))) else { return };
-        let (removed, added) = term::term_changes(before.filter(|_| existing.is_some()), after);
+    /// Updates the index after a node was added, changed or deleted. An entry is `None` if the node does not exist
+    /// then.
+    pub(super) fn update(&mut self, id: NodeId, old_entry: Option<&NodeEntry>, new_entry: Option<&NodeEntry>) {
+        let old_place = self.places.get(&id).copied();
+        let Some(place) = old_place.or_else(|| new_entry.map(|_| self.assign_place(id))) else { return };
+        let (removed, added) = term::term_changes(old_entry.filter(|_| old_place.is_some()), new_entry);
         for term in removed {
             self.clear_bit(term, place);
         }
         for term in added {
             self.set_bit(term, place);
         }
-        if after.is_none() {
+        if new_entry.is_none() {
             self.places.remove(&id);
             self.nodes.remove(&place);
         }
     }
 
-    /// Gives a node the next place.
+    /// Gives a node the next place, which is the number of its bit in the index.
     fn assign_place(&mut self, id: NodeId) -> u32 {
         let place = self.next_place;
         self.next_place += 1;
@@ -92,7 +93,7 @@ impl NodeIndex {
         self.blocks.entry((term, block)).or_insert([0; BLOCK_WORDS])[word] |= bit;
     }
 
-    /// Records that a term no longer holds for the node at a place. Empty blocks are removed.
+    /// Records that a term no longer holds for the node at a place. A block without nodes is removed.
     fn clear_bit(&mut self, term: IndexTerm, place: u32) {
         let (block, word, bit) = bit_position(place);
         let key = (term, block);
@@ -104,7 +105,8 @@ impl NodeIndex {
     }
 }
 
-/// Returns the block of a place, with the word and the bit in that block.
+/// Returns the position of the bit of a place: the number of its block, the number of the word in the block, and a word
+/// with only this bit set.
 fn bit_position(place: u32) -> (u32, usize, u64) {
     let offset = place % BLOCK_BITS;
     (place / BLOCK_BITS, (offset / u64::BITS) as usize, 1 << (offset % u64::BITS))

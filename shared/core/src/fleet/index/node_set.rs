@@ -7,20 +7,21 @@ use std::sync::Arc;
 use super::{BLOCK_BITS, BLOCK_WORDS, BitBlock, Fleet, IndexTerm, NodeIndex, bit_position};
 use crate::object::NodeId;
 
-/// A set of nodes.
+/// A set of nodes, described by index terms and by other sets.
 #[derive(Clone, Debug)]
 pub enum NodeSet {
     /// All nodes.
     All,
-    /// The nodes for which a term holds.
+    /// The nodes for which an index term holds.
     Term(IndexTerm),
-    /// The listed nodes, by block.
+    /// The nodes whose bits are set in these blocks, by the number of the block.
     Blocks(Arc<BTreeMap<u32, BitBlock>>),
     /// The union of these sets.
     AnyOf(Vec<Self>),
     /// The intersection of these sets.
     AllOf(Vec<Self>),
-    /// The complement of a set. If the set may contain too many nodes, its complement may lack nodes that belong to it.
+    /// The complement of a set. If the set may contain nodes that it should not, the complement may lack nodes that it
+    /// should contain.
     Not(Box<Self>),
 }
 
@@ -49,7 +50,7 @@ impl NodeSet {
 }
 
 impl Fleet {
-    /// Returns the set of these nodes. Without an index, returns all nodes.
+    /// Returns the set of these nodes, or of all nodes if the fleet has no index.
     pub fn listed_set(&self, nodes: impl IntoIterator<Item = NodeId>) -> NodeSet {
         let Some(index) = &self.index else { return NodeSet::All };
         let mut blocks = BTreeMap::new();
@@ -62,21 +63,21 @@ impl Fleet {
 }
 
 impl NodeIndex {
-    /// Returns the range of blocks that contain a node.
+    /// Returns the range from the first to the last block number that has a node.
     pub(super) fn blocks(&self) -> Range<u32> {
         let first = self.nodes.get_min().map_or(0, |(place, _)| place / BLOCK_BITS);
         let end = self.nodes.get_max().map_or(0, |(place, _)| place / BLOCK_BITS + 1);
         first..end
     }
 
-    /// Returns the bits of a set in these blocks.
+    /// Returns the bits of a set, one entry for each of these blocks.
     pub(super) fn bits(&self, set: &NodeSet, blocks: &Range<u32>) -> Vec<BitBlock> {
         let mut bits = vec![[0; BLOCK_WORDS]; (blocks.end - blocks.start) as usize];
         self.union_into(set, blocks, &mut bits);
         bits
     }
 
-    /// Returns whether the set with these bits contains a place.
+    /// Returns whether a set contains the node at a place. `bits` are the bits of the set from block 0 on.
     pub(super) fn contains(bits: &[BitBlock], place: u32) -> bool {
         let (block, word, bit) = bit_position(place);
         bits.get(block as usize).is_some_and(|words| words[word] & bit != 0)
@@ -109,20 +110,20 @@ impl NodeIndex {
         }
     }
 
-    /// Adds the bits of the nodes for which a term holds.
+    /// Adds the bits of the nodes for which a term holds to `into`, which has one entry for each of these blocks.
     fn union_term_into(&self, term: &IndexTerm, blocks: &Range<u32>, into: &mut [BitBlock]) {
         let range = (term.clone(), blocks.start)..(term.clone(), blocks.end);
         self.blocks.range(range).for_each(|((_, block), words)| or_block(blocks, into, *block, words));
     }
 }
 
-/// Adds the bits of one block to the entry of that block in `into`.
+/// Adds the bits of block `block` to its entry in `into`, whose first entry is for the first of `blocks`.
 fn or_block(blocks: &Range<u32>, into: &mut [BitBlock], block: u32, words: &BitBlock) {
     let target = &mut into[(block - blocks.start) as usize];
     target.iter_mut().zip(words).for_each(|(word, other)| *word |= other);
 }
 
-/// Changes each word of some blocks, given the word at the same position in other blocks.
+/// Calls `change` with each word of `blocks` and the word at the same position in `others`.
 fn zip_words(blocks: &mut [BitBlock], others: &[BitBlock], change: impl Fn(&mut u64, u64)) {
     blocks.iter_mut().flatten().zip(others.iter().flatten()).for_each(|(word, other)| change(word, *other));
 }

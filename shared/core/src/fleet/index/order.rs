@@ -6,37 +6,40 @@ use std::vec;
 use super::{BLOCK_BITS, BitBlock, Fleet, IndexTerm, NodeIndex, NodeSet};
 use crate::object::{Node, NodeId};
 
-/// Number of blocks that a walk reads first. Each further batch is twice as large. So a list that fills its page early
-/// reads few blocks.
+/// Number of blocks in the first batch of a walk. Each further batch is twice as large. A list that fills its page
+/// early therefore reads few blocks.
 const FIRST_BATCH_BLOCKS: u32 = 2;
-/// Maximum number of blocks of a batch.
+/// Maximum number of blocks in a batch.
 const MAX_BATCH_BLOCKS: u32 = 64;
-/// Maximum number of nodes of a set that is sorted by name. For a larger set, all names of the fleet are read in order.
+/// Maximum number of nodes in a set that is sorted by name. For a larger set, all names of the fleet are read in order
+/// and filtered.
 const MAX_SORTED_NODES: u32 = 2048;
-/// Minimum number of nodes of the fleet per node of a set that is sorted by name. For a larger share of the fleet, all
-/// names are read in order.
+/// Minimum number of nodes in the fleet for each node of a set that is sorted by name. If a set is a larger share of
+/// the fleet, all names of the fleet are read in order and filtered.
 const SPARSE_RATIO: usize = 16;
-/// A block with fewer nodes of the set than this is searched bit by bit. In another block, all of its nodes are read.
+/// Number of members from which all nodes of a block are read and filtered. In a block with fewer members of the set,
+/// only the members are looked up.
 const MAX_SCANNED_NODES: u32 = 16;
 
-/// An iterator over the nodes of a set in the order in which they were added.
+/// An iterator over the nodes of a set in the order in which they were added, or in reverse.
 struct NodeWalk<'f> {
     index: &'f NodeIndex,
     set: NodeSet,
-    /// The walk starts after this place, or before it if the order is descending.
+    /// The place after which the walk starts in its direction. `None` if it starts at the first node, or once the first
+    /// batch was read.
     after: Option<u32>,
     is_descending: bool,
-    /// The blocks that were not read yet.
+    /// The blocks that have not been read yet.
     remaining: Range<u32>,
-    /// Number of blocks of the next batch.
+    /// Number of blocks in the next batch.
     batch_blocks: u32,
-    /// The nodes that were read and not returned yet.
+    /// The nodes of the last batch that have not been returned yet.
     batch: vec::IntoIter<NodeId>,
 }
 
 impl Fleet {
-    /// Returns the nodes of a set in the order in which they were added, or in reverse. Starts after the given node, if
-    /// any. `None` if there is no index.
+    /// Returns the nodes of a set in the order in which they were added, or in reverse. Starts after the node `after`,
+    /// if there is one. Returns `None` if the fleet has no index.
     pub fn walk(
         &self,
         set: NodeSet,
@@ -47,8 +50,9 @@ impl Fleet {
         Some(index.walk(set, after, is_descending))
     }
 
-    /// Returns the nodes of a set by name, or in reverse. Nodes without a name come before the others, in the order in
-    /// which they were added. `None` if there is no index.
+    /// Returns the nodes of a set in the order of their names, or in reverse. Nodes without a name come before the
+    /// named nodes, in the order in which they were added. Starts after the node `after`, if there is one. Returns
+    /// `None` if the fleet has no index.
     pub fn walk_by_name<'f>(
         &'f self,
         set: &NodeSet,
@@ -56,20 +60,20 @@ impl Fleet {
         is_descending: bool,
     ) -> Option<Box<dyn Iterator<Item = NodeId> + 'f>> {
         let index = self.index.as_ref()?;
-        let is_named = after.map(|node| node.meta.name.is_some());
+        let starts_at_named = after.map(|node| node.meta.name.is_some());
         let name = after.and_then(|node| node.meta.name.clone());
-        let unnamed = (is_named != Some(!is_descending)).then(|| {
-            let unnamed_set = NodeSet::AllOf(vec![set.clone(), NodeSet::Term(IndexTerm::Nameless)]);
-            index.walk(unnamed_set, after.filter(|_| is_named == Some(false)).map(Node::id), is_descending)
+        let nameless = (starts_at_named != Some(!is_descending)).then(|| {
+            let nameless_set = NodeSet::AllOf(vec![set.clone(), NodeSet::Term(IndexTerm::Nameless)]);
+            index.walk(nameless_set, after.filter(|_| starts_at_named == Some(false)).map(Node::id), is_descending)
         });
-        let named =
-            (is_named != Some(false) || !is_descending).then(|| self.walk_names(index, set, name.as_deref(), is_descending));
-        let (unnamed, named) = (unnamed.into_iter().flatten(), named.into_iter().flatten());
-        Some(if is_descending { Box::new(named.chain(unnamed)) } else { Box::new(unnamed.chain(named)) })
+        let named_nodes = (starts_at_named != Some(false) || !is_descending)
+            .then(|| self.walk_names(index, set, name.as_deref(), is_descending));
+        let (nameless, named_nodes) = (nameless.into_iter().flatten(), named_nodes.into_iter().flatten());
+        Some(if is_descending { Box::new(named_nodes.chain(nameless)) } else { Box::new(nameless.chain(named_nodes)) })
     }
 
-    /// Returns the nodes of a set that have a name, by name. A small set is sorted. For another set, all names of the
-    /// fleet are read in order and filtered.
+    /// Returns the named nodes of a set in the order of their names, or in reverse, after the name `after`. A small set
+    /// is sorted. For a large set, all names of the fleet are read in order and filtered.
     fn walk_names<'f>(
         &'f self,
         index: &'f NodeIndex,
@@ -79,29 +83,30 @@ impl Fleet {
     ) -> Box<dyn Iterator<Item = NodeId> + 'f> {
         let blocks = Range { start: 0, end: index.blocks().end };
         let bits = index.bits(set, &blocks);
-        let is_after = |name: &str| after.is_none_or(|end| if is_descending { name < end } else { name > end });
+        let is_after = |name: &str| after.is_none_or(|last| if is_descending { name < last } else { name > last });
         let count = bits.iter().flatten().map(|word| word.count_ones()).sum::<u32>();
         if count <= MAX_SORTED_NODES && count as usize * SPARSE_RATIO <= index.places.len() {
             let nodes = index.nodes_at(&bits, &blocks).into_iter();
             let name = |id: &NodeId| self.node(*id)?.meta.name.clone();
-            let named = nodes.filter_map(|id| Some((name(&id)?, id)));
-            let mut named: Vec<_> = named.filter(|(name, _)| is_after(name)).collect();
-            named.sort_unstable();
+            let named_nodes = nodes.filter_map(|id| Some((name(&id)?, id)));
+            let mut named_nodes: Vec<_> = named_nodes.filter(|(name, _)| is_after(name)).collect();
+            named_nodes.sort_unstable();
             if is_descending {
-                named.reverse();
+                named_nodes.reverse();
             }
-            return Box::new(named.into_iter().map(|(_, id)| id));
+            return Box::new(named_nodes.into_iter().map(|(_, id)| id));
         }
-        let end = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let range = if is_descending { (Bound::Unbounded, end) } else { (end, Bound::Unbounded) };
+        let bound = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = if is_descending { (Bound::Unbounded, bound) } else { (bound, Bound::Unbounded) };
         let names = self.by_name.range::<_, str>(range).map(|(_, id)| *id);
-        let is_in = move |id: &NodeId| index.places.get(id).is_some_and(|place| NodeIndex::contains(&bits, *place));
-        if is_descending { Box::new(names.rev().filter(is_in)) } else { Box::new(names.filter(is_in)) }
+        let is_member = move |id: &NodeId| index.places.get(id).is_some_and(|place| NodeIndex::contains(&bits, *place));
+        if is_descending { Box::new(names.rev().filter(is_member)) } else { Box::new(names.filter(is_member)) }
     }
 }
 
 impl NodeIndex {
-    /// Starts a walk over the nodes of a set. If `after` has no place, the walk starts at the first node.
+    /// Returns a walk over the nodes of a set. If the node `after` is not in the index, the walk starts at the first
+    /// node.
     fn walk(&self, set: NodeSet, after: Option<NodeId>, is_descending: bool) -> NodeWalk<'_> {
         let after = after.and_then(|id| self.places.get(&id).copied());
         let blocks = self.blocks();
@@ -121,20 +126,21 @@ impl NodeIndex {
         }
     }
 
-    /// Returns the nodes whose bits are set in these blocks, in the order of places.
+    /// Returns the nodes whose bits are set in these blocks, in the order of their places. In a block with few members,
+    /// only these are looked up. In a fuller block, one pass over all of its nodes is faster.
     fn nodes_at(&self, bits: &[BitBlock], blocks: &Range<u32>) -> Vec<NodeId> {
         let mut nodes = Vec::new();
         for (block, words) in blocks.clone().zip(bits) {
-            let first = block * BLOCK_BITS;
-            let is_in = |place: u32| Self::contains(std::slice::from_ref(words), place - first);
+            let first_place = block * BLOCK_BITS;
+            let is_member = |place: u32| Self::contains(std::slice::from_ref(words), place - first_place);
             match words.iter().map(|word| word.count_ones()).sum::<u32>() {
                 0 => {}
                 1..MAX_SCANNED_NODES => {
-                    let places = (first..first + BLOCK_BITS).filter(|place| is_in(*place));
+                    let places = (first_place..first_place + BLOCK_BITS).filter(|place| is_member(*place));
                     nodes.extend(places.filter_map(|place| self.nodes.get(&place)));
                 }
                 _ => {
-                    let members = self.nodes.range(first..first + BLOCK_BITS).filter(|(place, _)| is_in(**place));
+                    let members = self.nodes.range(first_place..first_place + BLOCK_BITS).filter(|(place, _)| is_member(**place));
                     nodes.extend(members.map(|(_, id)| *id));
                 }
             }
@@ -144,21 +150,21 @@ impl NodeIndex {
 }
 
 impl NodeWalk<'_> {
-    /// Reads the next blocks and returns their nodes. Returns `None` if all blocks were read.
+    /// Reads the next blocks and returns the nodes of the set in them. Returns `None` if all blocks were read.
     fn next_batch(&mut self) -> Option<Vec<NodeId>> {
-        let blocks_left = self.remaining.end.checked_sub(self.remaining.start).filter(|left| *left > 0)?;
-        let size = self.batch_blocks.min(blocks_left);
+        let blocks_left = self.remaining.end.checked_sub(self.remaining.start).filter(|count| *count > 0)?;
+        let block_count = self.batch_blocks.min(blocks_left);
         self.batch_blocks = (self.batch_blocks * 2).min(MAX_BATCH_BLOCKS);
         let blocks = if self.is_descending {
-            self.remaining.end -= size;
-            self.remaining.end..self.remaining.end + size
+            self.remaining.end -= block_count;
+            self.remaining.end..self.remaining.end + block_count
         } else {
-            self.remaining.start += size;
-            self.remaining.start - size..self.remaining.start
+            self.remaining.start += block_count;
+            self.remaining.start - block_count..self.remaining.start
         };
         let mut nodes = self.index.nodes_at(&self.index.bits(&self.set, &blocks), &blocks);
-        if let Some(end) = self.after.take() {
-            let is_after = |place: &u32| if self.is_descending { *place < end } else { *place > end };
+        if let Some(last_place) = self.after.take() {
+            let is_after = |place: &u32| if self.is_descending { *place < last_place } else { *place > last_place };
             nodes.retain(|id| self.index.places.get(id).is_some_and(is_after));
         }
         if self.is_descending {

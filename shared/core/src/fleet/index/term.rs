@@ -10,19 +10,19 @@ use crate::object::{GroupId, Node};
 use crate::ownership::ProvidedValue;
 use crate::traits::Trait;
 
-/// Maximum length of an indexed text, in bytes. Longer texts are not distinguished: all nodes that have one are in one
-/// set.
+/// Maximum length of an indexed text, in bytes. All nodes with a longer text for the same key have the same term.
 const MAX_TEXT_BYTES: usize = 128;
 
-/// Fields of Ironic that lists filter by and that are stored unread.
+/// The fields of Ironic that list filters can select. The controller stores them and does not use them otherwise.
 pub const IRONIC_FIELDS: [&str; 7] = ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
-/// A statement that is true or false of each node. For each term, the index has the set of nodes for which it is true.
+/// A statement about a node that is true or false. The index has, for each term, the set of nodes for which the
+/// statement is true.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IndexTerm {
     /// The node exists.
     Present,
-    /// Holds for no node.
+    /// True for no node.
     Never,
     /// The node has no name.
     Nameless,
@@ -30,7 +30,7 @@ pub enum IndexTerm {
     Parked,
     /// The node is in use.
     InUse,
-    /// The provision state of the node, in Ironic's words.
+    /// The node has this provision state, in the words of Ironic.
     ProvisionState(Cow<'static, str>),
     /// The node is in this group.
     Group(GroupId),
@@ -40,31 +40,32 @@ pub enum IndexTerm {
     Tag(TagName),
     /// The node has this trait.
     Trait(Trait),
-    /// The node replaces the inherited labels.
+    /// The node provides labels that replace the inherited labels.
     ReplacesLabels,
-    /// The node provides a value or a tombstone for a label.
+    /// The node itself provides a value or a tombstone for this label.
     ProvidesLabel(LabelKey),
-    /// The node sets a label to a value.
+    /// The node itself sets a label to this value.
     SetsLabel(LabelKey, LabelValue),
-    /// The node has a tombstone for a label.
+    /// The node itself has a tombstone for this label.
     TombstonesLabel(LabelKey),
-    /// The host of the node reports a label with this value.
+    /// The host of the node reports this label with this value.
     ReportedLabel(Arc<str>, Arc<str>),
-    /// The node has a property with this JSON text, or with a long text if `None`.
+    /// The node has this property with this JSON text. `None` represents every text that is too long to be indexed.
     Property(Arc<str>, Option<Arc<str>>),
-    /// The node has one of [`IRONIC_FIELDS`] with this text, or with a long text if `None`.
+    /// The node has this field (one of [`IRONIC_FIELDS`]) with this text. `None` represents every text that is too long
+    /// to be indexed.
     IronicField(&'static str, Option<Arc<str>>),
 }
 
 impl IndexTerm {
-    /// Returns the term for one of [`IRONIC_FIELDS`] with a text.
+    /// Returns the term for one of [`IRONIC_FIELDS`] with this text.
     pub fn ironic_field(field: &'static str, text: &str) -> Self {
         Self::IronicField(field, short_text(&normalized_text(field, text)))
     }
 }
 
-/// Returns the text of one of [`IRONIC_FIELDS`] in the form in which it is compared. All forms of an instance's uuid
-/// are equal.
+/// Returns the text of one of [`IRONIC_FIELDS`] in the form in which it is compared. All notations of the same instance
+/// uuid are equal then.
 pub fn normalized_text<'a>(field: &str, text: &'a str) -> Cow<'a, str> {
     if field == "instance_uuid" { canonical_uuid(text) } else { text.into() }
 }
@@ -74,31 +75,33 @@ fn short_text(text: &str) -> Option<Arc<str>> {
     (text.len() <= MAX_TEXT_BYTES).then(|| text.into())
 }
 
-/// A part of a node's entry: a function that compares the part in two entries, and one that adds its terms.
+/// A part of the entry of a node. `is_same` compares the part in two entries, and `terms` adds the terms that follow
+/// from the part.
 struct EntryPart {
     is_same: fn(&NodeEntry, &NodeEntry) -> bool,
     terms: fn(&NodeEntry, &mut Vec<IndexTerm>),
 }
 
+/// The parts of the entry of a node that have index terms: the node, its traits, its tags and its reported labels.
 const ENTRY_PARTS: [EntryPart; 4] = [
     EntryPart {
-        is_same: |one, other| Arc::ptr_eq(&one.node, &other.node),
+        is_same: |entry, other| Arc::ptr_eq(&entry.node, &other.node),
         terms: |entry, terms| push_node_terms(&entry.node, terms),
     },
     EntryPart {
         // Traits from rules are not indexed. They change with every rule, and `filter.rs` checks whether a rule may
         // give one.
-        is_same: |one, other| one.traits_without_rules().names().eq(other.traits_without_rules().names()),
+        is_same: |entry, other| entry.traits_without_rules().names().eq(other.traits_without_rules().names()),
         terms: |entry, terms| terms.extend(entry.traits_without_rules().names().cloned().map(IndexTerm::Trait)),
     },
     EntryPart {
-        is_same: |one, other| one.tags().eq(other.tags()),
+        is_same: |entry, other| entry.tags().eq(other.tags()),
         terms: |entry, terms| terms.extend(entry.tags().cloned().map(IndexTerm::Tag)),
     },
     EntryPart {
-        is_same: |one, other| {
+        is_same: |entry, other| {
             let labels = |entry| NodeEntry::reported_labels(entry).iter().map(|label| (&label.key, &label.value));
-            labels(one).eq(labels(other))
+            labels(entry).eq(labels(other))
         },
         terms: |entry, terms| {
             let reported = entry.reported_labels().iter();
@@ -107,14 +110,15 @@ const ENTRY_PARTS: [EntryPart; 4] = [
     },
 ];
 
-/// Returns the terms that no longer hold and those that hold now.
-pub(super) fn term_changes(before: Option<&NodeEntry>, after: Option<&NodeEntry>) -> (Vec<IndexTerm>, Vec<IndexTerm>) {
+/// Compares two entries of a node. Returns the terms that hold for the old entry only, and the terms that hold for the
+/// new entry only. Parts that are the same in both are skipped.
+pub(super) fn term_changes(old_entry: Option<&NodeEntry>, new_entry: Option<&NodeEntry>) -> (Vec<IndexTerm>, Vec<IndexTerm>) {
     let (mut removed, mut added) = (Vec::new(), Vec::new());
     for part in ENTRY_PARTS {
-        if before.zip(after).is_some_and(|(before, after)| (part.is_same)(before, after)) {
+        if old_entry.zip(new_entry).is_some_and(|(old_entry, new_entry)| (part.is_same)(old_entry, new_entry)) {
             continue;
         }
-        for (entry, terms) in [(before, &mut removed), (after, &mut added)] {
+        for (entry, terms) in [(old_entry, &mut removed), (new_entry, &mut added)] {
             if let Some(entry) = entry {
                 (part.terms)(entry, terms);
             }
@@ -123,7 +127,7 @@ pub(super) fn term_changes(before: Option<&NodeEntry>, after: Option<&NodeEntry>
     removed.sort_unstable();
     added.sort_unstable();
     added.dedup();
-    // A term that holds before and after is removed from both lists, so that its bit is not written.
+    // A term that holds for both entries is removed from both lists, so that its bit is not written.
     let unchanged: Vec<bool> = removed.iter().map(|term| added.binary_search(term).is_ok()).collect();
     added.retain(|term| removed.binary_search(term).is_err());
     let mut unchanged = unchanged.into_iter();
@@ -131,7 +135,7 @@ pub(super) fn term_changes(before: Option<&NodeEntry>, after: Option<&NodeEntry>
     (removed, added)
 }
 
-/// Adds the terms that follow from the node's spec and name.
+/// Adds the terms that follow from the name and spec of a node.
 fn push_node_terms(node: &Node, terms: &mut Vec<IndexTerm>) {
     let spec = &node.spec;
     terms.extend([IndexTerm::Present, IndexTerm::ProvisionState(Cow::Borrowed(node.provision_state()))]);
@@ -149,7 +153,7 @@ fn push_node_terms(node: &Node, terms: &mut Vec<IndexTerm>) {
     terms.extend(ironic_terms);
 }
 
-/// Adds the terms that follow from the labels that the node itself provides.
+/// Adds the terms that follow from the labels that the node itself provides, not its group.
 fn push_label_terms(node: &Node, terms: &mut Vec<IndexTerm>) {
     let layer = &node.spec.inherited.labels;
     let Some(provided) = &layer.provided else { return };

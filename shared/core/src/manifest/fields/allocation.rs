@@ -61,7 +61,7 @@ impl SpecFields for AllocationSpec {
         field!(
             Self,
             owner: FieldType::Text,
-            Help::new("anybody", "Who owns the node, or leases it.", r#""project-1""#),
+            Help::new("anybody", "The required owner or lessee of the node.", r#""project-1""#),
             validate::read_optional_name
         ),
     ];
@@ -84,18 +84,20 @@ impl SpecFields for AllocationSpec {
     }
 }
 
+/// Returns the id of the node with this name or uuid. Fails if there is no such node.
 fn resolve_node(name: &str, names: &dyn NameResolver) -> Result<NodeId, BodyError> {
     names.node(name).ok_or_else(|| missing_object("", (Kind::Node, "node"), name, names))
 }
 
-/// Reads traits without duplicates, in the order in which they were requested.
-fn read_traits(to: &mut Vec<Trait>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
-    to.clear();
-    for (at, name) in read_json::<Option<Vec<String>>>(raw)?.unwrap_or_default().iter().enumerate() {
-        let wrong = |why: String| BodyError::with_kind(BodyErrorKind::Trait, format!("[{at}]"), why);
-        let name = names.trait_names().parse(name).map_err(|why| wrong(why.to_string()))?;
-        if !to.contains(&name) {
-            to.push(name);
+/// Reads the requested traits into `traits`, in the order of the request and without duplicates. Fails if a trait is
+/// not known.
+fn read_traits(traits: &mut Vec<Trait>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
+    traits.clear();
+    for (index, name) in read_json::<Option<Vec<String>>>(raw)?.unwrap_or_default().iter().enumerate() {
+        let trait_error = |why: String| BodyError::with_kind(BodyErrorKind::Trait, format!("[{index}]"), why);
+        let name = names.trait_names().parse(name).map_err(|why| trait_error(why.to_string()))?;
+        if !traits.contains(&name) {
+            traits.push(name);
         }
     }
     Ok(())

@@ -19,7 +19,7 @@ use crate::object::{
 use crate::task::Mode;
 use crate::time::MAX_DURATION_SECONDS;
 
-/// Type of `host_labels`, the same on all of these levels.
+/// The type of the field `host_labels` of a template, cluster or group.
 const HOST_LABELS_TYPE: FieldType = FieldType::Object(HostLabels::FIELD_DEFS);
 
 impl SpecFields for ClusterTemplateSpec {
@@ -68,13 +68,13 @@ impl SpecFields for ClusterSpec {
             field!(
                 Self,
                 roles: FieldType::MapOf(RoleChange::FIELD_DEFS),
-                Help::new("{}", "Changes to what its roles produce.", r#"{"web": {"add_tags": ["canary"]}}"#),
+                Help::new("{}", "Changes to the tags that its roles produce.", r#"{"web": {"add_tags": ["canary"]}}"#),
                 validate::read_role_changes
             ),
             field!(
                 Self,
                 rollout: FieldType::Object(Rollout::FIELD_DEFS),
-                Help::new("no limit", "How rollouts go over its groups.", r#"{"max_groups": 1}"#),
+                Help::new("no limit", "How a rollout proceeds over its groups.", r#"{"max_groups": 1}"#),
                 validate::read_rollout
             ),
             field!(Self, paused: FieldType::Flag, help::PAUSED),
@@ -108,7 +108,7 @@ impl SpecFields for NodeGroupSpec {
                 requirements: FieldType::MapOrList,
                 Help::new(
                     "{}",
-                    "What a node must have: KEY to EXPRESSION; an unmet one holds its next task set.",
+                    "What a node must have: KEY to EXPRESSION; a node that does not meet one does not get its next task set.",
                     r#"{"property:memory_mb": ">= 16384", "trait:HW_CPU_X86_AVX2": "required"}"#
                 ),
                 validate::read_requirements
@@ -118,7 +118,7 @@ impl SpecFields for NodeGroupSpec {
                 strategy: FieldType::Object(Strategy::FIELD_DEFS),
                 Help::new(
                     "RollingUpdate, one at a time",
-                    "How its hosts are rolled out.",
+                    "The rules for a rollout over its hosts.",
                     r#"{"type": "RollingUpdate", "max_unavailable": "25%"}"#
                 ),
                 validate::read_strategy
@@ -130,7 +130,7 @@ impl SpecFields for NodeGroupSpec {
                 mend_offline: FieldType::Flag,
                 Help::new(
                     "false",
-                    "Whether a host mends without a controller what would interrupt it.",
+                    "Whether a host without a connection to a controller may run mends that interrupt it.",
                     "true"
                 )
             ),
@@ -148,7 +148,8 @@ impl SpecFields for NodeGroupSpec {
     );
 }
 
-/// Reads the name of a cluster's template. An unknown name is an error.
+/// Reads the name of a cluster's template, and stores the template's id in the spec. Fails if there is no such
+/// template. `null` removes the template.
 fn read_template(spec: &mut ClusterSpec, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
     let name: Option<String> = read_json(raw)?;
     spec.cluster_template = name

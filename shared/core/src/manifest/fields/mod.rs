@@ -24,7 +24,7 @@ use super::passthrough::PassthroughField;
 use crate::field::{FieldDef, FieldType, Help};
 use crate::object::{Extra, FieldOwners, Inherited, NodeSpec, Timestamp};
 
-/// One field of a kind.
+/// One field of a kind of object, as a row of the table of the kind's fields.
 pub struct Field<S: 'static> {
     /// The name of the field in a body.
     pub name: &'static str,
@@ -32,72 +32,74 @@ pub struct Field<S: 'static> {
     pub kind: FieldType,
     /// The help text of the field.
     pub help: Help,
-    /// Reads the field's JSON into the spec; `null` gives the default.
+    /// The function that reads the field's JSON into a spec. `null` sets the field to its default.
     pub read: fn(&mut S, &RawValue, &dyn NameResolver) -> Result<(), BodyError>,
-    /// Returns the field as a body would contain it; `null` if it is at its default.
+    /// The function that returns the field's value as a body would contain it. A field at its default is `null`, except
+    /// a number.
     pub show: fn(&S, &dyn NameResolver) -> Value,
 }
 
 /// A spec that is read from a body, with the table of its fields.
 pub trait SpecFields: Sized + Clone + 'static {
-    /// The fields of the kind, except those that are owned key by key.
+    /// The fields of the kind, except the maps whose keys have their own owners.
     const FIELDS: &'static [Field<Self>];
-    /// The fields that are owned key by key.
+    /// The tables of the maps whose keys have their own owners, such as labels.
     const KEYED_FIELDS: &'static [&'static [FieldDef]] = &[];
     /// The fields that identify the object. They are removed from the body before it is written.
     const IDENTITY_FIELDS: &'static [FieldDef];
-    /// Passthrough fields of Ironic's or Magnum's bodies.
+    /// Passthrough fields: fields of Ironic's or Magnum's bodies that are stored and returned, but have no effect.
     const PASSTHROUGH_FIELDS: &'static [PassthroughField] = &[];
-    /// Fields that are hidden from everybody in sensitive objects.
+    /// The names of the fields that responses hide from everybody if the object is sensitive.
     const SENSITIVE_FIELDS: &'static [&'static str] = &[];
 
-    /// Returns whether this object is sensitive.
+    /// Returns whether responses hide the [`Self::SENSITIVE_FIELDS`] of this object from everybody.
     fn is_sensitive(&self) -> bool {
         false
     }
     /// Checks the rules that involve several fields.
     ///
     /// # Errors
-    /// [`BodyError`].
+    /// [`BodyError`] for the first rule that the spec breaks.
     fn check(&self) -> Result<(), BodyError> {
         Ok(())
     }
 
-    /// Returns whether a field is a passthrough field.
+    /// Returns whether the field with this name is a passthrough field: it is stored and returned, but has no effect.
     fn is_passthrough(name: &str) -> bool {
-        Self::PASSTHROUGH_FIELDS.iter().any(|kept| kept.name == name)
+        Self::PASSTHROUGH_FIELDS.iter().any(|field| field.name == name)
     }
-    /// Returns the passthrough fields for changing them.
+    /// Returns the stored passthrough fields, to change them. A kind that has passthrough fields must override this.
     fn extra_mut(&mut self) -> &mut Extra {
-        unreachable!("a kind that keeps none has nowhere to keep them")
+        unreachable!("a kind without passthrough fields cannot store one")
     }
-    /// Returns the passthrough fields.
+    /// Returns the stored passthrough fields, with their values.
     fn extra(&self) -> &Extra {
         static NONE: LazyLock<Extra> = LazyLock::new(Extra::new);
         &NONE
     }
-    /// Returns the owners of each field for changing them.
+    /// Returns the owners of each field, to change them.
     fn owners_mut(&mut self) -> &mut FieldOwners;
     /// Returns the owners of each field.
     fn owners(&self) -> &FieldOwners;
-    /// Returns the maps that are inherited down the levels for changing them; `None` if the kind is not a level.
+    /// Returns the maps that lower levels inherit, to change them. `None` if the kind is not a level.
     fn inherited_mut(&mut self) -> Option<&mut Inherited> {
         None
     }
-    /// Returns the maps that are inherited down the levels; `None` if the kind is not a level.
+    /// Returns the maps that lower levels inherit. `None` if the kind is not a level.
     fn inherited(&self) -> Option<&Inherited> {
         None
     }
-    /// Returns a node's spec, whose sets are owned entry by entry, for changing it; `None` for other kinds.
+    /// Returns the spec as a node's spec, to change its traits and tags. `None` for other kinds.
     fn node_mut(&mut self) -> Option<&mut NodeSpec> {
         None
     }
-    /// Returns a node's spec; `None` for other kinds.
+    /// Returns the spec as a node's spec. `None` for other kinds.
     fn node(&self) -> Option<&NodeSpec> {
         None
     }
-    /// Sets the dates of the parts that differ from `before`.
-    fn update_dates(&mut self, _before: &Self, _now: Timestamp) {}
+    /// Updates the dates of the items that changed since `_previous`, the spec before the write. Only a namespace has
+    /// such dates, so other kinds do nothing.
+    fn update_dates(&mut self, _previous: &Self, _now: Timestamp) {}
 }
 
 macro_rules! field {
@@ -119,7 +121,7 @@ macro_rules! field {
     };
 }
 
-/// Generates a lifecycle field, which is stored among the inherited fields of its level.
+/// Generates the table row of a lifecycle field, which is stored with the values that lower levels inherit.
 macro_rules! lifecycle {
     ($spec:ty, $name:ident, $field:ident, $help:expr) => {
         Field {
@@ -140,8 +142,8 @@ macro_rules! lifecycle {
     };
 }
 
-/// Generates the tables of a kind whose maps are inherited down the levels: its own fields, and the limits of the life
-/// cycle. The first argument is true if there is a level above it.
+/// Generates the tables of fields of a level: its own fields, then the lifecycle fields. The first argument is true if
+/// the kind has a level above it, whose values it inherits.
 macro_rules! level_fields {
     ($inherited:literal, $extra:expr, $named_by:expr, $keyed:expr, [$($field:expr),+ $(,)?]) => {
         const FIELDS: &'static [Field<Self>] = &[
@@ -177,7 +179,7 @@ macro_rules! level_fields {
 
 use {field, level_fields, lifecycle};
 
-/// Type of the roles of a group or node.
+/// The type of the field `roles` of a group or node: at most 64 names.
 const ROLE_LIST: FieldType = FieldType::up_to(64, &FieldType::Names);
 /// Help texts that several kinds share.
 mod help {
@@ -187,16 +189,16 @@ mod help {
     pub(super) const ROLES: Help = Help::new("[]", "Roles; a node has its own and its group's.", r#"["web"]"#);
     pub(super) const MODE: Help = Help::new(
         "apply",
-        "What hosts do: observe, check (noop), or apply; a node's own mode comes before its group's.",
+        "The mode of hosts: observe, check (noop), or apply; the mode of a node overrides the mode of its group.",
         r#""noop""#,
     );
-    pub(super) const PAUSED: Help = Help::new("false", "No new task set is released; labels still flow.", "true");
+    pub(super) const PAUSED: Help = Help::new("false", "No new task set is released; labels still change.", "true");
     // Shared by the levels.
     pub(super) const RELEASE: Help =
         Help::new("none", "The release that its hosts run: NAME@VERSION, or NAME if it has no version.", r#""site@2026.11""#);
     pub(super) const HOST_LABELS: Help = Help::new(
         "none",
-        "Which labels flow to the host label map; the nearest level's rule applies as a whole.",
+        "The rules for the labels that are copied to the host label map, a file on the host; the nearest level's rule applies as a whole.",
         r#"{"patterns": ["tier|zone"]}"#,
     );
     pub(super) const DRAIN: Help = Help::new("no limit", "Seconds for a node's drain; 0: no limit.", "600");
@@ -205,8 +207,8 @@ mod help {
     pub(super) const READY: Help = Help::new("0", "Seconds that a node stays ready before it counts as available.", "30");
 }
 
-/// Returns a field's JSON. A value at its default is `null`, except a number. An object without members is not at its
-/// default: `hold: {}` holds.
+/// Returns the JSON of a field as a body would contain it. A value at its default becomes `null`, except a number. An
+/// empty object is not a default: `hold: {}` is a hold without an end, so it is returned as `{}`.
 fn to_json<T: Serialize + Default + PartialEq>(field: &T) -> Value {
     let value = serde_json::to_value(field).expect("a spec's field is JSON with text as keys");
     if *field == T::default() && !value.is_number() { Value::Null } else { value }
@@ -217,27 +219,30 @@ mod tests {
     use super::*;
     use crate::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec};
 
+    /// Returns the default of a field as the reference shows it, or `None` if the kind has no such field.
     fn default_of_field<F: SpecFields>(name: &str) -> Option<String> {
         F::FIELDS.iter().find(|field| field.name == name).map(|field| field.help.default_text())
     }
 
+    /// The reference describes the default of a field as inherited for clusters, groups and nodes. For a template, and
+    /// for a field that is not inherited, it shows the default itself.
     #[test]
     fn w14_field_default_is_inherited_where_kind_has_level_above() {
-        let limits = [
+        let lifecycle_defaults = [
             ("node_drain_timeout", "no limit"),
             ("node_volume_detach_timeout", "no limit"),
             ("node_deletion_timeout", "10"),
             ("min_ready_seconds", "0"),
         ];
-        for (field, default) in limits.into_iter().chain([("release", "none"), ("host_labels", "none")]) {
-            let below = format!("the value of the level above, else {default}");
+        for (field, default) in lifecycle_defaults.into_iter().chain([("release", "none"), ("host_labels", "none")]) {
+            let inherited_default = format!("the value of the level above, else {default}");
             assert_eq!(default_of_field::<ClusterTemplateSpec>(field).as_deref(), Some(default), "{field}");
-            assert_eq!(default_of_field::<ClusterSpec>(field).as_deref(), Some(below.as_str()), "{field}");
-            assert_eq!(default_of_field::<NodeGroupSpec>(field).as_deref(), Some(below.as_str()), "{field}");
+            assert_eq!(default_of_field::<ClusterSpec>(field).as_deref(), Some(inherited_default.as_str()), "{field}");
+            assert_eq!(default_of_field::<NodeGroupSpec>(field).as_deref(), Some(inherited_default.as_str()), "{field}");
         }
-        for (field, default) in limits.into_iter().chain([("mode", "apply")]) {
-            let below = format!("the value of the level above, else {default}");
-            assert_eq!(default_of_field::<NodeSpec>(field).as_deref(), Some(below.as_str()), "{field}");
+        for (field, default) in lifecycle_defaults.into_iter().chain([("mode", "apply")]) {
+            let inherited_default = format!("the value of the level above, else {default}");
+            assert_eq!(default_of_field::<NodeSpec>(field).as_deref(), Some(inherited_default.as_str()), "{field}");
         }
         assert_eq!(default_of_field::<NodeGroupSpec>("mode").as_deref(), Some("apply"));
         let silent_after = NodeGroupSpec::DEFAULT_SILENT_AFTER_SECONDS.to_string();

@@ -37,7 +37,7 @@ impl SpecFields for NamespaceSpec {
                 if spec.visibility == Visibility::default() { Value::Null } else { to_json(&spec.visibility) }
             },
         },
-        field!(Self, protected: FieldType::Flag, Help::new("false", "Nothing of it can be deleted.", "true")),
+        field!(Self, protected: FieldType::Flag, Help::new("false", "Neither the namespace nor its items can be deleted.", "true")),
         field!(Self, owner: FieldType::Text, Help::new("", "Its owner.", r#""site""#), validate::read_name::<255>),
         field!(
             Self,
@@ -70,7 +70,7 @@ impl SpecFields for NamespaceSpec {
             objects: FieldType::up_to(MAX_MEMBERS, DEFINITION_LIST),
             Help::new(
                 "[]",
-                "Properties that belong together.",
+                "Groups of properties.",
                 r#"[{"name": "mysql", "properties": {"port": {"title": "Port", "type": "integer"}}}]"#
             ),
             validate::read_definitions
@@ -78,7 +78,7 @@ impl SpecFields for NamespaceSpec {
         field!(
             Self,
             tags: FieldType::up_to(MAX_MEMBERS, TAG_LIST),
-            Help::new("[]", "Words for what it applies to; they are not tags of nodes.", r#"[{"name": "reviewed"}]"#),
+            Help::new("[]", "Tags for the resources that the namespace applies to; they are not tags of nodes.", r#"[{"name": "reviewed"}]"#),
             validate::read_namespace_tags
         ),
     ];
@@ -90,7 +90,7 @@ impl SpecFields for NamespaceSpec {
     fn owners(&self) -> &FieldOwners {
         &self.owners
     }
-    fn update_dates(&mut self, before: &Self, now: Timestamp) {
-        Self::update_dates(self, before, now);
+    fn update_dates(&mut self, previous: &Self, now: Timestamp) {
+        Self::update_dates(self, previous, now);
     }
 }

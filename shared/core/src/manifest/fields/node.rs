@@ -36,7 +36,7 @@ impl SpecFields for NodeSpec {
             field!(
                 Self,
                 suppressed_traits: FieldType::Names,
-                Help::new("[]", "Traits that are left out though they were detected.", r#"["HW_CPU_X86_AVX512F"]"#),
+                Help::new("[]", "Detected traits that are ignored.", r#"["HW_CPU_X86_AVX512F"]"#),
                 validate::read_suppressed_traits
             ),
             field!(
@@ -52,7 +52,7 @@ impl SpecFields for NodeSpec {
             field!(
                 Self,
                 instance_info: FieldType::Map,
-                Help::new("{}", "Ironic's: what the node is used for.", r#"{"display_name": "web"}"#),
+                Help::new("{}", "Ironic's field: the purpose for which the node is used.", r#"{"display_name": "web"}"#),
                 validate::read_free_json
             ),
             field!(Self, mode: FieldType::OneOf(Mode::VARIANTS), help::MODE.with_inherited(true)),
@@ -61,7 +61,7 @@ impl SpecFields for NodeSpec {
                 hold: FieldType::Object(Hold::FIELD_DEFS),
                 Help::new(
                     "none",
-                    "The node keeps its task set while labels flow.",
+                    "The node gets no new task set, but its labels still change.",
                     r#"{"reason": "a disk is changed"}"#
                 ),
                 validate::read_hold
@@ -81,14 +81,15 @@ impl SpecFields for NodeSpec {
     }
 }
 
-/// Reads the group of a node or allocation, written as CLUSTER/GROUP.
-pub(super) fn read_group(to: &mut Option<GroupId>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
-    *to = None;
+/// Reads the group of a node or allocation, written as CLUSTER/GROUP, and stores its id in `group_id`. `null` stores
+/// `None`. Fails if there is no such group.
+pub(super) fn read_group(group_id: &mut Option<GroupId>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
+    *group_id = None;
     let Some(name) = read_json::<Option<String>>(raw)? else { return Ok(()) };
     let (cluster, group) = name.split_once('/').ok_or_else(|| {
         BodyError::new("", format!("{:?} is not a node group: write CLUSTER/GROUP", crate::name::truncated(&name)))
     })?;
-    let missing = || missing_object("", (Kind::NodeGroup, "node group"), &name, names);
-    *to = Some(names.group(cluster, group).ok_or_else(missing)?);
+    let missing_group = || missing_object("", (Kind::NodeGroup, "node group"), &name, names);
+    *group_id = Some(names.group(cluster, group).ok_or_else(missing_group)?);
     Ok(())
 }

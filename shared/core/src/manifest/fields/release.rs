@@ -13,7 +13,8 @@ use crate::task::Task;
 const ROLE_MAP: &FieldType = &FieldType::MapOf(RoleSpec::FIELD_DEFS);
 const TAG_MAP: &FieldType = &FieldType::MapOf(TagSpec::FIELD_DEFS);
 const TASK_LIST: &FieldType = &FieldType::ListOf(Task::FIELD_DEFS);
-/// Bound of `foreign`. The roles of one of Fuel's releases, stored unchanged, have at most a megabyte.
+/// Size limit of the field `foreign`: 1 MiB. The import of a release of Fuel stores Fuel's roles there unchanged, and
+/// they have at most that size.
 const FOREIGN_BOUND: FieldBound = FieldType::Map.bound().max_entries(1_024).max_bytes(1024 * 1024);
 
 impl SpecFields for ReleaseSpec {
@@ -61,7 +62,11 @@ impl SpecFields for ReleaseSpec {
         Field {
             name: "matching",
             kind: FieldType::Object(Matching::FIELD_DEFS),
-            help: Help::new("own, adds", "How strictly roles and tags are kept apart.", r#"{"roles": "own", "primary": "adds"}"#),
+            help: Help::new(
+                "own, adds",
+                "The rules by which selectors of roles and of primary holders match.",
+                r#"{"roles": "own", "primary": "adds"}"#,
+            ),
             read: |spec, raw, names| read_plain(&mut spec.matching, raw, names),
             show: |spec, _| if spec.matching == Matching::default() { Value::Null } else { to_json(&spec.matching) },
         },

@@ -11,7 +11,7 @@ use super::super::validate;
 use super::{Field, SpecFields, field, help, to_json};
 use crate::field::{DescribeFields, FieldDef, FieldType, Help, REQUIRED};
 use crate::inspection::{
-    InvalidRule, check_named_traits, check_new_action, check_rule, keep_label_texts, with_inexact_label_texts,
+    InvalidRule, check_named_traits, check_new_action, check_rule, convert_label_values_to_text, with_inexact_label_texts,
 };
 use crate::object::{FieldOwners, InspectionRuleSpec, MAX_PRIORITY, RuleAction, RuleCondition, RulePhase};
 
@@ -82,29 +82,31 @@ impl SpecFields for InspectionRuleSpec {
 }
 
 impl From<InvalidRule> for BodyError {
-    fn from(wrong: InvalidRule) -> Self {
-        let kind = if wrong.is_unsupported { BodyErrorKind::Unsupported } else { BodyErrorKind::Value };
-        Self::with_kind(kind, wrong.field, wrong.reason)
+    fn from(invalid: InvalidRule) -> Self {
+        let kind = if invalid.is_unsupported { BodyErrorKind::Unsupported } else { BodyErrorKind::Value };
+        Self::with_kind(kind, invalid.field, invalid.reason)
     }
 }
 
-fn parse_priority(to: &mut u16, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
+/// Reads a priority from 0 to [`MAX_PRIORITY`] into `target`. `null` is 0.
+fn parse_priority(target: &mut u16, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let value: Option<i64> = read_json(raw)?;
     let priority = u16::try_from(value.unwrap_or(0)).ok().filter(|priority| *priority <= MAX_PRIORITY);
-    *to = priority.ok_or_else(|| BodyError::new("", format!("it is 0 to {MAX_PRIORITY}")))?;
+    *target = priority.ok_or_else(|| BodyError::new("", format!("it is 0 to {MAX_PRIORITY}")))?;
     Ok(())
 }
 
-/// Reads the actions of a rule. The traits of new actions must be known, and the values of labels become texts. Other
-/// numbers stay as written, because Ironic converts them to text when a rule runs.
-fn parse_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
-    let old = validate::replace_value(to, &with_inexact_label_texts(raw))?;
-    keep_label_texts(to, raw, &old)?;
-    for (at, action) in to.iter().enumerate().filter(|(_, action)| !old.contains(action)) {
-        check_new_action(action).map_err(|wrong| BodyError::from(wrong).at_index(at))?;
+/// Reads the actions of a rule. Fails if an action names an unknown trait, or if a new action is invalid. The value of
+/// a label becomes a text. Other numbers remain numbers, because Ironic converts them to text only when a rule runs.
+fn parse_actions(actions: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
+    // A number that would be rounded is replaced by its text before the JSON is parsed.
+    let old_actions = validate::replace_value(actions, &with_inexact_label_texts(raw))?;
+    convert_label_values_to_text(actions, raw, &old_actions)?;
+    for (index, action) in actions.iter().enumerate().filter(|(_, action)| !old_actions.contains(action)) {
+        check_new_action(action).map_err(|error| BodyError::from(error).at_index(index))?;
     }
-    check_named_traits(to, names.trait_names())
-        .map_err(|wrong| BodyError::with_kind(BodyErrorKind::Trait, wrong.field, wrong.reason))
+    check_named_traits(actions, names.trait_names())
+        .map_err(|error| BodyError::with_kind(BodyErrorKind::Trait, error.field, error.reason))
 }
 
 #[cfg(test)]
@@ -114,19 +116,20 @@ mod tests {
     use super::super::super::testing::AnyNameResolver;
     use super::*;
 
-    /// The controller's value of each label after it has read the body.
+    /// A number that an action sets on a label is stored as the text that was sent. Elsewhere in the arguments, a
+    /// number out of range is refused.
     #[test]
     fn y04_rule_label_accepts_any_number_and_no_other_type() {
         let read = |args: &str| {
-            let sent = format!(r#"[{{"op": "set-attribute", "args": {args}}}]"#);
+            let body = format!(r#"[{{"op": "set-attribute", "args": {args}}}]"#);
             let mut actions = Vec::new();
-            parse_actions(&mut actions, &RawValue::from_string(sent).unwrap(), &AnyNameResolver::default())
+            parse_actions(&mut actions, &RawValue::from_string(body).unwrap(), &AnyNameResolver::default())
                 .map(|()| actions.remove(0).args)
         };
         for number in ["1e400", "18446744073709551616", "9007199254740993.0", "1e-400", "123456789012345678e3", "1.50", "7"] {
             for path in ["labels/x", "/labels/x", "labels.x"] {
-                let named = read(&format!(r#"{{"path": "{path}", "value": {number}}}"#));
-                assert_eq!(named, Ok(json!({"path": path, "value": number})));
+                let from_map = read(&format!(r#"{{"path": "{path}", "value": {number}}}"#));
+                assert_eq!(from_map, Ok(json!({"path": path, "value": number})));
                 assert_eq!(read(&format!(r#"["{path}", {number}]"#)), Ok(json!([path, number])));
             }
         }
@@ -136,9 +139,9 @@ mod tests {
             (r#"{"path": "labels/x", "value": 1, "other": 1e400}"#, "[0].args.other"),
             (r#"["properties/x", 1e400]"#, "[0].args[1]"),
         ] {
-            let refused = read(args).unwrap_err();
-            assert_eq!(refused.field, field, "{args}");
-            assert!(refused.reason.starts_with("number out of range"), "{args}: {refused}");
+            let error = read(args).unwrap_err();
+            assert_eq!(error.field, field, "{args}");
+            assert!(error.reason.starts_with("number out of range"), "{args}: {error}");
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct KindFields {
     pub passthrough: Vec<&'static str>,
 }
 
-/// Returns every kind that a manifest can have.
+/// Returns every kind of object that a manifest can describe, with its fields.
 pub fn kinds() -> [KindFields; 7] {
     [
         kind_fields::<ReleaseSpec>(),
@@ -43,24 +43,25 @@ pub fn api_only_kinds() -> [KindFields; 1] {
     [kind_fields::<AllocationSpec>()]
 }
 
-/// Returns the meaning of a field, by its path within its kind, such as `tasks.on_unassign`. Includes a sentence if
-/// nothing acts on the field yet.
+/// Returns the help text of a field. `path` is its path within its kind, such as `tasks.on_unassign`. If the field has
+/// no effect yet, a sentence about that follows.
 pub fn field_meaning(path: &str, field: &FieldDef) -> String {
-    let idle = unimplemented::field_sentence(path).map_or(String::new(), |sentence| format!(" {sentence}"));
-    format!("{}{idle}", field.help.meaning)
+    let no_effect_note = unimplemented::field_sentence(path).map_or(String::new(), |sentence| format!(" {sentence}"));
+    format!("{}{no_effect_note}", field.help.meaning)
 }
 
+/// Returns the name of a kind and all of its fields, from the tables with which its manifests are read.
 fn kind_fields<S: SpecFields + Spec>() -> KindFields {
     let fields = S::FIELDS.iter().map(|field| FieldDef::new(field.name, field.kind, field.help));
     let keyed = S::KEYED_FIELDS.iter().copied().flatten().copied();
     KindFields {
         kind: S::KIND.name(),
         fields: S::IDENTITY_FIELDS.iter().copied().chain(fields).chain(keyed).collect(),
-        passthrough: S::PASSTHROUGH_FIELDS.iter().map(|kept| kept.name).collect(),
+        passthrough: S::PASSTHROUGH_FIELDS.iter().map(|field| field.name).collect(),
     }
 }
 
-/// Returns the path of a field within its kind.
-fn child_path(path: &str, field: &FieldDef) -> String {
-    if path.is_empty() { field.name.to_owned() } else { format!("{path}.{}", field.name) }
+/// Returns the path of a field within its kind. `parent_path` is empty for a top-level field.
+fn child_path(parent_path: &str, field: &FieldDef) -> String {
+    if parent_path.is_empty() { field.name.to_owned() } else { format!("{parent_path}.{}", field.name) }
 }

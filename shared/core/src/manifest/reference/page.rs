@@ -6,7 +6,7 @@ use super::{KindFields, child_path, field_meaning, kinds};
 use crate::field::FieldDef;
 use crate::task::{Parameter, TASK_TYPES, TaskType};
 
-/// The beginning of the page.
+/// The beginning of the documentation's page about manifests.
 const PAGE_HEAD: &str = "# Manifests
 
 The input of `stemma apply -f`, `validate`, `resolve` and `render`: YAML or JSON, with one object per document and a line `---` between
@@ -71,12 +71,12 @@ It describes one object: neither the parts that a release includes, nor a JSON f
 its form; `stemma validate` finds more.
 ";
 
-/// Returns the page in Markdown.
+/// Returns the page of the documentation in Markdown: the kinds with their fields, and the task types.
 pub fn markdown() -> String {
     let mut page = String::from(PAGE_HEAD);
     for kind in kinds() {
         let _ = write!(page, "\n## {}\n\n```yaml\n{}```\n\n", kind.kind, example_manifest(&kind));
-        write_rows(&mut page, "", &kind.fields);
+        write_field_tables(&mut page, "", &kind.fields);
         if !kind.passthrough.is_empty() {
             let _ = writeln!(page, "\nAccepted, stored and shown, but without effect: `{}`.", kind.passthrough.join("`, `"));
         }
@@ -88,29 +88,32 @@ pub fn markdown() -> String {
     page
 }
 
-/// Returns a manifest with every field, except those that depend on something outside it.
+/// Returns an example manifest of a kind in YAML, with every field. It omits `uuid`, and `include` and `imports`, which
+/// refer to other files and releases.
 fn example_manifest(kind: &KindFields) -> String {
-    let lines = kind.fields.iter().filter(|part| !["uuid", "include", "imports"].contains(&part.name));
-    let lines = lines.map(|part| format!("{}: {}\n", part.name, part.help.example));
+    let lines = kind.fields.iter().filter(|field| !["uuid", "include", "imports"].contains(&field.name));
+    let lines = lines.map(|field| format!("{}: {}\n", field.name, field.help.example));
     format!("kind: {}\n{}", kind.kind, lines.collect::<String>())
 }
 
-/// Appends a table of fields, then a table for each field that has members of its own.
-fn write_rows(page: &mut String, path: &str, fields: &[FieldDef]) {
+/// Appends a table with a line for each field, then a table for each field whose value is an object with known members.
+/// `path` is the path of the parent field, or empty for the top-level fields of a kind.
+fn write_field_tables(page: &mut String, path: &str, fields: &[FieldDef]) {
     page.push_str("| field | type | default | meaning | example |\n|---|---|---|---|---|\n");
     for field in fields {
         let names = joined_names(field.name, field.aliases);
-        let (form, help) = (field.field_type.description(), field.help);
+        let (type_text, help) = (field.field_type.description(), field.help);
         let (meaning, example) = (field_meaning(&child_path(path, field), field), help.example.replace('|', "\\|"));
-        let _ = writeln!(page, "| {names} | {form} | {} | {meaning} | `{example}` |", help.default_text());
+        let _ = writeln!(page, "| {names} | {type_text} | {} | {meaning} | `{example}` |", help.default_text());
     }
-    for field in fields.iter().filter(|part| !part.field_type.members().is_empty()) {
+    for field in fields.iter().filter(|parent| !parent.field_type.members().is_empty()) {
         let path = child_path(path, field);
         let _ = writeln!(page, "\n`{path}`, a {}:\n", field.field_type.description());
-        write_rows(page, &path, field.field_type.members());
+        write_field_tables(page, &path, field.field_type.members());
     }
 }
 
+/// Returns a name and its aliases in Markdown, such as `` `a` (also `b`) ``.
 fn joined_names(name: &str, aliases: &[&str]) -> String {
     match aliases {
         [] => format!("`{name}`"),
@@ -118,7 +121,8 @@ fn joined_names(name: &str, aliases: &[&str]) -> String {
     }
 }
 
-/// Appends the description of a task type and a table of its parameters.
+/// Appends the description of a task type and a table of its parameters. A type without parameters has a sentence
+/// instead: no agent runs it yet. A marker, which never runs, has neither a table nor this sentence.
 fn write_task_type(page: &mut String, kind: &TaskType) {
     let _ = writeln!(page, "\n{}: {}.", joined_names(kind.name, kind.aliases), kind.summary);
     let Some(parameters) = kind.manifest_parameters() else {
@@ -128,8 +132,8 @@ fn write_task_type(page: &mut String, kind: &TaskType) {
         return;
     };
     page.push_str("\n| parameter | type | | meaning |\n|---|---|---|---|\n");
-    for Parameter { name, alias, parameter_type: form, presence, meaning } in parameters {
+    for Parameter { name, alias, parameter_type: value_type, presence, meaning } in parameters {
         let names = joined_names(name, alias.as_slice());
-        let _ = writeln!(page, "| {names} | {} | {} | {meaning} |", form.description(), presence.description());
+        let _ = writeln!(page, "| {names} | {} | {} | {meaning} |", value_type.description(), presence.description());
     }
 }

@@ -6,50 +6,51 @@ use super::{KindFields, child_path, field_meaning, kinds};
 use crate::field::{FieldDef, FieldType};
 use crate::task::{Parameter, ParameterForm, ParameterPresence, TASK_TYPES, TaskType};
 
-/// Returns the JSON Schema of one document of a manifest, for editors.
+/// Returns the JSON Schema of one document of a manifest. Editors use it to check and complete manifests.
 pub fn schema() -> Value {
     let kinds = kinds();
-    let names: Vec<&str> = kinds.iter().map(|one| one.kind).collect();
-    let of_kind = |one: &KindFields| {
+    let names: Vec<&str> = kinds.iter().map(|fields| fields.kind).collect();
+    let kind_rule = |fields: &KindFields| {
         json!({
-            "if": {"properties": {"kind": {"const": one.kind}}, "required": ["kind"]},
-            "then": {"$ref": format!("#/$defs/{}", one.kind)},
+            "if": {"properties": {"kind": {"const": fields.kind}}, "required": ["kind"]},
+            "then": {"$ref": format!("#/$defs/{}", fields.kind)},
         })
     };
-    let definitions: Map<String, Value> = kinds.iter().map(|one| (one.kind.to_owned(), kind_schema(one))).collect();
+    let definitions: Map<String, Value> = kinds.iter().map(|fields| (fields.kind.to_owned(), kind_schema(fields))).collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A manifest of Stemma",
         "type": "object",
         "required": ["kind"],
         "properties": {"kind": {"description": "Which kind of object it is.", "enum": names}},
-        "allOf": kinds.iter().map(of_kind).collect::<Vec<_>>(),
+        "allOf": kinds.iter().map(kind_rule).collect::<Vec<_>>(),
         "$defs": definitions,
     })
 }
 
-/// Returns the schema of a field of this type, at this path of its kind. `null` is allowed and is the default.
-pub fn type_schema(path: &str, form: FieldType) -> Value {
-    match form {
+/// Returns the JSON Schema of a field. `path` is its path within its kind, such as `tasks.parameters`, and selects the
+/// help texts of its members. Every field accepts `null`, which means its default.
+pub fn type_schema(path: &str, field_type: FieldType) -> Value {
+    match field_type {
         FieldType::Text => json!({"type": ["string", "null"]}),
         FieldType::Time => json!({"type": ["string", "null"], "format": "date-time"}),
-        FieldType::Seconds(least, most) => json!({"type": ["integer", "null"], "minimum": least, "maximum": most}),
+        FieldType::Seconds(min, max) => json!({"type": ["integer", "null"], "minimum": min, "maximum": max}),
         FieldType::Flag => json!({"type": ["boolean", "null"]}),
         FieldType::Count => json!({"type": ["integer", "null"], "minimum": 0}),
         FieldType::Number => json!({"type": ["number", "null"]}),
         FieldType::Map | FieldType::Parameters => json!({"type": ["object", "null"], "additionalProperties": true}),
-        FieldType::Object(parts) => {
-            let mut schema = object_schema(path, parts);
+        FieldType::Object(members) => {
+            let mut schema = object_schema(path, members);
             schema["type"] = json!(["object", "null"]);
             schema
         }
-        FieldType::MapOf(parts) => {
-            json!({"type": ["object", "null"], "additionalProperties": object_schema(path, parts)})
+        FieldType::MapOf(members) => {
+            json!({"type": ["object", "null"], "additionalProperties": object_schema(path, members)})
         }
         FieldType::Objects => {
             json!({"type": ["array", "null"], "items": {"type": "object", "additionalProperties": true}})
         }
-        FieldType::ListOf(parts) => json!({"type": ["array", "null"], "items": object_schema(path, parts)}),
+        FieldType::ListOf(members) => json!({"type": ["array", "null"], "items": object_schema(path, members)}),
         FieldType::Names => json!({"type": ["array", "null"], "items": {"type": "string"}}),
         FieldType::TextOrList => json!({"type": ["string", "array", "null"], "items": {"type": "string"}}),
         FieldType::MapOrList => {
@@ -63,10 +64,12 @@ pub fn type_schema(path: &str, form: FieldType) -> Value {
             json!({"enum": values})
         }
         FieldType::Any => json!({"description": "Any value."}),
-        FieldType::UpTo(_, inner) => type_schema(path, *inner),
+        FieldType::UpTo(_, inner_type) => type_schema(path, *inner_type),
     }
 }
 
+/// Returns the JSON Schema of a kind: its fields, the constant `kind`, and its passthrough fields, which accept any
+/// value.
 fn kind_schema(kind: &KindFields) -> Value {
     let mut schema = object_schema("", &kind.fields);
     schema["properties"]["kind"] = json!({"const": kind.kind});
@@ -76,27 +79,28 @@ fn kind_schema(kind: &KindFields) -> Value {
     schema
 }
 
-/// Returns the schema of an object with these members and no others. If it is a task, its parameters depend on its
-/// type.
+/// Returns the JSON Schema of an object with these members and no others. If the object is a task, the schema has a
+/// rule for each task type, because the type decides which parameters are valid. Only a task has a field of type
+/// `Parameters`.
 fn object_schema(path: &str, fields: &[FieldDef]) -> Value {
-    let named = |field: &FieldDef| {
+    let properties_of = |field: &FieldDef| {
         let names = std::iter::once(&field.name).chain(field.aliases);
-        let described = field_schema(&child_path(path, field), field);
-        names.map(|name| ((*name).to_owned(), described.clone())).collect::<Vec<_>>()
+        let member_schema = field_schema(&child_path(path, field), field);
+        names.map(|name| ((*name).to_owned(), member_schema.clone())).collect::<Vec<_>>()
     };
-    let properties: Map<String, Value> = fields.iter().flat_map(named).collect();
+    let properties: Map<String, Value> = fields.iter().flat_map(properties_of).collect();
     let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
-    let required: Vec<&str> = fields.iter().filter(|part| part.is_required()).map(|part| part.name).collect();
+    let required: Vec<&str> = fields.iter().filter(|field| field.is_required()).map(|field| field.name).collect();
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
-    if fields.iter().any(|part| part.field_type.plain() == FieldType::Parameters) {
+    if fields.iter().any(|field| field.field_type.plain() == FieldType::Parameters) {
         schema["allOf"] = TASK_TYPES.iter().filter_map(task_schema).collect();
     }
     schema
 }
 
-/// Returns the schema of a field, with its meaning, default and example.
+/// Returns the JSON Schema of a field, with its meaning, default and example. An empty default is not mentioned.
 fn field_schema(path: &str, field: &FieldDef) -> Value {
     let default = match field.help.default {
         "" => String::new(),
@@ -105,40 +109,43 @@ fn field_schema(path: &str, field: &FieldDef) -> Value {
     };
     let mut schema = type_schema(path, field.field_type);
     schema["description"] = format!("{}{default}", field_meaning(path, field)).into();
-    let example: Value = serde_json::from_str(field.help.example).expect("a test reads every example");
+    let example: Value = serde_json::from_str(field.help.example).expect("an example is JSON, as a test checks");
     schema["examples"] = json!([example]);
     schema
 }
 
-/// Returns the schema of the parameters of a task type. Tasks with untranslated parts of Fuel's are not checked.
+/// Returns a rule of JSON Schema for the parameters of tasks of a type. Returns `None` if no agent of this version runs
+/// the type. The rule skips tasks with the field `foreign`, which may have parameters of Fuel that were not translated.
 fn task_schema(kind: &TaskType) -> Option<Value> {
     let names = std::iter::once(&kind.name).chain(kind.aliases).collect::<Vec<_>>();
-    let written = kind.manifest_parameters()?;
-    let named = |parameter: &Parameter| {
+    let parameter_list = kind.manifest_parameters()?;
+    let properties_of = |parameter: &Parameter| {
         let names = std::iter::once(parameter.name).chain(parameter.alias);
         let mut schema = parameter_schema(parameter.parameter_type);
         schema["description"] = parameter.meaning.into();
         names.map(|name| (name.to_owned(), schema.clone())).collect::<Vec<_>>()
     };
-    let properties: Map<String, Value> = written.iter().flat_map(named).collect();
-    let needed = written.iter().filter(|one| one.presence == ParameterPresence::Needed);
-    let required: Vec<&str> = needed.map(|one| one.name).collect();
+    let properties: Map<String, Value> = parameter_list.iter().flat_map(properties_of).collect();
+    let required_parameters = parameter_list.iter().filter(|parameter| parameter.presence == ParameterPresence::Needed);
+    let required: Vec<&str> = required_parameters.map(|parameter| parameter.name).collect();
     let parameters = json!({"properties": properties, "required": required, "additionalProperties": false});
     Some(json!({
+        // The schema `false` accepts no value, so the rule applies only if `foreign` is absent.
         "if": {"properties": {"type": {"enum": names}, "foreign": false}, "required": ["type"]},
         "then": {"properties": {"parameters": parameters}},
     }))
 }
 
-/// Returns the schema of a path whose segments are neither empty nor `.` nor `..`, or of a template. `or` is the
-/// beginning of another accepted pattern.
-fn path_schema(or: &str) -> Value {
-    json!({"type": ["string", "null"], "pattern": format!(r"{or}^(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+$|\{{[{{%#]")})
+/// Returns the JSON Schema of an absolute path without empty, `.` and `..` segments. A text with a template, such as
+/// `{{ x }}`, is accepted too, because its value is not known. `alternative` is another accepted regular expression,
+/// followed by `|`, or empty.
+fn path_schema(alternative: &str) -> Value {
+    json!({"type": ["string", "null"], "pattern": format!(r"{alternative}^(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+$|\{{[{{%#]")})
 }
 
-/// Returns the schema of a parameter of this type. `null` is allowed and counts as absent.
-fn parameter_schema(form: ParameterForm) -> Value {
-    match form {
+/// Returns the JSON Schema of a parameter of this type. Every parameter accepts `null`, which means that it is absent.
+fn parameter_schema(parameter_type: ParameterForm) -> Value {
+    match parameter_type {
         ParameterForm::Text | ParameterForm::Script | ParameterForm::ShellText | ParameterForm::Account => {
             json!({"type": ["string", "null"]})
         }

@@ -30,20 +30,20 @@ use super::{bound, maintenance, merge_labels};
 use crate::field::FieldDef;
 use crate::json::normalize_integers;
 use crate::key::{AnnotationsTooLarge, check_annotations};
-use crate::labels::{BodyShape, FromJson, IntentJson, Layer, check_parameters, merge_after};
+use crate::labels::{BodyShape, FromJson, IntentJson, Layer, check_parameters, merge_labels_after_write};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
 use crate::ownership::{Conflict, Intent, Manager, OwnedEntry, OwnedMap, OwnedSet, Owner, ProvidedValue};
 
-pub(super) use tags::from_node_tags;
+pub(super) use tags::tag_choices;
 
 /// A key or field that another manager owns with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapConflict {
-    /// `labels`, `annotations`, `parameters`, `traits`, `tags` or `fields`.
+    /// The map of the key: `labels`, `annotations`, `parameters`, `traits` or `tags`. For a field it is `fields`.
     pub map: &'static str,
     /// The key, or the field's name.
     pub key: String,
-    /// The manager that owns the key or field, and how it wrote it.
+    /// The manager that owns the key or field, with the operation (apply or update) by which it wrote the value.
     pub owner: Owner,
     /// The current value; `null` for a tombstone or a trait. A tag of a node is `"assigned"` or `"unassigned"`.
     pub value: Value,
@@ -52,13 +52,13 @@ pub struct MapConflict {
 impl MapConflict {
     /// Creates a conflict in the map with this name, with its value as JSON.
     pub(super) fn from_conflict<K: fmt::Display, V: Serialize>(map: &'static str, conflict: Conflict<K, V>) -> Self {
-        let shown = |value: &V| serde_json::to_value(value).expect("what a map holds is JSON");
+        let shown = |value: &V| serde_json::to_value(value).expect("a value of a map is JSON");
         let value = conflict.value.value().map_or(Value::Null, shown);
         Self { map, key: conflict.key.to_string(), owner: conflict.owner, value }
     }
 }
 
-/// Why a body was refused. Nothing was changed.
+/// The error for a body that was refused. The object is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The body is invalid.
@@ -71,15 +71,16 @@ pub enum WriteError {
 
 /// Returns a text that lists the first ten conflicts and counts the others.
 fn conflict_list(conflicts: &[MapConflict]) -> String {
-    let text = |one: &MapConflict| format!("{}.{} is {} by {}", one.map, one.key, one.value, one.owner);
+    let text = |conflict: &MapConflict| format!("{}.{} is {} by {}", conflict.map, conflict.key, conflict.value, conflict.owner);
     let shown = conflicts.iter().take(10).map(text).collect::<Vec<_>>().join("; ");
     match conflicts.len().saturating_sub(10) {
         0 => shown,
-        more => format!("{shown} and {more} more"),
+        remaining_count => format!("{shown} and {remaining_count} more"),
     }
 }
 
-/// Writes a body into a spec. The caller handles the `reports` of a node.
+/// Writes a body into a spec, under the manager and in the way that `author` defines. `names` resolves references to
+/// other objects, and `now_ms` is the time of the write. The `reports` of a node are not written here.
 ///
 /// # Errors
 /// [`WriteError`]; the spec is then unchanged.
@@ -97,8 +98,8 @@ pub fn write_body<S: SpecFields>(
     Ok(())
 }
 
-/// Makes the author of a new object the owner of each field that its body sets, also of a field at its default. In a
-/// new object every field that is set counts as added, as by an apply.
+/// Makes the author of a new object the owner of each field that its body sets, even if it sets the default. An update
+/// of an existing object does not own a field that it leaves at its default.
 pub fn own_new_fields<S: SpecFields>(spec: &mut S, body: &JsonBody, manager: &Manager) {
     let fields = body.iter().filter(|(name, raw)| find_field::<S>(name).is_some() && !is_null(raw));
     for (name, _) in fields {
@@ -106,8 +107,8 @@ pub fn own_new_fields<S: SpecFields>(spec: &mut S, body: &JsonBody, manager: &Ma
     }
 }
 
-/// Returns the errors of the fields of a body, each checked by itself, so that a person can correct all of them at
-/// once.
+/// Returns the errors of all fields of a body, so that a person can correct all of them at once. Each field is written
+/// alone to a copy of the spec. Conflicts with other managers are not returned.
 pub(super) fn body_errors<S: SpecFields>(
     spec: &S,
     body: &JsonBody,
@@ -121,7 +122,8 @@ pub(super) fn body_errors<S: SpecFields>(
     body.iter().filter_map(|(name, _)| error_of(name)).collect()
 }
 
-/// Returns a copy of the spec with the changes of a body. Checks that involve several fields are not run.
+/// Returns a copy of the spec with the changes of a body. Rules about several fields are not checked. Fails with the
+/// first invalid field, or with all conflicts.
 fn apply_body<S: SpecFields>(
     spec: &S,
     body: &JsonBody,
@@ -131,54 +133,56 @@ fn apply_body<S: SpecFields>(
 ) -> Result<S, WriteError> {
     let mut next = spec.clone();
     check_known_fields::<S>(body)?;
-    let mut writing = BodyWriter { body, author, names, now_ms, conflicts: Vec::new() };
-    writing.write_fields(&mut next, spec)?;
+    let mut writer = BodyWriter { body, author, names, now_ms, conflicts: Vec::new() };
+    writer.write_fields(&mut next, spec)?;
     if let Some(inherited) = next.inherited_mut() {
-        writing.write_inherited(inherited)?;
+        writer.write_inherited(inherited)?;
     }
     merge_labels::update_after_body(spec, &mut next, body, author);
-    maintenance::clear_with_parked(spec, &mut next, body, author);
+    maintenance::clear_reason_if_unparked(spec, &mut next, body, author);
     if let Some(node) = next.node_mut() {
-        writing.write_node(node)?;
+        writer.write_node(node)?;
     }
-    if !writing.conflicts.is_empty() {
-        return Err(WriteError::Conflicts(hide_sensitive(writing.conflicts, spec)));
+    if !writer.conflicts.is_empty() {
+        return Err(WriteError::Conflicts(hide_sensitive_values(writer.conflicts, spec)));
     }
     Ok(next)
 }
 
-/// Removes the values of fields that the object hides from everybody.
-fn hide_sensitive<S: SpecFields>(mut conflicts: Vec<MapConflict>, spec: &S) -> Vec<MapConflict> {
-    for one in conflicts.iter_mut().filter(|one| spec.is_sensitive() && S::SENSITIVE_FIELDS.contains(&one.key.as_str())) {
-        one.value = Value::Null;
+/// Returns the conflicts without the values of hidden fields, if the object is sensitive. Such a value becomes `null`.
+fn hide_sensitive_values<S: SpecFields>(mut conflicts: Vec<MapConflict>, spec: &S) -> Vec<MapConflict> {
+    for item in conflicts.iter_mut().filter(|item| spec.is_sensitive() && S::SENSITIVE_FIELDS.contains(&item.key.as_str())) {
+        item.value = Value::Null;
     }
     conflicts
 }
 
-/// Fails if the body has a field that its kind lacks.
+/// Fails if the body contains a field that the kind of object does not have.
 fn check_known_fields<S: SpecFields>(body: &JsonBody) -> Result<(), BodyError> {
-    let keyed = S::KEYED_FIELDS.iter().copied().flatten().map(|part| part.name);
-    let known: Vec<&str> = S::FIELDS.iter().map(|field| field.name).chain(keyed).collect();
-    match body.iter().find(|(name, _)| !known.contains(name) && !S::is_passthrough(name)) {
+    let keyed = S::KEYED_FIELDS.iter().copied().flatten().map(|field| field.name);
+    let field_names: Vec<&str> = S::FIELDS.iter().map(|field| field.name).chain(keyed).collect();
+    match body.iter().find(|(name, _)| !field_names.contains(name) && !S::is_passthrough(name)) {
         Some((name, _)) => Err(BodyError::with_kind(
             BodyErrorKind::UnknownField,
             crate::name::truncated(name),
-            unknown_field_message(name, &known),
+            unknown_field_message(name, &field_names),
         )),
         None => Ok(()),
     }
 }
 
-fn unknown_field_message(name: &str, known: &[&str]) -> String {
+/// Returns the message about a field that the kind does not have. Some names of other systems have a message of their
+/// own.
+fn unknown_field_message(name: &str, field_names: &[&str]) -> String {
     match name {
         "override_labels" | "override-labels" | "labels_override" => "is called merge_labels".to_owned(),
         // Ironic's clients use this name, but no manifest does.
-        "maintenance" if known.contains(&"parked") => "is called parked".to_owned(),
-        _ => unknown_field("of this kind", name, known),
+        "maintenance" if field_names.contains(&"parked") => "is called parked".to_owned(),
+        _ => unknown_field("of this kind", name, field_names),
     }
 }
 
-/// A write in progress: the body, its author, and the conflicts found so far.
+/// A write in progress: the body, its author, and the conflicts of the parts that were already written.
 struct BodyWriter<'a> {
     body: &'a JsonBody,
     author: WriteMode<'a>,
@@ -188,47 +192,52 @@ struct BodyWriter<'a> {
 }
 
 impl BodyWriter<'_> {
-    /// Writes the fields of the table and the passthrough fields, as one owned map of leaves.
-    fn write_fields<S: SpecFields>(&mut self, next: &mut S, before: &S) -> Result<(), BodyError> {
+    /// Writes the fields of the kind's table and the passthrough fields into `next`. They are treated as one map, in
+    /// which each field has its owners. A field that has no owner after the write returns to its default.
+    fn write_fields<S: SpecFields>(&mut self, next: &mut S, prev: &S) -> Result<(), BodyError> {
         let mut intent: Intent<String, Value> = Intent::new();
         for (name, raw) in self.body.iter().filter(|(_, raw)| !self.is_left_out(raw)) {
             let value = read_field(next, name, raw, self.names).map_err(|error| error.prefixed(name))?;
-            // `null` leaves `merge_labels` open. Its value is then decided together with the labels.
+            // `merge_labels: null` sets no value. The value is then decided together with the labels.
             if let Some(value) = value.filter(|_| name != MERGE_LABELS || !is_null(raw)) {
                 intent.insert(name.to_owned(), ProvidedValue::Value(value));
             }
         }
-        let owned = owned_fields(before, before.owners().clone(), self.names);
-        if let Some(value) = merge_labels::implied_value(self.body, self.author, &owned) {
+        let fields = owned_fields(prev, prev.owners().clone(), self.names);
+        if let Some(value) = merge_labels::implied_value(self.body, self.author, &fields) {
             intent.insert(MERGE_LABELS.to_owned(), value);
         }
-        let after = match self.author {
+        // An apply of an object gives up the fields that the body omits. The other writes do not change these fields.
+        let new_fields = match self.author {
             WriteMode::Apply { scope: ApplyScope::Object, .. } | WriteMode::Add { .. } => {
-                self.write_map("fields", &owned, &intent)
+                self.write_map("fields", &fields, &intent)
             }
-            WriteMode::Apply { scope: ApplyScope::NamedFields, .. } => self.write_named_fields(&owned, &intent),
-            WriteMode::Update { manager, .. } => Some(owned.patch(manager, &update_intent(before, &owned, intent, self.names))),
+            WriteMode::Apply { scope: ApplyScope::NamedFields, .. } => self.write_named_fields(&fields, &intent),
+            WriteMode::Update { manager, .. } => Some(fields.patch(manager, &update_intent(prev, &fields, intent, self.names))),
         };
-        let Some(after) = after else { return Ok(()) };
-        for name in before.owners().keys().filter(|name| after.get(name.as_str()).is_none()) {
+        // The conflicts were recorded, and the caller reports them.
+        let Some(new_fields) = new_fields else { return Ok(()) };
+        for name in prev.owners().keys().filter(|name| new_fields.get(name.as_str()).is_none()) {
             reset_field(next, name, self.names);
         }
-        *next.owners_mut() = after.iter().map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
+        *next.owners_mut() = new_fields.iter().map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
         Ok(())
     }
 
-    /// Returns whether a field or map counts as absent. In an apply, `null` is the same as an absent field. In an
-    /// update, `null` returns the field to its default.
+    /// Returns whether a field or map of the body is treated as absent, because it is `null` in an apply. In an update,
+    /// `null` is not absent: it returns the field to its default.
     fn is_left_out(&self, raw: &RawValue) -> bool {
         is_null(raw) && !matches!(self.author, WriteMode::Update { .. })
     }
 
-    /// Writes the maps that are inherited down the levels.
+    /// Writes the labels, annotations and parameters of a level, and sets `merge_labels` if the first labels are
+    /// provided.
     fn write_inherited(&mut self, inherited: &mut Inherited) -> Result<(), BodyError> {
         let shape = if let WriteMode::Update { shape, .. } = self.author { shape } else { BodyShape::Native };
         self.write_layer(&mut inherited.labels, "labels").map_err(|error| error.with_value_kind(BodyErrorKind::Label))?;
         let provides = inherited.labels.provided.is_some();
-        inherited.labels.merge = merge_after(inherited.labels.merge, None, provides, shape);
+        // A `merge_labels` in the body was already written with the other fields, so no sent value is given here.
+        inherited.labels.merge = merge_labels_after_write(inherited.labels.merge, None, provides, shape);
         self.write_layer(&mut inherited.annotations, "annotations")?;
         self.write_layer(&mut inherited.parameters, "parameters")?;
         check_own_annotations(inherited).map_err(|why| BodyError::new("annotations", why.to_string()))?;
@@ -236,58 +245,61 @@ impl BodyWriter<'_> {
         parameters.map_err(|why| BodyError::new("parameters", why.to_string()))
     }
 
-    /// Writes one map of a level.
-    fn write_layer<K, V>(&mut self, layer: &mut Layer<K, V>, map: &'static str) -> Result<(), BodyError>
+    /// Writes one map of a level, such as its labels. If the body omits the map, an apply removes the manager's keys
+    /// from it. In an update, `null` removes the map.
+    fn write_layer<K, V>(&mut self, layer: &mut Layer<K, V>, map_name: &'static str) -> Result<(), BodyError>
     where
         K: Ord + Clone + fmt::Display + FromStr<Err: fmt::Display>,
         V: Clone + PartialEq + FromJson + Serialize,
     {
-        let Some(raw) = self.body.get(map).filter(|raw| !self.is_left_out(raw)) else {
+        let Some(raw) = self.body.get(map_name).filter(|raw| !self.is_left_out(raw)) else {
             self.release_map(layer);
             return Ok(());
         };
-        bound::check_keyed_field(map, raw, || bound::layer_json(layer))?;
-        let written = IntentJson::<K, V>::from_json(raw).map_err(|why| BodyError::new(why.field(map), why.reason()))?;
-        let Some(IntentJson(whole)) = written else {
+        bound::check_keyed_field(map_name, raw, || bound::layer_json(layer))?;
+        let parsed = IntentJson::<K, V>::from_json(raw).map_err(|why| BodyError::new(why.field(map_name), why.reason()))?;
+        // An update with `null` removes the whole map.
+        let Some(IntentJson(intent)) = parsed else {
             layer.provided = None;
             return Ok(());
         };
-        if let Some(mut after) = self.write_map(map, layer.provided.as_ref().unwrap_or(&OwnedMap::default()), &whole) {
-            after.set_missing_times(self.now_ms);
-            layer.provided = Some(after);
+        if let Some(mut new_map) = self.write_map(map_name, layer.provided.as_ref().unwrap_or(&OwnedMap::default()), &intent) {
+            new_map.set_missing_times(self.now_ms);
+            layer.provided = Some(new_map);
         }
-        layer.check_key_count().map_err(|why| BodyError::new(map, why.to_string()))
+        layer.check_key_count().map_err(|why| BodyError::new(map_name, why.to_string()))
     }
 
-    /// Removes the manager's keys from a map that its manifest omits. If no key remains, the map is removed too, as if
-    /// nobody had provided it. A map in which the manager has no key is unchanged, and an update changes no such map.
+    /// Removes the manager's keys from a map that its manifest omits. If this removes the last key, the map is removed
+    /// too, as if nobody had provided it. A map in which the manager has no key is unchanged. Only a manifest has this
+    /// effect.
     fn release_map<K, V>(&self, layer: &mut Layer<K, V>)
     where
         K: Ord + Clone + fmt::Display,
         V: Clone + PartialEq,
     {
-        let Some((provided, after)) = layer.provided.as_ref().and_then(|map| Some((map, self.without_own_keys(map)?))) else {
+        let Some((old, remaining)) = layer.provided.as_ref().and_then(|map| Some((map, self.without_manager_keys(map)?))) else {
             return;
         };
-        if after != *provided {
-            layer.provided = (!after.is_empty()).then_some(after);
+        if remaining != *old {
+            layer.provided = (!remaining.is_empty()).then_some(remaining);
         }
     }
 
-    /// Returns a map without the manager's own keys, if the body is the whole intent for the object. Otherwise returns
-    /// `None`.
-    fn without_own_keys<K, V>(&self, owned: &OwnedMap<K, V>) -> Option<OwnedMap<K, V>>
+    /// Returns a map without the keys that only this manager applied, if the body is the manager's whole intent for the
+    /// object. Otherwise returns `None`.
+    fn without_manager_keys<K, V>(&self, map: &OwnedMap<K, V>) -> Option<OwnedMap<K, V>>
     where
         K: Ord + Clone + fmt::Display,
         V: Clone + PartialEq,
     {
         match self.author {
-            WriteMode::Apply { manager, scope: ApplyScope::Object, .. } => Some(owned.remove_manager(manager)),
+            WriteMode::Apply { manager, scope: ApplyScope::Object, .. } => Some(map.remove_manager(manager)),
             WriteMode::Apply { scope: ApplyScope::NamedFields, .. } | WriteMode::Add { .. } | WriteMode::Update { .. } => None,
         }
     }
 
-    /// Writes a node's traits and tags.
+    /// Writes a node's traits and tags. If the body omits them, a manifest removes those that only its manager applied.
     fn write_node(&mut self, node: &mut NodeSpec) -> Result<(), BodyError> {
         for (name, kind) in [("traits", BodyErrorKind::Trait), ("tags", BodyErrorKind::Value)] {
             let Some(raw) = self.body.get(name) else { continue };
@@ -297,9 +309,9 @@ impl BodyWriter<'_> {
         if let Some(raw) = self.body.get("traits").filter(|raw| !is_null(raw)) {
             let traits: Result<Vec<String>, BodyError> = read_json(raw);
             let traits = traits.map_err(|error| error.with_value_kind(BodyErrorKind::Trait).prefixed("traits"))?;
-            let parse = |(at, name): (usize, &String)| {
-                let wrong = |why: String| BodyError::with_kind(BodyErrorKind::Trait, format!("traits[{at}]"), why);
-                self.names.trait_names().parse(name).map_err(|why| wrong(why.to_string()))
+            let parse = |(index, name): (usize, &String)| {
+                let trait_error = |why: String| BodyError::with_kind(BodyErrorKind::Trait, format!("traits[{index}]"), why);
+                self.names.trait_names().parse(name).map_err(|why| trait_error(why.to_string()))
             };
             let traits = traits.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
             self.write_set(&mut node.traits, "traits", Some(traits));
@@ -309,97 +321,102 @@ impl BodyWriter<'_> {
         self.write_tags(&mut node.tags).map_err(|error| error.prefixed("tags"))
     }
 
-    /// Writes the tags that a node was given by hand. Assigning a tag replaces an unassignment of it, and vice versa.
+    /// Writes the tags that operators assign to a node or unassign from it. One tag has one choice: if a tag is
+    /// assigned, it is no longer unassigned, and the reverse.
     fn write_tags(&mut self, tags: &mut NodeTags) -> Result<(), BodyError> {
-        let old = from_node_tags(tags);
-        let after = match self.body.get("tags").filter(|raw| !self.is_left_out(raw)) {
-            None => self.without_own_keys(&old),
+        let old_choices = tag_choices(tags);
+        let new_choices = match self.body.get("tags").filter(|raw| !self.is_left_out(raw)) {
+            None => self.without_manager_keys(&old_choices),
             Some(raw) => {
+                // In an update, a set that is `null` becomes empty, and a set that the body omits is unchanged.
                 let is_update = matches!(self.author, WriteMode::Update { .. });
-                let sent = tags::read_tags(raw, is_update)?;
-                tags::check_new_names(&sent, tags)?;
-                self.write_map("tags", &old, &tags::tag_intent(sent, &old, is_update))
+                let input = tags::read_tags(raw, is_update)?;
+                tags::check_new_names(&input, tags)?;
+                self.write_map("tags", &old_choices, &tags::tag_intent(input, &old_choices, is_update))
             }
         };
-        if let Some(after) = after.filter(|after| *after != old) {
-            tags::store_choices(tags, &after);
+        if let Some(new_choices) = new_choices.filter(|new_choices| *new_choices != old_choices) {
+            tags::store_choices(tags, &new_choices);
         }
         Ok(())
     }
 
-    /// Writes a whole set. If an apply omits the set, the manager gives up its own members.
-    fn write_set<K: Ord + Clone + fmt::Display>(&mut self, owned: &mut OwnedSet<K>, map: &'static str, whole: Option<Vec<K>>) {
-        let Some(whole) = whole else {
-            *owned = self.without_own_keys(owned).unwrap_or_else(|| owned.clone());
+    /// Writes a set, such as traits. `members` is the whole set in the body. If it is `None`, a manifest removes the
+    /// members that only its manager applied, and any other write leaves the set unchanged.
+    fn write_set<K: Ord + Clone + fmt::Display>(&mut self, set: &mut OwnedSet<K>, map: &'static str, members: Option<Vec<K>>) {
+        let Some(members) = members else {
+            *set = self.without_manager_keys(set).unwrap_or_else(|| set.clone());
             return;
         };
-        let whole = whole.into_iter().map(|member| (member, ProvidedValue::Value(()))).collect();
-        if let Some(after) = self.write_map(map, owned, &whole) {
-            *owned = after;
+        let members = members.into_iter().map(|member| (member, ProvidedValue::Value(()))).collect();
+        if let Some(new_set) = self.write_map(map, set, &members) {
+            *set = new_set;
         }
     }
 
-    /// Returns the fields after an apply that sets only the fields it names. Other fields keep their owners. Returns
-    /// `None` if there are conflicts.
+    /// Returns the owned fields after an apply that changes only the fields in its body. The owners of other fields are
+    /// unchanged. Returns `None` if there are conflicts.
     fn write_named_fields(
         &mut self,
-        owned: &OwnedMap<String, Value>,
+        old_fields: &OwnedMap<String, Value>,
         intent: &Intent<String, Value>,
     ) -> Option<OwnedMap<String, Value>> {
+        // Only the fields in the body are written. The other fields are added unchanged.
         let body = self.body;
-        let entries = |named: bool| {
-            let matching = owned.iter().filter(move |(name, _)| body.has_value(name) == named);
+        let entries = |is_in_body: bool| {
+            let matching = old_fields.iter().filter(move |(name, _)| body.has_value(name) == is_in_body);
             matching.map(|(name, entry)| (name.clone(), entry.clone()))
         };
-        let (named, others): (OwnedMap<_, _>, Vec<_>) = (OwnedMap::from_entries(entries(true)), entries(false).collect());
-        let after = self.write_map("fields", &named, intent)?;
-        let after = after.iter().map(|(name, entry)| (name.clone(), entry.clone()));
-        Some(OwnedMap::from_entries(after.chain(others)))
+        let (fields, others): (OwnedMap<_, _>, Vec<_>) = (OwnedMap::from_entries(entries(true)), entries(false).collect());
+        let new_fields = self.write_map("fields", &fields, intent)?;
+        let new_fields = new_fields.iter().map(|(name, entry)| (name.clone(), entry.clone()));
+        Some(OwnedMap::from_entries(new_fields.chain(others)))
     }
 
-    /// Returns an owned map after the author wrote `whole` into it. Records the conflicts and returns `None` if other
-    /// managers own what would change.
-    fn write_map<K, V>(&mut self, map: &'static str, owned: &OwnedMap<K, V>, whole: &Intent<K, V>) -> Option<OwnedMap<K, V>>
+    /// Returns a map after the author wrote `intent` into it. If other managers own a key that would change, records
+    /// the conflicts and returns `None`.
+    fn write_map<K, V>(&mut self, map: &'static str, old: &OwnedMap<K, V>, intent: &Intent<K, V>) -> Option<OwnedMap<K, V>>
     where
         K: Ord + Clone + fmt::Display,
         V: Clone + PartialEq + Serialize,
     {
-        let after = match self.author {
-            WriteMode::Apply { manager, force, adopt: Some(from), .. } => {
-                owned.adopt(from, manager, whole.keys()).apply(manager, whole, force)
+        let result = match self.author {
+            WriteMode::Apply { manager, force, adopt: Some(old_owner), .. } => {
+                old.adopt(old_owner, manager, intent.keys()).apply(manager, intent, force)
             }
-            WriteMode::Apply { manager, force, adopt: None, .. } => owned.apply(manager, whole, force),
-            WriteMode::Add { manager, force } => owned.apply_more(manager, whole, force),
-            WriteMode::Update { manager, .. } => Ok(owned.update(manager, whole)),
+            WriteMode::Apply { manager, force, adopt: None, .. } => old.apply(manager, intent, force),
+            WriteMode::Add { manager, force } => old.apply_more(manager, intent, force),
+            WriteMode::Update { manager, .. } => Ok(old.update(manager, intent)),
         };
-        after
-            .map_err(|refused| {
-                self.conflicts.extend(refused.0.into_iter().map(|one| MapConflict::from_conflict(map, one)));
+        result
+            .map_err(|conflicts| {
+                self.conflicts.extend(conflicts.0.into_iter().map(|conflict| MapConflict::from_conflict(map, conflict)));
             })
             .ok()
     }
 }
 
-/// Returns the fields that an update sets. A field without an owner that is at its default and stays there does not
-/// count as set. So an update that resumes a group that was never paused takes no ownership. A field that returns to
-/// its default counts as set, and the author of the update owns it.
+/// Returns the fields that an update sets and so will own. A field without an owner is left out if it was at its
+/// default and remains there. For example, an update that resumes a group that was never paused does not own `paused`.
+/// A field that the update returns to its default is included.
 fn update_intent<S: SpecFields>(
-    before: &S,
-    owned: &OwnedMap<String, Value>,
+    previous: &S,
+    old_fields: &OwnedMap<String, Value>,
     intent: Intent<String, Value>,
     names: &dyn NameResolver,
 ) -> BTreeMap<String, Option<ProvidedValue<Value>>> {
+    // True if the sent value is the default and equals the stored value.
     let stays_at_default = |name: &str, value: &ProvidedValue<Value>| {
-        let at_default = value.value().filter(|value| is_default(before, name, value, names));
-        at_default.is_some_and(|value| *value == field_json(before, name, names))
+        let at_default = value.value().filter(|value| is_default(previous, name, value, names));
+        at_default.is_some_and(|value| *value == field_json(previous, name, names))
     };
-    let is_set = |name: &str, value: &ProvidedValue<Value>| owned.get(name).is_some() || !stays_at_default(name, value);
-    let fields = intent.into_iter().filter(|(name, said)| is_set(name, said));
-    fields.map(|(name, said)| (name, Some(said))).collect()
+    let is_set = |name: &str, value: &ProvidedValue<Value>| old_fields.get(name).is_some() || !stays_at_default(name, value);
+    let fields = intent.into_iter().filter(|(name, provided)| is_set(name, provided));
+    fields.map(|(name, provided)| (name, Some(provided))).collect()
 }
 
-/// Reads a field into the spec and returns its value as it is shown (`null` at its default). Returns `None` for a field
-/// that is owned key by key, which is written elsewhere.
+/// Reads a field into the spec and returns its value as a body would contain it (`null` at its default). Returns `None`
+/// for a map whose keys have their own owners, such as labels, because another function writes it.
 fn read_field<S: SpecFields>(
     spec: &mut S,
     name: &str,
@@ -407,18 +424,18 @@ fn read_field<S: SpecFields>(
     names: &dyn NameResolver,
 ) -> Result<Option<Value>, BodyError> {
     if let Some(field) = find_field::<S>(name) {
-        let part = FieldDef::new(field.name, field.kind, field.help);
-        let checked = bound::check_body_field(&part, raw, || (field.show)(spec, names));
-        // As for the labels of a level.
-        let of_labels = |error: BodyError| error.with_value_kind(BodyErrorKind::Label);
-        checked.map_err(|error| if name == "labels" { of_labels(error) } else { error })?;
+        let field_def = FieldDef::new(field.name, field.kind, field.help);
+        let checked = bound::check_body_field(&field_def, raw, || (field.show)(spec, names));
+        // Labels have their own kind of error, as those of a level have.
+        let as_label_error = |error: BodyError| error.with_value_kind(BodyErrorKind::Label);
+        checked.map_err(|error| if name == "labels" { as_label_error(error) } else { error })?;
         (field.read)(spec, raw, names)?;
         return Ok(Some((field.show)(spec, names)));
     }
     if name == MERGE_LABELS {
         return merge_labels::read(spec, raw);
     }
-    let Some(field) = S::PASSTHROUGH_FIELDS.iter().find(|kept| kept.name == name) else { return Ok(None) };
+    let Some(field) = S::PASSTHROUGH_FIELDS.iter().find(|passthrough| passthrough.name == name) else { return Ok(None) };
     bound::check_passthrough(field, raw, || spec.extra().get(name).cloned().unwrap_or(Value::Null))?;
     let mut value = field.normalize(read_json(raw)?)?;
     normalize_integers(&mut value);
@@ -436,11 +453,12 @@ fn reset_field<S: SpecFields>(spec: &mut S, name: &str, names: &dyn NameResolver
     read_field(spec, name, &null, names).expect("null is every field's default");
 }
 
+/// Returns the row of a field in the table of its kind, or `None` if the table has no such field.
 fn find_field<S: SpecFields>(name: &str) -> Option<&'static Field<S>> {
     S::FIELDS.iter().find(|field| field.name == name)
 }
 
-/// Returns a field's value as it is shown.
+/// Returns a field's value as a body would contain it. A field at its default is `null`, except a number.
 fn field_json<S: SpecFields>(spec: &S, name: &str, names: &dyn NameResolver) -> Value {
     match find_field::<S>(name) {
         Some(field) => (field.show)(spec, names),
@@ -449,27 +467,27 @@ fn field_json<S: SpecFields>(spec: &S, name: &str, names: &dyn NameResolver) -> 
     }
 }
 
-/// Returns whether a field with this shown value is at its default. Every field at its default is shown as `null`,
-/// except a number.
+/// Returns whether `value` is the default of a field. `value` is the field's value as [`field_json`] returns it, which
+/// is `null` for every default except a number. A number is compared with the field of a copy that was reset.
 pub(super) fn is_default<S: SpecFields>(spec: &S, name: &str, value: &Value, names: &dyn NameResolver) -> bool {
     if !value.is_number() {
         return value.is_null();
     }
-    let mut blank = spec.clone();
-    reset_field(&mut blank, name, names);
-    field_json(&blank, name, names) == *value
+    let mut reset_spec = spec.clone();
+    reset_field(&mut reset_spec, name, names);
+    field_json(&reset_spec, name, names) == *value
 }
 
-/// Returns the fields that have owners, with their current values.
+/// Returns the fields that have owners as one owned map, with their current values.
 pub(super) fn owned_fields<S: SpecFields>(spec: &S, owners: FieldOwners, names: &dyn NameResolver) -> OwnedMap<String, Value> {
     let entry = |(name, owners): (String, _)| {
-        let said = ProvidedValue::Value(field_json(spec, &name, names));
-        (name, OwnedEntry { value: said, owners, since_ms: None })
+        let provided = ProvidedValue::Value(field_json(spec, &name, names));
+        (name, OwnedEntry { value: provided, owners, since_ms: None })
     };
     OwnedMap::from_entries(owners.into_iter().map(entry))
 }
 
-/// Checks the total size of the annotations that one object provides.
+/// Fails if the annotations that one level provides are too large in total. A tombstone has no value to count.
 ///
 /// # Errors
 /// [`AnnotationsTooLarge`].

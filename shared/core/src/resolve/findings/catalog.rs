@@ -1,4 +1,5 @@
-//! Findings about objects that do not agree with the catalogue, which may have changed since they were written.
+//! Findings about objects whose keys do not agree with the catalogue, the definitions of allowed keys and their values.
+//! The catalogue may have changed since the objects were written.
 
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use crate::finding::Finding;
 use crate::fleet::Fleet;
 use crate::object::{ClusterId, LevelId, Object, Spec};
 
-/// Returns the findings about the keys of a cluster, its template, its groups and their nodes.
+/// Returns the findings about the keys that a cluster, its template, its groups and their nodes use and that do not
+/// agree with the catalogue.
 pub(crate) fn catalog_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     let (catalog, suggestions) = (fleet.catalog(), SuggestionCache::default());
     let Some(cluster) = fleet.cluster(id).filter(|_| !catalog.is_empty()) else { return Vec::new() };
@@ -26,17 +28,17 @@ pub(crate) fn catalog_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     findings
 }
 
-/// Returns the findings about the keys of all objects, one object at a time, to show the effect of a change of the
-/// catalogue.
+/// Returns the findings about the keys of all objects, as one list for each object. They show the effect of a change of
+/// the catalogue.
 pub fn all_catalog_findings<'a>(
     fleet: &'a Fleet,
     suggestions: &'a SuggestionCache,
 ) -> impl Iterator<Item = Vec<Finding>> + use<'a> {
-    let checker = CatalogChecker { catalog: fleet.catalog(), suggestions };
-    let templates = fleet.templates().map(move |one| checker.check_object(one, one.meta.name.as_str()));
-    let clusters = fleet.clusters().map(move |one| checker.check_object(one, one.meta.name.as_str()));
-    let groups = fleet.groups().map(move |one| checker.check_object(one, &group_path(fleet, one.spec.cluster, &one.meta.name)));
-    let nodes = fleet.nodes().map(move |one| checker.check_object(one, &one.display_name()));
+    let check = CatalogChecker { catalog: fleet.catalog(), suggestions };
+    let templates = fleet.templates().map(move |item| check.check_object(item, item.meta.name.as_str()));
+    let clusters = fleet.clusters().map(move |item| check.check_object(item, item.meta.name.as_str()));
+    let groups = fleet.groups().map(move |item| check.check_object(item, &group_path(fleet, item.spec.cluster, &item.meta.name)));
+    let nodes = fleet.nodes().map(move |item| check.check_object(item, &item.display_name()));
     templates.chain(clusters).chain(groups).chain(nodes)
 }
 
@@ -44,22 +46,22 @@ pub fn all_catalog_findings<'a>(
 pub fn object_catalog_findings(fleet: &Fleet, suggestions: &SuggestionCache, id: LevelId) -> Vec<Finding> {
     let checker = CatalogChecker { catalog: fleet.catalog(), suggestions };
     let findings = match id {
-        LevelId::Template(id) => fleet.template(id).map(|one| checker.check_object(one, one.meta.name.as_str())),
-        LevelId::Cluster(id) => fleet.cluster(id).map(|one| checker.check_object(one, one.meta.name.as_str())),
+        LevelId::Template(id) => fleet.template(id).map(|object| checker.check_object(object, object.meta.name.as_str())),
+        LevelId::Cluster(id) => fleet.cluster(id).map(|object| checker.check_object(object, object.meta.name.as_str())),
         LevelId::Group(id) => {
-            fleet.group(id).map(|one| checker.check_object(one, &group_path(fleet, one.spec.cluster, &one.meta.name)))
+            fleet.group(id).map(|object| checker.check_object(object, &group_path(fleet, object.spec.cluster, &object.meta.name)))
         }
-        LevelId::Node(id) => fleet.node(id).map(|one| checker.check_object(one, &one.display_name())),
+        LevelId::Node(id) => fleet.node(id).map(|object| checker.check_object(object, &object.display_name())),
     };
     findings.unwrap_or_default()
 }
 
-/// Returns the findings about the keys of one object that it did not have before a write.
-pub fn newly_uncatalogued(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Finding> {
-    let mut findings = object_catalog_findings(after, &SuggestionCache::default(), id);
+/// Returns the findings about the keys of one object that did not exist before a write.
+pub fn newly_uncatalogued(fleet_before: &Fleet, fleet_after: &Fleet, id: LevelId) -> Vec<Finding> {
+    let mut findings = object_catalog_findings(fleet_after, &SuggestionCache::default(), id);
     if !findings.is_empty() {
-        let known = object_catalog_findings(before, &SuggestionCache::default(), id);
-        findings.retain(|finding| !known.contains(finding));
+        let old_findings = object_catalog_findings(fleet_before, &SuggestionCache::default(), id);
+        findings.retain(|finding| !old_findings.contains(finding));
     }
     findings
 }
@@ -69,7 +71,7 @@ fn group_path(fleet: &Fleet, cluster: ClusterId, group: &str) -> String {
     fleet.cluster(cluster).map_or_else(|| group.to_owned(), |cluster| format!("{}/{group}", cluster.meta.name))
 }
 
-/// The catalogue and the suggestions that objects are checked with.
+/// The catalogue against which objects are checked, and the cache of suggestions for misspelled keys.
 #[derive(Clone, Copy)]
 struct CatalogChecker<'a> {
     catalog: &'a Catalog,

@@ -1,6 +1,6 @@
-//! Findings about conditions that cannot be evaluated, and about paths that two tasks write or that no host accepts.
-//! There is one finding for a task, however many hosts have the problem. Each of these nodes has a finding of its own
-//! too.
+//! Findings about tasks whose condition cannot be evaluated, and about tasks whose path another task writes or no host
+//! accepts. There is one finding for each task, however many hosts have the problem. In addition, each of these nodes
+//! has its own finding.
 
 use std::collections::BTreeMap;
 
@@ -10,43 +10,44 @@ use crate::name::ReleaseRef;
 use crate::object::NodeId;
 use crate::resolve::{ResolveCache, ResolvedNode, resolve_node};
 
-/// The rules whose findings are aggregated over all hosts.
+/// The rules whose findings about single hosts are combined into one finding for all hosts.
 const SHARED_RULES: [Rule; 2] = [rule::CONDITION_FAILED, rule::TASK_PATH];
 
-/// The tasks whose conditions cannot be evaluated, or that have no usable path, collected host by host.
+/// The tasks whose condition cannot be evaluated, or that have no usable path, with their hosts. The hosts are added
+/// one by one. The key is the release, the object of the finding and the code of its rule.
 #[derive(Default)]
 pub struct FailingTasks(BTreeMap<(ReleaseRef, String, String), FailingHosts>);
 
 /// The hosts with the same finding about one task.
 struct FailingHosts {
     first_node: NodeId,
-    /// The finding about the task on the first host.
+    /// The finding about the task on the host that was added first.
     finding: Finding,
     host_count: usize,
     host_names: Vec<String>,
 }
 
-/// Returns the findings about tasks that have no usable path on these nodes only since a change. There is one finding
-/// for a task.
+/// Returns the findings about tasks that have no usable path on these nodes since a change, and had one before. There
+/// is one finding for each task.
 pub fn newly_without_path(
-    before: &Fleet,
-    after: &Fleet,
+    fleet_before: &Fleet,
+    fleet_after: &Fleet,
     cache: &ResolveCache,
     nodes: impl Iterator<Item = NodeId>,
 ) -> Vec<Finding> {
     let mut failing = FailingTasks::default();
-    // On most nodes each task has its path, so only the state after the change is resolved at first. To resolve the
-    // state before the change would evict the cached base of the node's group.
-    for node in nodes.filter(|node| after.profile(*node).is_some_and(|profile| profile.should_check_paths())) {
-        let resolution = resolve_node(after, cache, node);
-        let Some(resolved) = resolution.resolved_node() else { continue };
-        let mut findings = path_findings(resolved);
+    // On most nodes every task has a usable path, so only the state after the change is resolved at first. Resolving
+    // the state before the change too would evict the cached values of the node's group.
+    for node in nodes.filter(|node| fleet_after.profile(*node).is_some_and(|profile| profile.should_check_paths())) {
+        let resolution = resolve_node(fleet_after, cache, node);
+        let Some(new_node) = resolution.resolved_node() else { continue };
+        let mut findings = path_findings(new_node);
         if findings.is_empty() {
             continue;
         }
-        let known = resolve_node(before, cache, node).resolved_node().map(|answer| path_findings(answer)).unwrap_or_default();
-        findings.retain(|finding| !known.contains(finding));
-        failing.add_findings(resolved, findings);
+        let old = resolve_node(fleet_before, cache, node).resolved_node().map(|item| path_findings(item)).unwrap_or_default();
+        findings.retain(|finding| !old.contains(finding));
+        failing.add_findings(new_node, findings);
     }
     failing.into_findings().map(|(finding, _)| finding).collect()
 }
@@ -57,26 +58,26 @@ fn path_findings(node: &ResolvedNode) -> Vec<Finding> {
     findings.filter(|finding| finding.code == rule::TASK_PATH.code).collect()
 }
 
-/// Returns whether a finding about one host is aggregated over all hosts.
+/// Returns whether a finding about one host is combined with those of other hosts into one finding.
 pub fn is_aggregated(finding: &Finding) -> bool {
     SHARED_RULES.iter().any(|rule| finding.code == rule.code)
 }
 
 impl FailingTasks {
-    /// Adds the findings of a host that are aggregated.
+    /// Adds those findings about a host that are combined with the findings of other hosts.
     pub fn add(&mut self, node: &ResolvedNode) {
         let Some(set) = node.task_set() else { return };
         self.add_findings(node, set.findings().filter(is_aggregated));
     }
 
-    /// Adds the findings about a host's tasks.
+    /// Adds these findings about tasks of a host. Does nothing if the node has no release.
     fn add_findings(&mut self, node: &ResolvedNode, findings: impl IntoIterator<Item = Finding>) {
         let Some(release) = node.release() else { return };
         for finding in findings {
             let key = (release.name.clone(), finding.object.clone(), finding.code.clone());
-            let first = node.node().id();
-            let new = || FailingHosts { first_node: first, finding, host_count: 0, host_names: Vec::new() };
-            let failing = self.0.entry(key).or_insert_with(new);
+            let node_id = node.node().id();
+            let new_entry = || FailingHosts { first_node: node_id, finding, host_count: 0, host_names: Vec::new() };
+            let failing = self.0.entry(key).or_insert_with(new_entry);
             failing.host_count += 1;
             if failing.host_names.len() < MAX_NAMES {
                 failing.host_names.push(node.node().display_name());
@@ -84,7 +85,7 @@ impl FailingTasks {
         }
     }
 
-    /// Returns one finding for each task and rule, with the first host that has the finding.
+    /// Returns one finding for each task and rule, each with the host that was added first.
     pub fn into_findings(self) -> impl Iterator<Item = (Finding, NodeId)> {
         self.0.into_iter().map(|((release, object, _), failing)| {
             let task = object.strip_prefix("task/").unwrap_or(&object);

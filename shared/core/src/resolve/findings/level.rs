@@ -1,35 +1,38 @@
-//! Findings about labels of a level above the nodes that would be the same variable of `labels.env`. A level has such a
-//! finding only if there is no node below it, because each node has the finding itself.
+//! Findings about labels of a level above the nodes that would be the same variable of `labels.env`, the file of
+//! environment variables that an agent writes from the labels. A level has such a finding only if no node is below the
+//! level, because otherwise each node has the finding.
 
 use super::node::label_collisions;
 use crate::finding::{Finding, rule};
 use crate::fleet::{Fleet, InheritedMaps};
 use crate::object::{ClusterId, GroupId, LevelId, TemplateId};
 
-/// Returns the findings about a level that has no nodes below it. Omits those that a level above it has too.
+/// Returns the findings about labels of a level that would be the same variable of `labels.env`. Omits those that a
+/// level above has too. Returns none if a node is below the level, because each node then has the findings.
 pub fn level_findings(fleet: &Fleet, id: LevelId) -> Vec<Finding> {
     let mut collisions = collisions_at(fleet, id);
     let Some(object) = (!collisions.is_empty()).then(|| level_name(fleet, id)).flatten() else { return Vec::new() };
-    let inherited: Vec<String> = levels_above(fleet, id).into_iter().flat_map(|level| collisions_at(fleet, level)).collect();
-    collisions.retain(|message| !inherited.contains(message));
+    let messages_above: Vec<String> = levels_above(fleet, id).into_iter().flat_map(|level| collisions_at(fleet, level)).collect();
+    collisions.retain(|message| !messages_above.contains(message));
     collisions.into_iter().map(|message| Finding::new(rule::LABEL_VARIABLE, object.clone(), message)).collect()
 }
 
-/// Returns the findings about a level and the levels below it that did not exist before a write.
-pub fn newly_colliding_below(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Finding> {
+/// Returns the findings about labels that would be the same variable of `labels.env`, for a level and the levels below
+/// it. Omits those that existed before a write.
+pub fn newly_colliding_below(fleet_before: &Fleet, fleet_after: &Fleet, id: LevelId) -> Vec<Finding> {
     let findings_of = |fleet: &Fleet, levels: &[LevelId]| -> Vec<Finding> {
         levels.iter().flat_map(|level| level_findings(fleet, *level)).collect()
     };
-    let levels = levels_at_or_below(after, id);
-    let mut findings = findings_of(after, &levels);
+    let levels = levels_at_or_below(fleet_after, id);
+    let mut findings = findings_of(fleet_after, &levels);
     if !findings.is_empty() {
-        let known = findings_of(before, &levels);
-        findings.retain(|finding| !known.contains(finding));
+        let old_findings = findings_of(fleet_before, &levels);
+        findings.retain(|finding| !old_findings.contains(finding));
     }
     findings
 }
 
-/// Returns a level and the levels below it, without nodes.
+/// Returns a level and the levels below it, except nodes.
 fn levels_at_or_below(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
     let below: Vec<LevelId> = match id {
         LevelId::Template(template) => clusters_of_template(fleet, template)
@@ -41,12 +44,14 @@ fn levels_at_or_below(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
     [id].into_iter().chain(below).collect()
 }
 
+/// Returns the clusters that have this template.
 fn clusters_of_template(fleet: &Fleet, template: TemplateId) -> impl Iterator<Item = ClusterId> {
     let clusters = fleet.clusters().filter(move |cluster| cluster.spec.cluster_template == Some(template));
     clusters.map(|cluster| ClusterId(cluster.meta.uuid))
 }
 
-/// Returns the levels above a cluster or group. Empty for a node, because nodes have no finding here.
+/// Returns the levels above a cluster or group. Returns none for a template, which is the top level, and for a node,
+/// which has no finding here.
 fn levels_above(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
     let template = |id| fleet.cluster(id)?.spec.cluster_template.map(LevelId::Template);
     match id {
@@ -60,7 +65,8 @@ fn levels_above(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
     }
 }
 
-/// Returns the messages about the labels at a level that has no nodes below it. Empty for any other level.
+/// Returns a message for each variable of `labels.env` that several labels of a level would be. Returns none if a node
+/// is below the level.
 fn collisions_at(fleet: &Fleet, id: LevelId) -> Vec<String> {
     match id {
         LevelId::Template(template) => template_collisions(fleet, template),
@@ -70,21 +76,24 @@ fn collisions_at(fleet: &Fleet, id: LevelId) -> Vec<String> {
     }
 }
 
+/// Returns the messages about labels of a template. Returns none if a cluster of the template has a node.
 fn template_collisions(fleet: &Fleet, id: TemplateId) -> Vec<String> {
     let collisions = label_collisions(&InheritedMaps::from_levels(&fleet.template_levels(id)).labels);
     let has_nodes = || clusters_of_template(fleet, id).any(|cluster| fleet.nodes_in_cluster(cluster).next().is_some());
     if collisions.is_empty() || has_nodes() { Vec::new() } else { collisions }
 }
 
+/// Returns the messages about labels of a cluster. Returns none if the cluster has a node.
 fn cluster_collisions(fleet: &Fleet, id: ClusterId) -> Vec<String> {
     let has_nodes = fleet.nodes_in_cluster(id).next().is_some();
     if has_nodes { Vec::new() } else { label_collisions(&InheritedMaps::from_levels(&fleet.cluster_levels(id)).labels) }
 }
 
+/// Returns the messages about labels of a group. Returns none if the group has a node.
 fn group_collisions(fleet: &Fleet, id: GroupId) -> Vec<String> {
     let has_nodes = fleet.nodes_in_group(id).next().is_some();
-    let resolved = fleet.resolved_group(id).ok().filter(|_| !has_nodes);
-    resolved.map(|resolved| label_collisions(&resolved.maps.labels)).unwrap_or_default()
+    let resolved_group = fleet.resolved_group(id).ok().filter(|_| !has_nodes);
+    resolved_group.map(|resolved_group| label_collisions(&resolved_group.maps.labels)).unwrap_or_default()
 }
 
 /// Returns the name of a level in findings, or `None` if the level does not exist or is a node.

@@ -1,7 +1,7 @@
-//! All findings that resolve makes about nodes and clusters.
+//! All findings about nodes and clusters that resolve creates.
 //!
-//! The findings about a release alone are made when the release is compiled. They are stored with the release, because
-//! they are the same in every cluster.
+//! The findings about a release alone are created when the release is compiled. They are stored with the compiled
+//! release, because they are the same in every cluster.
 
 mod catalog;
 mod cluster;
@@ -21,6 +21,6 @@ pub use node::{
     duplicate_host, fleet_waiting, host_ahead, host_awaited, host_stuck, new_rule_findings, newly_colliding, newly_unmet,
     orphaned_paths, release_broken, release_refused, report_dropped, report_findings, report_refused, report_waiting, too_large,
 };
-pub use placement::{new_placement_findings, newly_orphaned, retain_new};
-pub use primary::{newly_parked_primaries, rename_hint};
+pub use placement::{new_placement_findings, newly_orphaned, retain_new_findings};
+pub use primary::{newly_parked_primaries, primaries_edit_hint};
 pub use unset::{UnsetReferences, newly_unset, unset_in_empty_groups};

@@ -21,10 +21,10 @@ use crate::status::{OrphanedPath, OrphanedPaths, StuckAgent, parked_by};
 use crate::traits::{MAX_TRAIT_CHARS, MAX_TRAITS};
 use crate::unimplemented;
 
-/// Maximum number of characters shown of a host's sentence.
+/// Maximum number of characters that a finding shows of a text that the host sent.
 const MAX_SHOWN_CHARS: usize = 256;
 
-/// Creates a finding of a rule about a node.
+/// Returns a finding of a rule about a node.
 fn node_finding(rule: Rule, node: &Node, message: String) -> Finding {
     Finding::new(rule, format!("node/{}", node.display_name()), message)
 }
@@ -36,16 +36,16 @@ pub fn too_large(node: &Node, error: &impl Display) -> Finding {
 }
 
 /// Returns the finding that two hosts, at these addresses, check in with a node's identity.
-pub fn duplicate_host(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
+pub fn duplicate_host(node: &Node, [first_address, second_address]: [impl Display; 2]) -> Finding {
     let message = format!(
-        "two hosts check in with its identity, from {one} and {other}: a disk or container was copied, and each takes the other's place; \
+        "two hosts check in with its identity, from {first_address} and {second_address}: a disk or container was copied, and each takes the other's place; \
          stop the agent of the copy, remove its state, and let it join as a node of its own"
     );
     node_finding(rule::IDENTITY_DOUBLED, node, message)
 }
 
-/// Returns the finding that a node's host has a state that this store never sent, or that another store sent. Nothing
-/// is sent to this host.
+/// Returns the finding that a node's host has a state that this store never sent, or a state of another store. Nothing
+/// is sent to such a host. `head` is the current revision of the store.
 pub fn host_ahead(node: &Node, host: HostRevisions, epochs: &EpochHistory, head: u64) -> Finding {
     node_finding(rule::HOST_AHEAD, node, epochs.not_sent_reason(host, head))
 }
@@ -53,18 +53,20 @@ pub fn host_ahead(node: &Node, host: HostRevisions, epochs: &EpochHistory, head:
 /// Returns the finding that nothing is sent to any host, because the store was restored from a backup and waits for an
 /// admin to resume the fleet. `None` if the store does not wait.
 pub fn fleet_waiting(node: &Node, epochs: &EpochHistory) -> Option<Finding> {
-    epochs.waiting_reason().map(|why| node_finding(rule::FLEET_WAITING, node, why))
+    epochs.waiting_reason().map(|reason| node_finding(rule::FLEET_WAITING, node, reason))
 }
 
-/// Returns the finding that a node's host has not checked in since the present epoch of the store began. Another copy
-/// of the store may have sent it a state since then.
+/// Returns the finding that a node's host has not checked in since the present epoch of the store began. A new epoch
+/// begins after the store was restored from a backup, so another copy of the store may have sent the host a later
+/// state.
 pub fn host_awaited(node: &Node) -> Finding {
     let message = "its host has not checked in since the present epoch of the store began: what it runs is not known until it checks in; from then on \
                    it follows this store";
     node_finding(rule::HOST_AWAITED, node, message.to_owned())
 }
 
-/// Returns the finding that a part of the host's last report was refused. The stored part of an earlier report is kept.
+/// Returns the finding that a part of the host's last report was refused. The same part of an earlier report stays
+/// stored.
 pub fn report_refused(node: &Node, part: &str, reason: &str) -> Finding {
     let message = format!(
         "the controller refused what its host reported last ({part}): {reason}; the node is shown as reported before, until the host reports \
@@ -73,7 +75,7 @@ pub fn report_refused(node: &Node, part: &str, reason: &str) -> Finding {
     node_finding(rule::REPORT_REFUSED, node, message)
 }
 
-/// Returns the finding that a part of the host's last report is not stored yet. The host keeps the part and sends it
+/// Returns the finding that a part of the host's last report is not stored yet. The host retains the part and sends it
 /// again.
 pub fn report_waiting(node: &Node, part: &str, reason: &str) -> Finding {
     let message = format!(
@@ -108,11 +110,11 @@ pub fn report_dropped(node: &Node, counts: DroppedReportCounts) -> Option<Findin
     (!parts.is_empty()).then(|| node_finding(rule::REPORT_LEFT_OUT, node, message))
 }
 
-/// Returns the finding that a host's report lists things that the host could not use or do. `None` if the report lists
-/// none.
+/// Returns the finding about the sentences in a host's report about what the host could not use or do. `None` if there
+/// are no such sentences.
 ///
-/// The finding gives their number and the first of them. Their content is not interpreted, because they are sentences,
-/// whose wording differs between versions of the agent.
+/// The finding has the number of sentences and the first sentence. Their content is not interpreted, because the
+/// wording differs between versions of the agent.
 pub fn report_findings(node: &Node, reported: &[&str]) -> Option<Finding> {
     let first = shorten(reported.first()?);
     let count = reported.len();
@@ -126,13 +128,13 @@ pub fn report_findings(node: &Node, reported: &[&str]) -> Option<Finding> {
 
 /// Returns the finding that a node's agent cannot store or apply its desired state, with the reason that the agent
 /// reports.
-pub fn host_stuck(node: &Node, StuckAgent { reason: why, can_run_tasks: can_run }: &StuckAgent) -> Finding {
-    let what = if *can_run {
+pub fn host_stuck(node: &Node, StuckAgent { reason, can_run_tasks }: &StuckAgent) -> Finding {
+    let problem = if *can_run_tasks {
         "its agent cannot write all of what services and people read on its host, and its tasks run on"
     } else {
         "its agent cannot store or apply its desired state, and begins no task"
     };
-    let message = format!("{what}: {}", shorten(why));
+    let message = format!("{problem}: {}", shorten(reason));
     node_finding(rule::HOST_STUCK, node, message)
 }
 
@@ -151,10 +153,10 @@ pub fn orphaned_paths(node: &Node, orphans: &OrphanedPaths) -> Vec<Finding> {
         let message = format!("{} more paths that tasks wrote and that no task manages now still exist", orphans.unlisted_count);
         node_finding(rule::TASK_ORPHANED, node, message)
     });
-    orphans.listed.iter().map(to_finding).chain(more).collect()
+    orphans.listed_paths.iter().map(to_finding).chain(more).collect()
 }
 
-/// Returns a host's sentence on one line, cut at [`MAX_SHOWN_CHARS`].
+/// Returns a text that a host sent, on one line and cut at [`MAX_SHOWN_CHARS`] characters.
 fn shorten(sentence: &str) -> String {
     let mut characters = sentence.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut shown: String = characters.by_ref().take(MAX_SHOWN_CHARS).collect();
@@ -164,8 +166,8 @@ fn shorten(sentence: &str) -> String {
     shown
 }
 
-/// Returns the finding that the record of a node's release is not stored, because the store can never accept it, or
-/// because its cluster's records would become too large.
+/// Returns the finding that the record of a task set's release to a node is not stored. Either the store can never
+/// accept the record, or the records of the node's cluster would become too large.
 pub fn release_refused(node: &Node, reason: &str) -> Finding {
     let message = format!("the record of its next task set is not stored, and its host keeps what it has: {reason}");
     node_finding(rule::RELEASE_REFUSED, node, message)
@@ -173,21 +175,22 @@ pub fn release_refused(node: &Node, reason: &str) -> Finding {
 
 /// Returns the finding that a stored release does not compile.
 pub fn release_broken(name: &ReleaseRef, reason: &str) -> Finding {
-    let message = format!("it is stored and does not compile: {reason}; hosts that need it stay as they are until it is mended");
-    Finding::new(rule::RELEASE_BROKEN, format!("release/{name}"), message)
+    let text = format!("it is stored and does not compile: {reason}; hosts that need it stay as they are until it is corrected");
+    Finding::new(rule::RELEASE_BROKEN, format!("release/{name}"), text)
 }
 
-/// Returns the requirements that a node does not meet now, and that it met or did not have before.
+/// Returns the requirements that a node does not meet after a change, and that it met or did not have before.
 ///
-/// No task set is resolved, because an edit may reach every node, and the cache holds task sets of one fleet only.
-pub fn newly_unmet(before: &Fleet, after: &Fleet, id: NodeId) -> Vec<UnmetRequirement> {
-    let unmet = |fleet: &Fleet| fleet.node_view(id).map(|view| view.unmet_requirements()).unwrap_or_default();
-    let mut found = unmet(after);
-    if !found.is_empty() {
-        let known = unmet(before);
-        found.retain(|requirement| !known.contains(requirement));
+/// No task set is resolved, because a change may affect every node, and the cache has the task sets of only one state
+/// of the fleet.
+pub fn newly_unmet(fleet_before: &Fleet, fleet_after: &Fleet, id: NodeId) -> Vec<UnmetRequirement> {
+    let unmet_in = |fleet: &Fleet| fleet.node_view(id).map(|view| view.unmet_requirements()).unwrap_or_default();
+    let mut unmet_after = unmet_in(fleet_after);
+    if !unmet_after.is_empty() {
+        let unmet_before = unmet_in(fleet_before);
+        unmet_after.retain(|requirement| !unmet_before.contains(requirement));
     }
-    found
+    unmet_after
 }
 
 impl UnmetRequirement {
@@ -196,21 +199,23 @@ impl UnmetRequirement {
         node_finding(rule::REQUIREMENT_UNMET, node, self.node_message())
     }
 
-    /// Returns the message that a node does not meet the requirement, with what the node has.
+    /// Returns the message that a node does not meet the requirement, with the actual value of the node.
     fn node_message(&self) -> String {
         format!("{self}: {}", self.actual)
     }
 
     /// Returns the message that these nodes do not meet the requirement, and the effect. For a single node, the message
-    /// shows what the node has. Several nodes may have different values, which the finding of each node shows.
+    /// has the actual value. Several nodes may have different values, so their values are only in the finding of each
+    /// node.
     pub fn message(&self, nodes: &[String]) -> String {
-        let few = join_first(nodes.iter().map(String::as_str), MAX_NAMES);
-        let found = if nodes.len() == 1 { format!(" ({})", self.actual) } else { String::new() };
-        format!("{self} by {few}{found}: the next task set is withheld until it is met")
+        let names = join_first(nodes.iter().map(String::as_str), MAX_NAMES);
+        let actual = if nodes.len() == 1 { format!(" ({})", self.actual) } else { String::new() };
+        format!("{self} by {names}{actual}: the next task set is withheld until it is met")
     }
 }
 
-/// Returns one message for each variable of `labels.env` that several labels of a node would have.
+/// Returns one message for each variable of `labels.env` that several of these labels would be. An agent writes this
+/// file of environment variables from the labels of its node.
 pub(super) fn label_collisions(labels: &Labels) -> Vec<String> {
     let collisions = labels::colliding_keys(labels.iter().map(|(key, _)| key.as_str()));
     let message = |(variable, keys): (String, Vec<&str>)| {
@@ -219,60 +224,61 @@ pub(super) fn label_collisions(labels: &Labels) -> Vec<String> {
     collisions.into_iter().map(message).collect()
 }
 
-/// Returns the findings about labels of these nodes that would be the same variable of `labels.env` only since a
-/// change.
-pub fn newly_colliding(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
+/// Returns the findings about labels of these nodes that would be the same variable of `labels.env`. Omits those that
+/// existed before a change.
+pub fn newly_colliding(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
     let labels_of = |fleet: &Fleet, id| fleet.node_view(id).map(|view| view.labels()).unwrap_or_default();
-    let mut found = TopFindings::<NodeId>::default();
-    // Nodes without labels of their own share the map of their group, so the map is checked once for all of them.
-    let mut last = (Labels::default(), Vec::new());
+    let mut findings = TopFindings::<NodeId>::default();
+    // Nodes without own labels share the map of their group, so a map that was checked for the last node is not checked
+    // again.
+    // `last_checked` has the labels that were checked last, and the messages about them.
+    let mut last_checked = (Labels::default(), Vec::new());
     for id in nodes {
-        let labels = labels_of(after, id);
-        if !labels.is_same(&last.0) {
-            last = (labels.clone(), label_collisions(&labels));
+        let labels = labels_of(fleet_after, id);
+        if !labels.shares_data_with(&last_checked.0) {
+            last_checked = (labels.clone(), label_collisions(&labels));
         }
-        if last.1.is_empty() {
+        if last_checked.1.is_empty() {
             continue;
         }
-        let (mut collisions, known) = (last.1.clone(), label_collisions(&labels_of(before, id)));
-        collisions.retain(|message| !known.contains(message));
-        let Some(node) = after.node(id) else { continue };
-        found.extend(collisions.into_iter().map(|message| node_finding(rule::LABEL_VARIABLE, node, message)));
+        let (mut collisions, old_collisions) = (last_checked.1.clone(), label_collisions(&labels_of(fleet_before, id)));
+        collisions.retain(|message| !old_collisions.contains(message));
+        let Some(node) = fleet_after.node(id) else { continue };
+        findings.extend(collisions.into_iter().map(|message| node_finding(rule::LABEL_VARIABLE, node, message)));
     }
-    found.into_list("write")
+    findings.into_list("write")
 }
 
-/// Returns the findings that nodes have only since a change of inspection rules. Only nodes for which the rules give
-/// another result are resolved. An unmet requirement that was unmet before is not new, even if the node has another
-/// value now.
+/// Returns the findings about nodes that a change of inspection rules causes. Resolves only the nodes for which the
+/// rules give another result. A requirement that was unmet before is not new, even if the node has another value now.
 pub fn new_rule_findings(
-    before: &Fleet,
-    after: &Fleet,
+    fleet_before: &Fleet,
+    fleet_after: &Fleet,
     cache: &ResolveCache,
     nodes: impl Iterator<Item = NodeId>,
 ) -> Vec<Finding> {
-    let mut found = TopFindings::<NodeId>::default();
-    if before.rules().has_same_effects(after.rules()) {
+    let mut new_findings = TopFindings::<NodeId>::default();
+    if fleet_before.rules().has_same_effects(fleet_after.rules()) {
         return Vec::new();
     }
-    for node in nodes.filter(|node| before.has_rule_changes(after, *node)) {
+    for node in nodes.filter(|node| fleet_before.has_rule_changes(fleet_after, *node)) {
         let findings_in = |fleet| {
-            let resolved = resolve_node(fleet, cache, node);
-            resolved.resolved_node().map(|answer| (answer.findings(), answer.unmet_requirements().to_vec())).unwrap_or_default()
+            let resolution = resolve_node(fleet, cache, node);
+            resolution.resolved_node().map(|found| (found.findings(), found.unmet_requirements().to_vec())).unwrap_or_default()
         };
-        let (mut known, unmet_before) = findings_in(before);
-        let (findings, unmet) = findings_in(after);
-        if let Some(node) = after.node(node) {
+        let (mut old_findings, unmet_before) = findings_in(fleet_before);
+        let (findings, unmet) = findings_in(fleet_after);
+        if let Some(node) = fleet_after.node(node) {
             let still_unmet = unmet.iter().filter(|requirement| unmet_before.contains(requirement));
-            known.extend(still_unmet.map(|requirement| requirement.finding(node)));
+            old_findings.extend(still_unmet.map(|requirement| requirement.finding(node)));
         }
-        found.extend(findings.into_iter().filter(|finding| !known.contains(finding)));
+        new_findings.extend(findings.into_iter().filter(|finding| !old_findings.contains(finding)));
     }
-    found.into_list("inspectionrule")
+    new_findings.into_list("inspectionrule")
 }
 
 impl Resolution {
-    /// Returns whether the findings about the node include an error. Its remarks are never errors.
+    /// Returns whether the findings about the node include an error.
     pub fn has_error(&self) -> bool {
         self.has_error_except(&[])
     }
@@ -281,28 +287,30 @@ impl Resolution {
     pub fn has_error_except(&self, rules: &[Rule]) -> bool {
         match self {
             Self::Complete(node) => node.has_error_except(rules),
+            // Each missing object is an error.
             Self::Incomplete(missing) => !missing.is_empty(),
         }
     }
 
-    /// Returns the findings about the node that do not depend on the time: those of the resolved node, or what is
-    /// missing.
+    /// Returns the findings about the node that do not depend on the time: those of the resolved node, or one for each
+    /// object that is missing to resolve it.
     pub fn findings(&self, node: &Node) -> Vec<Finding> {
         match self {
-            Self::Complete(resolved) => resolved.findings(),
+            Self::Complete(resolved_node) => resolved_node.findings(),
             Self::Incomplete(missing) => {
                 missing.iter().map(|item| node_finding(rule::NODE_INCOMPLETE, node, item.to_string())).collect()
             }
         }
     }
 
-    /// Returns why the node cannot be used: it lacks traits that its instance requires, does not meet a requirement of
-    /// its group, or an object above it is missing.
+    /// Returns why the node cannot be used. Either it lacks traits that its instance (the allocated use of the host)
+    /// requires, or does not meet a requirement of its group, or an object above it is missing. `None` if it can be
+    /// used.
     pub fn unusable_reason(&self) -> Option<String> {
         let reasons: Vec<String> = match self {
             Self::Complete(node) => {
-                let lacks = node.check_instance_traits().err().map(|lacks| lacks.to_string());
-                lacks.into_iter().chain(node.unmet_requirements().iter().map(UnmetRequirement::node_message)).collect()
+                let missing_traits = node.check_instance_traits().err().map(|missing_traits| missing_traits.to_string());
+                missing_traits.into_iter().chain(node.unmet_requirements().iter().map(UnmetRequirement::node_message)).collect()
             }
             Self::Incomplete(missing) => missing.iter().map(ToString::to_string).collect(),
         };
@@ -311,8 +319,8 @@ impl Resolution {
 }
 
 impl ResolvedNode {
-    /// Returns the findings about the node that do not depend on the time: remarks, and findings that may be
-    /// errors.
+    /// Returns the findings about the node that do not depend on the time: remarks, which are never errors, and
+    /// findings that may be errors.
     pub fn findings(&self) -> Vec<Finding> {
         let object = format!("node/{}", self.entry.node.display_name());
         let mut findings = self.remarks(&object);
@@ -320,18 +328,18 @@ impl ResolvedNode {
         findings
     }
 
-    /// Returns whether the findings about the node include an error of a rule that is not in `rules`. Remarks are never
-    /// errors and take the longest to compute, so they are left out.
+    /// Returns whether the findings about the node include an error of a rule that is not in `rules`. Does not compute
+    /// the remarks, because they are never errors and take the longest time.
     fn has_error_except(&self, rules: &[Rule]) -> bool {
         first_error_except(&self.possible_errors(""), rules).is_some()
     }
 
-    /// Returns the findings that are never errors: about labels, fields that are not implemented, parked primaries and
-    /// dropped parts of the host's report.
+    /// Returns the findings about the node that are never errors: about labels, fields that are not implemented, parked
+    /// primaries, and dropped parts of the host's report. `object` is the node's name in findings.
     fn remarks(&self, object: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
         for key in self.host_labels().map_labels(&self.labels()).withheld {
-            let message = format!("label {key} has no Kubernetes label value: it does not flow to the host label map");
+            let message = format!("label {key} has no Kubernetes label value: it is not exported to the host label map");
             findings.push(Finding::new(rule::LABEL_HELD_BACK, object, message));
         }
         for key in self.entry.node.spec.inherited.labels.ineffective_tombstones() {
@@ -343,50 +351,51 @@ impl ResolvedNode {
         findings.extend(unimplemented::findings(object, &self.entry.node.spec));
         let node = &self.entry.node;
         if let Some(set) = self.task_set().filter(|_| parked_by(&node.spec, self.reported_state()).next().is_some()) {
-            findings.extend(primary_parked(node, self.resolved_group().map(|resolved| &*resolved.cluster), set.primary_tags()));
+            findings.extend(primary_parked(node, self.resolved_group().map(|group| &*group.cluster), set.primary_tags()));
         }
         findings.extend(
             self.observation()
-                .and_then(|seen| seen.not_taken.as_deref())
+                .and_then(|observation| observation.not_taken.as_deref())
                 .into_iter()
                 .flat_map(|dropped| dropped_findings(object, dropped)),
         );
         findings
     }
 
-    /// Returns the findings that may be errors: about inspection rules, requirements, instance traits and tasks.
+    /// Returns the findings about the node that may be errors: about inspection rules, requirements, instance traits
+    /// and tasks. `object` is the node's name in findings.
     fn possible_errors(&self, object: &str) -> Vec<Finding> {
         let mut findings: Vec<_> = self.rule_outcome.notes.iter().map(|note| note_finding(object, note)).collect();
         findings.extend(self.unmet_requirements().iter().map(|unmet| unmet.finding(&self.entry.node)));
-        if let Err(lacks) = self.check_instance_traits() {
-            findings.push(Finding::new(rule::INSTANCE_TRAITS, object, lacks.to_string()));
+        if let Err(missing_traits) = self.check_instance_traits() {
+            findings.push(Finding::new(rule::INSTANCE_TRAITS, object, missing_traits.to_string()));
         }
         let task_findings = self.task_set.iter().flat_map(|set| set.findings());
         findings.extend(task_findings.map(|finding| Finding { object: format!("{object} {}", finding.object), ..finding }));
         findings
     }
 
-    /// Returns the findings about what was set on the host itself and is in force at `now`.
+    /// Returns the findings about the pause, hold and park that were set on the host itself and are in force at `now`.
     pub fn host_findings(&self, now: Timestamp) -> Vec<Finding> {
         self.host_blocker_findings(now).map(|(rule, message)| node_finding(rule, &self.entry.node, message)).collect()
     }
 }
 
-/// Returns the finding about what an inspection rule noted about a node.
+/// Returns the finding about a note of an inspection rule: a logged message, a failure, or a refusal of the node.
 fn note_finding(object: &str, note: &RuleNote) -> Finding {
-    let (rule, does) = match note.kind {
+    let (rule, effect) = match note.kind {
         NoteKind::Log => (rule::INSPECTION_LOG, "says"),
         NoteKind::Failed => (rule::INSPECTION_FAILED, "did nothing"),
         NoteKind::Refused => (rule::INSPECTION_REFUSED, "refuses it, and later rules were not evaluated"),
     };
-    Finding::new(rule, object, format!("inspection rule {} {does}: {}", note.rule, escape_controls(&note.message)))
+    Finding::new(rule, object, format!("inspection rule {} {effect}: {}", note.rule, escape_controls(&note.message)))
 }
 
-/// The characters that quote texts within a sentence, and the one that begins an escape.
+/// The characters that quote texts within a sentence, and the backslash, which begins an escape.
 const QUOTES: [char; 3] = ['"', '\'', '\\'];
 
-/// Returns a sentence that may contain a host's text on one line, with control characters escaped. Quotes and
-/// backslashes stay, because quoted texts are already escaped.
+/// Returns a sentence on one line, with control characters escaped, because the sentence may contain a text of a host.
+/// Quotes and backslashes are not escaped, because quoted texts in the sentence are already escaped.
 fn escape_controls(sentence: &str) -> String {
     let mut line = String::new();
     for piece in sentence.split_inclusive(QUOTES) {
@@ -408,10 +417,10 @@ fn dropped_findings(object: &str, dropped: &DroppedInput) -> Vec<Finding> {
         parts.push(dropped_facts_text(dropped.facts));
     }
     if dropped.labels > 0 {
-        let most = format!(
+        let limits = format!(
             "at most {MAX_KEYS} are accepted; a value has at most {MAX_VALUE_BYTES} bytes, all together {MAX_EFFECTIVE_BYTES}"
         );
-        parts.push(format!("{} labels ({most})", dropped.labels));
+        parts.push(format!("{} labels ({limits})", dropped.labels));
     }
     if !parts.is_empty() {
         let message = format!("its host reports more than is accepted; dropped: {}", parts.join("; "));
@@ -420,7 +429,7 @@ fn dropped_findings(object: &str, dropped: &DroppedInput) -> Vec<Finding> {
     findings
 }
 
-/// Returns the number of dropped facts, with the limits of facts.
+/// Returns the text about a number of dropped facts, with the limits of facts.
 fn dropped_facts_text(count: u32) -> String {
     format!(
         "{count} facts (a path has at most {MAX_PATH_KEYS} names and {MAX_FACT_PATH_BYTES} bytes, a value {MAX_FACT_VALUE_BYTES} bytes, all together \
@@ -428,14 +437,15 @@ fn dropped_facts_text(count: u32) -> String {
     )
 }
 
-/// Returns the finding about traits of a host's report that were refused: unknown names, and those beyond the limit.
+/// Returns the finding about traits of a host's report that were refused: traits with unknown names, and traits beyond
+/// the maximum number.
 fn refused_traits_finding(object: &str, refused: &RefusedTraits) -> Finding {
     let mut parts = Vec::new();
     if refused.unknown_count > 0 {
-        let more = refused.unknown_count - refused.unknown.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let unlisted_count = refused.unknown_count - refused.unknown.len();
+        let unlisted_text = if unlisted_count > 0 { format!(" and {unlisted_count} more") } else { String::new() };
         parts.push(format!(
-            "{}{more} (a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT_CHARS} characters)",
+            "{}{unlisted_text} (a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT_CHARS} characters)",
             refused.unknown.join(", ")
         ));
     }
@@ -451,6 +461,8 @@ mod tests {
     use super::*;
     use crate::finding::Severity;
 
+    /// `has_error_except` does not compute the remarks about a node, so the rules of remarks must not be errors. The
+    /// same holds for the rules about a pause, hold or park on the host.
     #[test]
     fn remarks_contain_no_error() {
         let remarks = [
@@ -489,16 +501,17 @@ mod tests {
         let beyond = format!("2 beyond the {MAX_TRAITS} that one source may give");
         let rule =
             format!("(a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT_CHARS} characters)");
-        for (unknown_count, surplus, says) in [
+        for (unknown_count, surplus, expected) in [
             (0, 2, beyond.clone()),
             (1, 0, format!("\"a\" {rule}")),
             (3, 0, format!("\"a\" and 2 more {rule}")),
             (1, 2, format!("\"a\" {rule}; {beyond}")),
         ] {
+            // At most one of the unknown traits is listed. The others are only counted.
             let unknown: Vec<Box<str>> = vec!["\"a\"".into(); usize::from(unknown_count > 0)];
             let refused = RefusedTraits { unknown: unknown.into(), unknown_count, surplus };
-            let found = refused_traits_finding("node/n", &refused);
-            assert_eq!(found.message, format!("its host reports traits that are refused: {says}"));
+            let finding = refused_traits_finding("node/n", &refused);
+            assert_eq!(finding.message, format!("its host reports traits that are refused: {expected}"));
         }
     }
 }

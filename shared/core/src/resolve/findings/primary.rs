@@ -1,4 +1,4 @@
-//! Findings about the nodes that hold tags as primary, and how to resolve them.
+//! Findings about parked nodes that hold tags as primary, and the commands that resolve them.
 
 use uuid::Uuid;
 
@@ -7,13 +7,12 @@ use crate::fleet::Fleet;
 use crate::name::TagName;
 use crate::object::{Cluster, Node, NodeId};
 
-/// Returns the commands by which an operator makes a cluster name another node for these tags, or none. Only these
-/// commands change the cluster's field `primaries`. A choice of a primary and a release of primaries do not override
-/// the field.
+/// Returns a hint with the commands that change which node the field `primaries` of a cluster names for these tags.
+/// Other commands, such as `stemma primary set`, do not override this field.
 ///
-/// The commands apply the whole manifest, because an apply removes what the manifest leaves out. They force it, because
-/// another manager may own the field.
-pub fn rename_hint(cluster: &Cluster, tags: &str) -> String {
+/// The commands apply the whole manifest, because an apply removes what the manifest leaves out. They use `--force`,
+/// because another manager may own the field.
+pub fn primaries_edit_hint(cluster: &Cluster, tags: &str) -> String {
     let name = &cluster.meta.name;
     format!(
         "run `stemma get cluster {name} -o manifest > cluster.yaml`, name another node for {tags} under primaries there or leave {tags} out \
@@ -21,15 +20,15 @@ pub fn rename_hint(cluster: &Cluster, tags: &str) -> String {
     )
 }
 
-/// Returns the findings about parked nodes that hold tags as primary, for those of these nodes that had no such finding
-/// before.
-pub fn newly_parked_primaries(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
+/// Returns the findings about parked nodes that hold tags as primary. Checks these nodes, and omits findings that
+/// existed before a change.
+pub fn newly_parked_primaries(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
     let find = |fleet: &Fleet, id: NodeId| {
         let node = fleet.node(id).filter(|node| fleet.parked_by(node).is_some())?;
-        let cluster = fleet.resolved_parent(&node.spec).map(|resolved| &*resolved.cluster);
+        let cluster = fleet.resolved_parent(&node.spec).map(|resolved_group| &*resolved_group.cluster);
         primary_parked(node, cluster, &fleet.profile(id)?.key.primaries)
     };
-    nodes.filter_map(|id| find(after, id).filter(|found| find(before, id).as_ref() != Some(found))).collect()
+    nodes.filter_map(|id| find(fleet_after, id).filter(|finding| find(fleet_before, id).as_ref() != Some(finding))).collect()
 }
 
 /// Returns the finding about a parked node that holds these tags of its cluster as primary, or `None` if there are no
@@ -38,26 +37,26 @@ pub(super) fn primary_parked(node: &Node, cluster: Option<&Cluster>, tags: &[Tag
     if tags.is_empty() {
         return None;
     }
-    let (few, name) = (join_first(tags.iter().map(TagName::as_str), MAX_NAMES), node.display_name());
+    let (tag_list, name) = (join_first(tags.iter().map(TagName::as_str), MAX_NAMES), node.display_name());
     let release = release_hint(node, tags);
-    let named: Vec<&str> = tags
+    let names: Vec<&str> = tags
         .iter()
         .filter(|tag| cluster.is_some_and(|cluster| is_named_primary(cluster, tag, node)))
         .map(TagName::as_str)
         .collect();
-    let message = match cluster.filter(|_| !named.is_empty()) {
+    let message = match cluster.filter(|_| !names.is_empty()) {
         None => format!(
-            "it is parked and keeps what it holds as primary ({few}); to give that to the next node by name that is not parked: {release}, or {}",
+            "it is parked and keeps what it holds as primary ({tag_list}); to give that to the next node by name that is not parked: {release}, or {}",
             unpark_hint(node)
         ),
         Some(cluster) => {
-            let given = join_first(named.iter().copied(), MAX_NAMES);
-            let rest = if named.len() < tags.len() { format!("; after that, for the others: {release}") } else { String::new() };
+            let named_list = join_first(names.iter().copied(), MAX_NAMES);
+            let hint = if names.len() < tags.len() { format!("; after that, for the others: {release}") } else { String::new() };
             format!(
-                "it is parked and keeps what it holds as primary ({few}), since primaries of cluster {} names it ({given}); to give that to \
-                 another node, {}; or {}{rest}",
+                "it is parked and keeps what it holds as primary ({tag_list}), since primaries of cluster {} names it ({named_list}); to give that to \
+                 another node, {}; or {}{hint}",
                 cluster.meta.name,
-                rename_hint(cluster, &given),
+                primaries_edit_hint(cluster, &named_list),
                 unpark_hint(node)
             )
         }
@@ -67,13 +66,13 @@ pub(super) fn primary_parked(node: &Node, cluster: Option<&Cluster>, tags: &[Tag
 
 /// Returns whether a cluster's `primaries` names this node for a tag, by the node's name or uuid.
 fn is_named_primary(cluster: &Cluster, tag: &TagName, node: &Node) -> bool {
-    let Some(named) = cluster.spec.primaries.get(tag) else { return false };
-    let is_name = node.meta.name.as_ref().is_some_and(|name| name.as_str() == named);
-    is_name || Uuid::parse_str(named).is_ok_and(|uuid| uuid == node.meta.uuid)
+    let Some(name_or_uuid) = cluster.spec.primaries.get(tag) else { return false };
+    let is_name = node.meta.name.as_ref().is_some_and(|name| name.as_str() == name_or_uuid);
+    is_name || Uuid::parse_str(name_or_uuid).is_ok_and(|uuid| uuid == node.meta.uuid)
 }
 
-/// Returns the command that makes a parked node release its primaries. The controller refuses the command if no other
-/// node that is not parked has the tag. The finding does not look at other nodes, so its text covers both cases.
+/// Returns a hint with the command that makes a parked node release its primaries. The controller refuses the command
+/// if every other node with the tag is parked. The finding does not check other nodes, so its text covers both cases.
 fn release_hint(node: &Node, tags: &[TagName]) -> String {
     let (name, tag) = (node.display_name(), if let [tag] = tags { tag.as_str() } else { "TAG" });
     format!(
@@ -81,7 +80,7 @@ fn release_hint(node: &Node, tags: &[TagName]) -> String {
     )
 }
 
-/// Returns how to unpark a node.
+/// Returns a hint that describes how to unpark a node.
 fn unpark_hint(node: &Node) -> String {
     if node.spec.parked {
         format!("unpark it: stemma node unpark {}", node.display_name())

@@ -1,4 +1,5 @@
-//! Checks the effect of an edit against the propagation of its field, and against what uses the field.
+//! Checks the effect of an edit against the propagation of its field (how the change reaches hosts), and against the
+//! recorded users of the field.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use stemma_core::unimplemented::UnimplementedFields;
 
 use super::site::{NodeStates, PropagationSite};
 
-/// A field, its propagation, and an edit that makes a difference in the site.
+/// A field, its propagation (how a change reaches hosts), and an edit of the field that has an effect in the site.
 pub(super) type EditRow<S> = (&'static str, Propagation, fn(&mut S));
 
-/// The rows whose edit sets something that nothing uses yet, with the field that the finding names.
+/// The kinds and fields whose edit sets something that nothing uses yet, each with the field that the finding names.
 pub(super) const UNIMPLEMENTED: &[(Kind, &str, &str)] = &[
     (Kind::ClusterTemplate, "lifecycle", "node_drain_timeout"),
     (Kind::Cluster, "lifecycle", "node_drain_timeout"),
@@ -24,7 +25,7 @@ pub(super) const UNIMPLEMENTED: &[(Kind, &str, &str)] = &[
     (Kind::Node, "lifecycle", "node_drain_timeout"),
 ];
 
-/// What uses the fields that are neither sent to hosts nor unused.
+/// The users of fields that are not sent to hosts. An item has the kind, the user, and the fields for this user.
 pub(super) const UNUSED_BY_HOSTS: &[(Kind, &str, &[&str])] = &[
     (Kind::Release, "people", &["description", "labels", "annotations", "owners"]),
     (Kind::Release, "the system that it came from", &["foreign"]),
@@ -44,106 +45,117 @@ pub(super) const UNUSED_BY_HOSTS: &[(Kind, &str, &[&str])] = &[
     (Kind::Primary, "the next choice", &["since", "epoch"]),
 ];
 
-/// Checks that an edit sets an unused field only if the table above lists it, and that for each other field that is not
-/// sent to hosts a user is listed.
-pub(super) fn check_unimplemented<S: Spec + UnimplementedFields>(field: &str, class: Propagation, old: &S, new: &S) {
-    let given = |spec: &S| spec.unimplemented_fields().into_iter().map(|(field, _)| field).collect::<BTreeSet<_>>();
-    let found: Vec<_> = given(new).difference(&given(old)).cloned().collect();
-    let of_field = UNIMPLEMENTED.iter().filter(|(kind, row, _)| (*kind, *row) == (S::KIND, field));
-    let expected: Vec<_> = of_field.map(|(.., idle)| *idle).collect();
-    assert_eq!(found, expected, "{} {field} is idle", S::KIND);
+/// Checks that the edit sets an unused field only if [`UNIMPLEMENTED`] lists the field. Checks that [`UNUSED_BY_HOSTS`]
+/// lists every other field that is not sent to hosts, and no further field.
+pub(super) fn check_unimplemented<S: Spec + UnimplementedFields>(field: &str, propagation: Propagation, old: &S, new: &S) {
+    let unused_fields = |spec: &S| spec.unimplemented_fields().into_iter().map(|(field, _)| field).collect::<BTreeSet<_>>();
+    let new_unused: Vec<_> = unused_fields(new).difference(&unused_fields(old)).cloned().collect();
+    let table_rows = UNIMPLEMENTED.iter().filter(|(kind, row_field, _)| (*kind, *row_field) == (S::KIND, field));
+    let expected: Vec<_> = table_rows.map(|(.., unused_field)| *unused_field).collect();
+    assert_eq!(new_unused, expected, "{} {field}: exactly the listed unused fields are set", S::KIND);
     let is_for_others = UNUSED_BY_HOSTS.iter().any(|(kind, _, fields)| *kind == S::KIND && fields.contains(&field));
     assert_eq!(
         is_for_others,
-        class == Propagation::ControllerOnly && expected.is_empty(),
-        "{} {field}: what acts on it?",
+        propagation == Propagation::ControllerOnly && expected.is_empty(),
+        "{} {field}: the table lists a user exactly for a used field that no host receives",
         S::KIND
     );
 }
 
-/// Checks that the rows cover every field. Returns the edited version of each row.
+/// Checks that the rows cover every field of the spec, and that each edit has the listed propagation. Returns each
+/// field with its propagation and the edited spec.
 pub(super) fn edited_versions<S: Spec + ClassifyFields + UnimplementedFields>(
     old: &S,
-    rows: &[EditRow<S>],
+    edit_rows: &[EditRow<S>],
 ) -> Vec<(&'static str, Propagation, S)> {
-    let edited = edited_observations(old, rows);
-    for (field, class, new) in &edited {
-        check_unimplemented(field, *class, old, new);
+    let edited = edited_observations(old, edit_rows);
+    for (field, propagation, new) in &edited {
+        check_unimplemented(field, *propagation, old, new);
     }
     edited
 }
 
-/// Like `edited_versions`, for data that a host reports.
+/// Checks that the rows cover every field of the type, and that each edit changes only its field, with the listed
+/// propagation. Returns each field with its propagation and the edited value. A change of `owners` alone has no
+/// propagation. The field `inherited` consists of the four maps and settings that lower levels inherit.
 pub(super) fn edited_observations<S: ClassifyFields + Clone + PartialEq>(
     old: &S,
-    rows: &[EditRow<S>],
+    edit_rows: &[EditRow<S>],
 ) -> Vec<(&'static str, Propagation, S)> {
-    let named: BTreeSet<&str> = rows.iter().map(|(field, ..)| *field).collect();
-    let inherited = ["labels", "annotations", "parameters", "lifecycle"];
+    let covered_fields: BTreeSet<&str> = edit_rows.iter().map(|(field, ..)| *field).collect();
+    let inherited_fields = ["labels", "annotations", "parameters", "lifecycle"];
     for field in <S as ClassifyFields>::FIELDS {
-        let all: &[&str] = if *field == "inherited" { &inherited } else { &[*field] };
-        assert!(all.iter().all(|field| named.contains(field)), "{field} is not changed by this test");
+        let required_fields: &[&str] = if *field == "inherited" { &inherited_fields } else { &[*field] };
+        assert!(required_fields.iter().all(|field| covered_fields.contains(field)), "{field} is not changed by this test");
     }
-    let edited = |(field, class, edit): &EditRow<S>| {
+    let edit_field = |(field, propagation, edit): &EditRow<S>| {
         let mut new = old.clone();
         edit(&mut new);
         assert!(new != *old, "{field} is changed");
-        let expected = FieldChange { field, propagation: *class };
+        let expected = FieldChange { field, propagation: *propagation };
         let expected = if *field == "owners" { vec![] } else { vec![expected] };
         assert_eq!(new.changes(old), expected, "{field}");
-        (*field, *class, new)
+        (*field, *propagation, new)
     };
-    rows.iter().map(edited).collect()
+    edit_rows.iter().map(edit_field).collect()
 }
 
-/// Checks that the nodes below are affected as the propagation says, and others are not.
+/// Checks the effect of one change on nodes. `dirty` contains the nodes that were marked dirty (to be resolved
+/// again). Only the nodes in `below` may be affected, in the way that the propagation permits: another known part,
+/// another task digest, or both. A state of a node is its known part and its task digest. `label` names the change in
+/// error messages.
 pub(super) fn check_dirty_nodes(
-    what: &str,
-    class: Propagation,
+    label: &str,
+    propagation: Propagation,
     below: &[&str],
-    reached: &BTreeSet<String>,
-    before: &NodeStates,
-    after: &NodeStates,
+    dirty: &BTreeSet<String>,
+    old_states: &NodeStates,
+    new_states: &NodeStates,
 ) {
-    let differs = |part: fn(&(String, Option<String>)) -> String| -> BTreeSet<&str> {
-        let other = before.iter().filter(|(name, answer)| part(answer) != part(&after[*name]));
-        other.map(|(name, _)| name.as_str()).collect()
+    let nodes_with_other = |part: fn(&(String, Option<String>)) -> String| -> BTreeSet<&str> {
+        let changed_nodes = old_states.iter().filter(|(name, state)| part(state) != part(&new_states[*name]));
+        changed_nodes.map(|(name, _)| name.as_str()).collect()
     };
-    let told = differs(|(told, _)| told.clone());
-    let digests = differs(|(_, digest)| digest.clone().unwrap_or_default());
-    let reached: BTreeSet<&str> = reached.iter().map(String::as_str).collect();
+    let changed_known = nodes_with_other(|(known, _)| known.clone());
+    let changed_digests = nodes_with_other(|(_, task_digest)| task_digest.clone().unwrap_or_default());
+    let dirty: BTreeSet<&str> = dirty.iter().map(String::as_str).collect();
     let below: BTreeSet<&str> = below.iter().copied().collect();
-    let none = BTreeSet::new();
-    match class {
-        Propagation::ControllerOnly => assert_eq!((&reached, &told, &digests), (&none, &none, &none), "{what}"),
+    let no_nodes = BTreeSet::new();
+    match propagation {
+        Propagation::ControllerOnly => {
+            assert_eq!((&dirty, &changed_known, &changed_digests), (&no_nodes, &no_nodes, &no_nodes), "{label}");
+        }
         Propagation::InPlace | Propagation::InPlaceByKey | Propagation::RolledOutWithoutDigest => {
-            assert_eq!((&reached, &told, &digests), (&below, &below, &none), "{what}");
+            assert_eq!((&dirty, &changed_known, &changed_digests), (&below, &below, &no_nodes), "{label}");
         }
         Propagation::InPlaceAndRolledOut => {
-            assert_eq!((&told, digests.is_empty()), (&below, false), "{what}");
-            assert!(reached.is_superset(&below) && reached.is_superset(&digests), "{what}: {reached:?} {digests:?}");
+            assert_eq!((&changed_known, changed_digests.is_empty()), (&below, false), "{label}");
+            assert!(dirty.is_superset(&below) && dirty.is_superset(&changed_digests), "{label}: {dirty:?} {changed_digests:?}");
         }
         Propagation::RolledOut => {
-            assert_eq!((&told, &digests), (&none, &below), "{what}");
-            assert!(reached.is_superset(&digests), "{what}: {reached:?} {digests:?}");
+            assert_eq!((&changed_known, &changed_digests), (&no_nodes, &below), "{label}");
+            assert!(dirty.is_superset(&changed_digests), "{label}: {dirty:?} {changed_digests:?}");
         }
     }
 }
 
-/// Applies each edited version of an object to a fresh site. `below` returns the nodes that the edit should affect.
+/// Makes each edit of an object in a new site, and checks its effect. `change` makes a change of the fleet from the
+/// edited object. `below` returns for a field the nodes that its edit should affect.
 pub(super) fn check_object_edits<S: Spec + ClassifyFields + UnimplementedFields>(
     old: &Object<S>,
-    rows: &[EditRow<S>],
+    edit_rows: &[EditRow<S>],
     change: fn(Arc<Object<S>>) -> FleetChange,
     below: impl Fn(&str) -> &'static [&'static str],
 ) {
-    for (field, class, spec) in edited_versions(&old.spec, rows) {
+    for (field, propagation, spec) in edited_versions(&old.spec, edit_rows) {
         let mut site = PropagationSite::new();
-        let before = site.node_states();
-        let reached = site.apply(change(Arc::new(Object { meta: old.meta.clone(), spec })));
-        check_dirty_nodes(&format!("{} {field}", S::KIND), class, below(field), &reached, &before, &site.node_states());
+        let old_states = site.node_states();
+        let dirty = site.apply(change(Arc::new(Object { meta: old.meta.clone(), spec })));
+        check_dirty_nodes(&format!("{} {field}", S::KIND), propagation, below(field), &dirty, &old_states, &site.node_states());
     }
 }
 
+/// All nodes of the site.
 pub(super) const ALL_NODES: &[&str] = &["db-1", "db-2", "web-1"];
+/// The nodes of the group `dbs`.
 pub(super) const DB_NODES: &[&str] = &["db-1", "db-2"];

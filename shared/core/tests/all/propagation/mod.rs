@@ -1,5 +1,6 @@
-//! Changes every field of every kind once, and checks that exactly what its propagation says happens. For a field that
-//! is not sent to hosts, either something else must use it, or a finding must report that nothing does.
+//! Changes every field of every kind once, and checks that the change reaches hosts as the propagation of the field
+//! states. For a field that is not sent to hosts, the test must list another user, or a finding must report that
+//! nothing uses the field.
 
 mod check;
 mod site;
@@ -49,6 +50,7 @@ fn tag(text: &str) -> TagName {
     TagName::new(text).expect("a tag")
 }
 
+/// Returns the provided labels or parameters of one level, with a single key.
 fn layer_with<V: Clone + PartialEq>(key: &str, value: V) -> Layer<LabelKey, V> {
     let key = LabelKey::new(key).expect("a key");
     Layer {
@@ -61,22 +63,27 @@ fn value(text: &str) -> LabelValue {
     LabelValue::new(text).expect("a value")
 }
 
+/// Returns a set with one key, which the manager of the test owns.
 fn set_with<K: Ord + Clone + std::fmt::Display>(key: K) -> OwnedSet<K> {
     OwnedMap::default().update(&manager(), &Intent::from([(key, ProvidedValue::Value(()))]))
 }
 
+/// Returns owners of the field `description`.
 fn owners() -> FieldOwners {
     FieldOwners::from([("description".to_owned(), Arc::from([owner()]))])
 }
 
+/// Returns a free-form map with one key.
 fn extra() -> serde_json::Map<String, Value> {
     json!({"free": 1}).as_object().expect("an object").clone()
 }
 
+/// Returns a rule that exports the label `free` to hosts.
 fn host_labels() -> HostLabels {
     HostLabels { patterns: vec!["free".into()], ..HostLabels::default() }
 }
 
+/// Returns the provided annotations of one level, with a single key.
 fn annotations() -> Layer<AnnotationKey, AnnotationValue> {
     let key = AnnotationKey::new("own").expect("a key");
     let value = AnnotationValue::new("2").expect("a value");
@@ -86,7 +93,7 @@ fn annotations() -> Layer<AnnotationKey, AnnotationValue> {
     }
 }
 
-/// The rows of the fields that are inherited down the levels.
+/// Builds the rows of the fields that lower levels inherit, for the spec of one level.
 macro_rules! level_field_rows {
     ($spec:ty) => {{
         let rows: [EditRow<$spec>; 4] = [
@@ -101,19 +108,21 @@ macro_rules! level_field_rows {
     }};
 }
 
+/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
+/// A release that changes only for the controller has the same content as before.
 #[test]
 fn release_fields_have_declared_propagation() {
-    let rows: &[EditRow<ReleaseSpec>] = &[
+    let edit_rows: &[EditRow<ReleaseSpec>] = &[
         ("description", Propagation::ControllerOnly, |spec| spec.description = "x".into()),
         ("labels", Propagation::ControllerOnly, |spec| drop(spec.labels.insert("x".into(), "1".into()))),
         ("annotations", Propagation::ControllerOnly, |spec| drop(spec.annotations.insert("x".into(), "1".into()))),
         ("imports", Propagation::RolledOut, |spec| spec.imports.push("lib@1".parse().expect("a release"))),
         ("roles", Propagation::RolledOut, |spec| {
-            spec.roles.get_mut("db").expect("it").tags = Some(vec![tag("mysql"), tag("extra")]);
+            spec.roles.get_mut("db").expect("the role").tags = Some(vec![tag("mysql"), tag("extra")]);
         }),
-        ("tags", Propagation::RolledOut, |spec| spec.tags.get_mut("mysql").expect("it").has_primary = false),
+        ("tags", Propagation::RolledOut, |spec| spec.tags.get_mut("mysql").expect("the tag").has_primary = false),
         ("tasks", Propagation::RolledOut, |spec| {
-            let task = spec.tasks.iter_mut().find(|task| task.id == "sizes").expect("it");
+            let task = spec.tasks.iter_mut().find(|task| task.id == "sizes").expect("the task");
             task.parameters.insert("path".into(), json!("/other"));
         }),
         ("matching", Propagation::RolledOut, |spec| spec.matching.primary = PrimaryMatching::Replaces),
@@ -124,53 +133,58 @@ fn release_fields_have_declared_propagation() {
         ("owners", Propagation::ControllerOnly, |spec| spec.owners = owners()),
     ];
     let release: ReleaseRef = "site@1".parse().expect("a release");
-    for (field, class, spec) in edited_versions(&PropagationSite::new().releases[&release], rows) {
+    for (field, propagation, spec) in edited_versions(&PropagationSite::new().releases[&release], edit_rows) {
         let mut site = PropagationSite::new();
         let is_same = has_same_content(&site.releases[&release], &spec);
-        assert_eq!(is_same, class == Propagation::ControllerOnly, "{field} is in the hash where its class says so");
-        let before = site.node_states();
+        assert_eq!(is_same, propagation == Propagation::ControllerOnly, "{field} is part of the content if hosts receive it");
+        let old_states = site.node_states();
         site.releases.insert(release.clone(), spec);
-        let reached = site.compile_releases();
+        let dirty = site.compile_releases();
         let below: &[&str] = match field {
             "imports" | "roles" | "tasks" => DB_NODES,
-            // Only the holder loses or changes a tag. The web server gets another primary.
+            // Only the primary db-1 loses the tag of a primary. Only a task of web-1 reads the name of the primary.
             "tags" => &["db-1", "web-1"],
             "matching" => &["db-1"],
             // Decisions of an extension are stored on the nodes.
             _ => &[],
         };
-        check_dirty_nodes(&format!("Release {field}"), class, below, &reached, &before, &site.node_states());
+        check_dirty_nodes(&format!("Release {field}"), propagation, below, &dirty, &old_states, &site.node_states());
     }
 }
 
+/// Ready probes test whether the software of a tag is ready. Hosts receive the probes, but they are not part of the
+/// content of a release.
 #[test]
 fn release_with_same_content_propagates_only_ready_probes() {
     let mut site = PropagationSite::new();
     let mut release = site.releases[&"site@1".parse().expect("a release")].clone();
-    release.tags.get_mut("mysql").expect("it").ready = vec![json!({"tcp": 3306})];
+    release.tags.get_mut("mysql").expect("the tag").ready = vec![json!({"tcp": 3306})];
     site.releases.insert("site@3".parse().expect("a release"), release);
     site.compile_releases();
-    let before = site.node_states();
-    let dbs = site.fleet.groups().find(|one| one.meta.name.as_str() == "dbs").expect("a group of the test");
-    let mut dbs = Object::clone(dbs);
-    dbs.spec.release = Some("site@3".parse().expect("a release"));
-    let reached = site.apply(FleetChange::NodeGroup(Arc::new(dbs)));
-    check_dirty_nodes("ready", Propagation::InPlace, DB_NODES, &reached, &before, &site.node_states());
+    let old_states = site.node_states();
+    let dbs_group = site.fleet.groups().find(|group| group.meta.name.as_str() == "dbs").expect("a group of the test");
+    let mut dbs_group = Object::clone(dbs_group);
+    dbs_group.spec.release = Some("site@3".parse().expect("a release"));
+    let dirty = site.apply(FleetChange::NodeGroup(Arc::new(dbs_group)));
+    check_dirty_nodes("ready", Propagation::InPlace, DB_NODES, &dirty, &old_states, &site.node_states());
 }
 
+/// An object `ReleaseTags` adds tags to all versions of one release. Here it adds tag `user`, which role `db` gives
+/// except in the first row. Each row has a field, its propagation, the dirty nodes or the affected nodes, and an edit
+/// of the field.
 #[test]
 fn release_tags_fields_have_declared_propagation() {
-    let with = |edit: fn(&mut TagSpec)| {
+    let spec_with = |edit: fn(&mut TagSpec)| {
         let mut spec = TagSpec::default();
         edit(&mut spec);
         ReleaseTagsSpec { tags: BTreeMap::from([(tag("user"), spec)]) }
     };
-    let put = |site: &mut PropagationSite, spec| {
+    let apply_spec = |site: &mut PropagationSite, spec| {
         let meta = Meta::new(Uuid::from_u128(7), name("site"), Timestamp(0));
         site.apply(FleetChange::ReleaseTags(Arc::new(Object { meta, spec })))
     };
-    let base = with(|spec| spec.role = Some(name("db")));
-    for (field, class, below, edit) in [
+    let base = spec_with(|spec| spec.role = Some(name("db")));
+    for (field, field_propagation, nodes_below, edit) in [
         ("tags", Propagation::RolledOut, DB_NODES, (|spec: &mut TagSpec| spec.role = None) as fn(&mut TagSpec)),
         ("tags.ready", Propagation::InPlace, ALL_NODES, |spec| {
             (spec.role, spec.ready) = (Some(name("db")), vec![json!({"tcp": 1})]);
@@ -180,53 +194,55 @@ fn release_tags_fields_have_declared_propagation() {
         }),
     ] {
         let mut site = PropagationSite::new();
-        put(&mut site, base.clone());
-        let (before, new) = (site.node_states(), with(edit));
-        assert_eq!(new.changes(&base), [FieldChange { field, propagation: class }]);
-        let idle: Vec<_> = new.unimplemented_fields().into_iter().map(|(place, _)| place).collect();
-        assert_eq!(idle, if field == "tags.ready" { &["tags.user.ready"][..] } else { &[] }, "{field}");
-        let reached = put(&mut site, new);
-        if class == Propagation::InPlace {
-            // Every host below is marked dirty. Only those with the tag get a new output.
-            assert_eq!(reached.len(), below.len());
+        apply_spec(&mut site, base.clone());
+        let (old_states, new_spec) = (site.node_states(), spec_with(edit));
+        assert_eq!(new_spec.changes(&base), [FieldChange { field, propagation: field_propagation }]);
+        let unused_fields: Vec<_> = new_spec.unimplemented_fields().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(unused_fields, if field == "tags.ready" { &["tags.user.ready"][..] } else { &[] }, "{field}");
+        let dirty = apply_spec(&mut site, new_spec);
+        if field_propagation == Propagation::InPlace {
+            // Every host of the release is marked dirty. Only the hosts with the tag receive another known part.
+            assert_eq!(dirty.len(), nodes_below.len());
             check_dirty_nodes(
                 field,
-                class,
+                field_propagation,
                 DB_NODES,
                 &DB_NODES.iter().map(ToString::to_string).collect(),
-                &before,
+                &old_states,
                 &site.node_states(),
             );
         } else {
-            check_dirty_nodes(field, class, below, &reached, &before, &site.node_states());
+            check_dirty_nodes(field, field_propagation, nodes_below, &dirty, &old_states, &site.node_states());
         }
     }
 }
 
+/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 #[test]
 fn cluster_template_fields_have_declared_propagation() {
-    let mut rows: Vec<EditRow<ClusterTemplateSpec>> = vec![
+    let mut edit_rows: Vec<EditRow<ClusterTemplateSpec>> = vec![
         ("description", Propagation::ControllerOnly, |spec| spec.description = "x".into()),
         ("release", Propagation::RolledOut, |spec| spec.release = Some("site@2".parse().expect("a release"))),
         ("host_labels", Propagation::InPlace, |spec| spec.host_labels = Some(host_labels())),
         ("extra", Propagation::ControllerOnly, |spec| spec.extra = extra()),
         ("owners", Propagation::ControllerOnly, |spec| spec.owners = owners()),
     ];
-    rows.extend(level_field_rows!(ClusterTemplateSpec));
+    edit_rows.extend(level_field_rows!(ClusterTemplateSpec));
     let site = PropagationSite::new();
-    let old = site.fleet.templates().find(|one| one.meta.name.as_str() == "base").expect("the template");
-    check_object_edits(old, &rows, FleetChange::Template, |_| ALL_NODES);
+    let old = site.fleet.templates().find(|template| template.meta.name.as_str() == "base").expect("the template");
+    check_object_edits(old, &edit_rows, FleetChange::Template, |_| ALL_NODES);
 }
 
+/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 #[test]
 fn cluster_fields_have_declared_propagation() {
-    let mut rows: Vec<EditRow<ClusterSpec>> = vec![
+    let mut edit_rows: Vec<EditRow<ClusterSpec>> = vec![
         ("description", Propagation::ControllerOnly, |spec| spec.description = "x".into()),
         ("cluster_template", Propagation::InPlaceAndRolledOut, |spec| {
-            let other = "other".parse::<ObjectName>().expect("a name");
+            let other_template = "other".parse::<ObjectName>().expect("a name");
             let site = PropagationSite::new();
-            let other = site.fleet.templates().find(|one| one.meta.name == other).expect("the other");
-            spec.cluster_template = Some(TemplateId(other.meta.uuid));
+            let other_template = site.fleet.templates().find(|template| template.meta.name == other_template).expect("the other");
+            spec.cluster_template = Some(TemplateId(other_template.meta.uuid));
         }),
         ("release", Propagation::RolledOut, |spec| spec.release = Some("site@2".parse().expect("a release"))),
         ("host_labels", Propagation::InPlace, |spec| spec.host_labels = Some(host_labels())),
@@ -244,16 +260,17 @@ fn cluster_fields_have_declared_propagation() {
         ("extra", Propagation::ControllerOnly, |spec| spec.extra = extra()),
         ("owners", Propagation::ControllerOnly, |spec| spec.owners = owners()),
     ];
-    rows.extend(level_field_rows!(ClusterSpec));
-    check_object_edits(PropagationSite::new().cluster("prod"), &rows, FleetChange::Cluster, |field| match field {
+    edit_rows.extend(level_field_rows!(ClusterSpec));
+    check_object_edits(PropagationSite::new().cluster("prod"), &edit_rows, FleetChange::Cluster, |field| match field {
         "tags" | "roles" => DB_NODES,
         _ => ALL_NODES,
     });
 }
 
+/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 #[test]
 fn node_group_fields_have_declared_propagation() {
-    let mut rows: Vec<EditRow<NodeGroupSpec>> = vec![
+    let mut edit_rows: Vec<EditRow<NodeGroupSpec>> = vec![
         ("cluster", Propagation::InPlaceAndRolledOut, |spec| {
             spec.cluster = ClusterId(PropagationSite::new().cluster("lab").meta.uuid);
         }),
@@ -275,29 +292,32 @@ fn node_group_fields_have_declared_propagation() {
         ("extra", Propagation::ControllerOnly, |spec| spec.extra = extra()),
         ("owners", Propagation::ControllerOnly, |spec| spec.owners = owners()),
     ];
-    rows.extend(level_field_rows!(NodeGroupSpec));
+    edit_rows.extend(level_field_rows!(NodeGroupSpec));
     let site = PropagationSite::new();
-    let old = site.fleet.groups().find(|one| one.meta.name.as_str() == "dbs").expect("the group");
-    check_object_edits(old, &rows, FleetChange::NodeGroup, |_| DB_NODES);
+    let old = site.fleet.groups().find(|group| group.meta.name.as_str() == "dbs").expect("the group");
+    check_object_edits(old, &edit_rows, FleetChange::NodeGroup, |_| DB_NODES);
 }
 
+/// The mode of db-2 changes from `noop` to `apply`. Its tasks are the same, so the digest does not change.
 #[test]
-fn mode_change_to_apply_requires_lease() {
+fn mode_change_to_apply_is_rolled_out_without_new_digest() {
     let mut site = PropagationSite::new();
     let mut node = Node::clone(site.node("db-2"));
     node.spec.mode = Some(Mode::Noop);
     site.apply(FleetChange::Node(Arc::new(node.clone())));
-    let (before, old) = (site.node_states(), node.clone());
+    let (old_states, old_node) = (site.node_states(), node.clone());
     node.spec.mode = Some(Mode::Apply);
-    let class = Propagation::RolledOutWithoutDigest;
-    assert_eq!(changes(&old, &node), [FieldChange { field: "mode", propagation: class }]);
-    let reached = site.apply(FleetChange::Node(Arc::new(node)));
-    check_dirty_nodes("Node mode", class, &["db-2"], &reached, &before, &site.node_states());
+    let mode_propagation = Propagation::RolledOutWithoutDigest;
+    assert_eq!(changes(&old_node, &node), [FieldChange { field: "mode", propagation: mode_propagation }]);
+    let dirty = site.apply(FleetChange::Node(Arc::new(node)));
+    check_dirty_nodes("Node mode", mode_propagation, &["db-2"], &dirty, &old_states, &site.node_states());
 }
 
+/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
+/// Node db-2 reports trait `CUSTOM_SEEN`. `tags` has two rows, for assigned tags and for tags from an extension.
 #[test]
 fn node_fields_have_declared_propagation() {
-    let mut rows: Vec<EditRow<NodeSpec>> = vec![
+    let mut edit_rows: Vec<EditRow<NodeSpec>> = vec![
         ("description", Propagation::ControllerOnly, |spec| spec.description = "x".into()),
         ("nodegroup", Propagation::InPlaceAndRolledOut, |spec| {
             spec.nodegroup = PropagationSite::new().node("web-1").spec.nodegroup;
@@ -305,13 +325,13 @@ fn node_fields_have_declared_propagation() {
         ("roles", Propagation::RolledOut, |spec| spec.roles.push(name("more"))),
         ("tags", Propagation::RolledOut, |spec| spec.tags.assigned = set_with(tag("extra"))),
         ("tags", Propagation::RolledOut, |spec| {
-            let made = DecidedTags {
+            let decision = DecidedTags {
                 extension: "x".into(),
                 cluster: ClusterId(Uuid::nil()),
                 tags: vec![tag("extra"), tag("mysql")],
                 question: String::new(),
             };
-            spec.tags.decided.insert(name("db"), made);
+            spec.tags.decided.insert(name("db"), decision);
         }),
         ("traits", Propagation::InPlace, |spec| spec.traits = set_with(Trait::new("CUSTOM_FREE").expect("a trait"))),
         ("suppressed_traits", Propagation::InPlace, |spec| {
@@ -330,86 +350,95 @@ fn node_fields_have_declared_propagation() {
         ("extra", Propagation::ControllerOnly, |spec| spec.extra = extra()),
         ("owners", Propagation::ControllerOnly, |spec| spec.owners = owners()),
     ];
-    rows.extend(level_field_rows!(NodeSpec));
-    for (field, class, spec) in edited_versions(&PropagationSite::new().node("db-2").spec, &rows) {
+    edit_rows.extend(level_field_rows!(NodeSpec));
+    for (field, propagation, spec) in edited_versions(&PropagationSite::new().node("db-2").spec, &edit_rows) {
         let mut site = PropagationSite::new();
         let id = site.node("db-2").id();
         let traits = [Trait::new("CUSTOM_SEEN").expect("a trait")].into_iter().collect();
         site.apply(FleetChange::Observation(id, Arc::new(Observation { traits: Arc::new(traits), ..Observation::default() })));
-        let (before, meta) = (site.node_states(), site.node("db-2").meta.clone());
-        let reached = site.apply(FleetChange::Node(Arc::new(Object { meta, spec })));
-        check_dirty_nodes(&format!("Node {field}"), class, &["db-2"], &reached, &before, &site.node_states());
+        let (old_states, meta) = (site.node_states(), site.node("db-2").meta.clone());
+        let dirty = site.apply(FleetChange::Node(Arc::new(Object { meta, spec })));
+        check_dirty_nodes(&format!("Node {field}"), propagation, &["db-2"], &dirty, &old_states, &site.node_states());
     }
 }
 
-/// Returns the same values with another owner.
-fn with_owner<K: Ord + Clone + std::fmt::Display, V: Clone + PartialEq>(other: &Manager, map: &OwnedMap<K, V>) -> OwnedMap<K, V> {
-    let said: Intent<K, V> = map.iter().map(|(key, entry)| (key.clone(), entry.value.clone())).collect();
-    OwnedMap::default().update(other, &said)
+/// Returns a map with the same keys and values, all of which the manager `new_owner` owns.
+fn with_owner<K: Ord + Clone + std::fmt::Display, V: Clone + PartialEq>(
+    new_owner: &Manager,
+    map: &OwnedMap<K, V>,
+) -> OwnedMap<K, V> {
+    let values: Intent<K, V> = map.iter().map(|(key, entry)| (key.clone(), entry.value.clone())).collect();
+    OwnedMap::default().update(new_owner, &values)
 }
 
+/// The manager `other` becomes the owner of each label, trait and tag that db-2 provides. The values remain.
 #[test]
-fn owner_change_reaches_no_node() {
-    let other = Manager::new("other").expect("a manager");
+fn owner_change_marks_no_node_dirty() {
+    let new_owner = Manager::new("other").expect("a manager");
     let mut site = PropagationSite::new();
     let mut node = Node::clone(site.node("db-2"));
     node.spec.inherited.labels = layer_with("own", value("2"));
     node.spec.traits = set_with(Trait::new("CUSTOM_FREE").expect("a trait"));
     node.spec.tags.assigned = set_with(tag("extra"));
     site.apply(FleetChange::Node(Arc::new(node.clone())));
-    let before = site.node_states();
+    let old_states = site.node_states();
     let spec = &mut node.spec;
-    let labels = spec.inherited.labels.provided.take().expect("it has some");
-    spec.inherited.labels.provided = Some(with_owner(&other, &labels));
-    spec.traits = with_owner(&other, &spec.traits);
-    spec.tags.assigned = with_owner(&other, &spec.tags.assigned);
-    let reached = site.apply(FleetChange::Node(Arc::new(node)));
-    check_dirty_nodes("owners", Propagation::ControllerOnly, &[], &reached, &before, &site.node_states());
+    let labels = spec.inherited.labels.provided.take().expect("the node provides labels");
+    spec.inherited.labels.provided = Some(with_owner(&new_owner, &labels));
+    spec.traits = with_owner(&new_owner, &spec.traits);
+    spec.tags.assigned = with_owner(&new_owner, &spec.tags.assigned);
+    let dirty = site.apply(FleetChange::Node(Arc::new(node)));
+    check_dirty_nodes("owners", Propagation::ControllerOnly, &[], &dirty, &old_states, &site.node_states());
 }
 
+/// A new node name can change the order of nodes, the primary and look-ups, so other nodes are dirty too. A new name of
+/// a template, cluster or group concerns the nodes below it.
 #[test]
 fn name_change_has_declared_propagation() {
     let mut site = PropagationSite::new();
-    let before = site.node_states();
+    let old_states = site.node_states();
     let mut node = Node::clone(site.node("db-1"));
     node.meta.name = Some(NodeName::new("db-9").expect("a name"));
     let expected = FieldChange { field: "name", propagation: Propagation::InPlaceAndRolledOut };
     assert_eq!(changes(site.node("db-1"), &node), std::slice::from_ref(&expected));
-    let reached = site.apply(FleetChange::Node(Arc::new(node)));
-    assert_eq!(reached.iter().map(String::as_str).collect::<Vec<_>>(), ["db-2", "db-9", "web-1"]);
-    assert_ne!(before, site.node_states());
+    let dirty = site.apply(FleetChange::Node(Arc::new(node)));
+    assert_eq!(dirty.iter().map(String::as_str).collect::<Vec<_>>(), ["db-2", "db-9", "web-1"]);
+    assert_ne!(old_states, site.node_states());
 
     for kind in ["template", "cluster", "group"] {
         let mut site = PropagationSite::new();
-        let other = "renamed".parse::<ObjectName>().expect("a name");
-        let reached = match kind {
+        let new_name = "renamed".parse::<ObjectName>().expect("a name");
+        let dirty = match kind {
             "template" => {
-                let mut one = site.fleet.templates().find(|one| one.meta.name.as_str() == "base").cloned().expect("it");
-                Arc::make_mut(&mut one).meta.name = other;
-                site.apply(FleetChange::Template(one))
+                let mut template =
+                    site.fleet.templates().find(|object| object.meta.name.as_str() == "base").cloned().expect("a template");
+                Arc::make_mut(&mut template).meta.name = new_name;
+                site.apply(FleetChange::Template(template))
             }
             "cluster" => {
-                let mut one = Arc::clone(site.cluster("prod"));
-                Arc::make_mut(&mut one).meta.name = other;
-                site.apply(FleetChange::Cluster(one))
+                let mut cluster = Arc::clone(site.cluster("prod"));
+                Arc::make_mut(&mut cluster).meta.name = new_name;
+                site.apply(FleetChange::Cluster(cluster))
             }
             _ => {
-                let mut one = site.fleet.groups().find(|one| one.meta.name.as_str() == "dbs").cloned().expect("it");
-                Arc::make_mut(&mut one).meta.name = other;
-                site.apply(FleetChange::NodeGroup(one))
+                let mut group = site.fleet.groups().find(|object| object.meta.name.as_str() == "dbs").cloned().expect("dbs");
+                Arc::make_mut(&mut group).meta.name = new_name;
+                site.apply(FleetChange::NodeGroup(group))
             }
         };
         let below = if kind == "group" { DB_NODES } else { ALL_NODES };
-        assert_eq!(reached.iter().map(String::as_str).collect::<Vec<_>>(), below, "{kind}");
+        assert_eq!(dirty.iter().map(String::as_str).collect::<Vec<_>>(), below, "{kind}");
     }
 }
 
+/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
+/// The edited choice of a primary replaces the choice of db-1.
 #[test]
 fn primary_fields_have_declared_propagation() {
     let site = PropagationSite::new();
     let cluster = ClusterId(site.cluster("prod").meta.uuid);
     let spec = PrimarySpec { cluster, node: site.node("db-1").id(), since: Timestamp(1), epoch: 1 };
-    let rows: &[EditRow<PrimarySpec>] = &[
+    let edit_rows: &[EditRow<PrimarySpec>] = &[
         ("cluster", Propagation::RolledOut, |spec| {
             spec.cluster = ClusterId(PropagationSite::new().cluster("lab").meta.uuid);
         }),
@@ -417,21 +446,23 @@ fn primary_fields_have_declared_propagation() {
         ("since", Propagation::ControllerOnly, |spec| spec.since = Timestamp(2)),
         ("epoch", Propagation::ControllerOnly, |spec| spec.epoch = 2),
     ];
-    for (field, class, new) in edited_versions(&spec, rows) {
+    for (field, propagation, new_spec) in edited_versions(&spec, edit_rows) {
         let mut site = PropagationSite::new();
         let meta = Meta::new(Uuid::from_u128(9), tag("mysql"), Timestamp(0));
         site.apply(FleetChange::Primary(Arc::new(Object { meta: meta.clone(), spec: spec.clone() })));
-        let before = site.node_states();
-        let reached = site.apply(FleetChange::Primary(Arc::new(Object { meta, spec: new })));
-        // A primary of another cluster is another object.
+        let old_states = site.node_states();
+        let dirty = site.apply(FleetChange::Primary(Arc::new(Object { meta, spec: new_spec })));
+        // Without the stored choice, db-1 remains primary of its cluster, as the first node by name.
         let below = if field == "cluster" { &[][..] } else { ALL_NODES };
-        check_dirty_nodes(&format!("Primary {field}"), class, below, &reached, &before, &site.node_states());
+        check_dirty_nodes(&format!("Primary {field}"), propagation, below, &dirty, &old_states, &site.node_states());
     }
 }
 
+/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
+/// Each edited namespace replaces first an empty one, and then one that restricts the values of a label.
 #[test]
 fn namespace_fields_have_declared_propagation() {
-    let rows: &[EditRow<NamespaceSpec>] = &[
+    let edit_rows: &[EditRow<NamespaceSpec>] = &[
         ("display_name", Propagation::ControllerOnly, |spec| spec.display_name = Some("x".into())),
         ("description", Propagation::ControllerOnly, |spec| spec.description = Some("x".into())),
         ("visibility", Propagation::ControllerOnly, |spec| spec.visibility = Visibility::Public),
@@ -448,25 +479,25 @@ fn namespace_fields_have_declared_propagation() {
         ("owners", Propagation::ControllerOnly, |spec| spec.owners = owners()),
     ];
     let meta = Meta::new(Uuid::from_u128(8), NamespaceName::new("Site").expect("a name"), Timestamp(0));
-    // It binds a label that hosts have and that tasks read.
+    // This namespace restricts the values of label `read`, which a task reads.
     let (resource_type_associations, properties) = binding_fields();
-    let whole = NamespaceSpec { resource_type_associations, properties, ..NamespaceSpec::default() };
-    for old in [NamespaceSpec::default(), whole] {
-        for (field, class, spec) in edited_versions(&NamespaceSpec::default(), rows) {
+    let binding_spec = NamespaceSpec { resource_type_associations, properties, ..NamespaceSpec::default() };
+    for old_spec in [NamespaceSpec::default(), binding_spec] {
+        for (field, propagation, spec) in edited_versions(&NamespaceSpec::default(), edit_rows) {
             let mut site = PropagationSite::new();
-            site.apply(FleetChange::Namespace(Arc::new(Object { meta: meta.clone(), spec: old.clone() })));
-            let before = site.node_states();
-            let reached = site.apply(FleetChange::Namespace(Arc::new(Object { meta: meta.clone(), spec })));
-            check_dirty_nodes(&format!("Namespace {field}"), class, &[], &reached, &before, &site.node_states());
+            site.apply(FleetChange::Namespace(Arc::new(Object { meta: meta.clone(), spec: old_spec.clone() })));
+            let old_states = site.node_states();
+            let dirty = site.apply(FleetChange::Namespace(Arc::new(Object { meta: meta.clone(), spec })));
+            check_dirty_nodes(&format!("Namespace {field}"), propagation, &[], &dirty, &old_states, &site.node_states());
         }
     }
 }
 
-/// A change of what a rule sets affects every node. Other changes of it affect none. There is a second rule, because
-/// the order of the rules decides the value of a label. Both rules set values that the other edits change.
+/// If a change alters the effects of a rule, the change concerns every node. Other changes of a rule concern no node. A
+/// second rule sets the same values, because the priority of the rules decides which value a label gets.
 #[test]
 fn inspection_rule_fields_have_declared_propagation() {
-    let rows: &[EditRow<InspectionRuleSpec>] = &[
+    let edit_rows: &[EditRow<InspectionRuleSpec>] = &[
         ("description", Propagation::ControllerOnly, |spec| spec.description = Some("x".into())),
         ("priority", Propagation::InPlace, |spec| spec.priority = 3),
         ("phase", Propagation::ControllerOnly, |spec| spec.phase = Some(RulePhase::Main)),
@@ -479,46 +510,47 @@ fn inspection_rule_fields_have_declared_propagation() {
         ("labels", Propagation::ControllerOnly, |spec| drop(spec.labels.insert("x".into(), "1".into()))),
         ("owners", Propagation::ControllerOnly, |spec| spec.owners = owners()),
     ];
-    let meta = |nth: u64, name: &str| Meta::new(Uuid::from_u128(u128::from(nth)), ObjectName::new(name).ok(), Timestamp(nth));
-    let put = |site: &mut PropagationSite, meta: Meta<Option<ObjectName>>, spec: InspectionRuleSpec| {
+    let meta =
+        |number: u64, name: &str| Meta::new(Uuid::from_u128(u128::from(number)), ObjectName::new(name).ok(), Timestamp(number));
+    let apply_rule = |site: &mut PropagationSite, meta: Meta<Option<ObjectName>>, spec: InspectionRuleSpec| {
         site.apply(FleetChange::Rule(Arc::new(Object { meta, spec })))
     };
-    let whole = InspectionRuleSpec { priority: 5, actions: rule_actions("one"), ..InspectionRuleSpec::default() };
+    let rule_spec = InspectionRuleSpec { priority: 5, actions: rule_actions("one"), ..InspectionRuleSpec::default() };
     let site = || {
         let mut site = PropagationSite::new();
         for node in ALL_NODES {
             let id = site.node(node).id();
             site.apply(FleetChange::Observation(id, Arc::default()));
         }
-        put(
+        apply_rule(
             &mut site,
             meta(8, "beside"),
             InspectionRuleSpec { priority: 4, actions: rule_actions("two"), ..InspectionRuleSpec::default() },
         );
         site
     };
-    for (field, class, spec) in edited_versions(&whole, rows) {
+    for (field, propagation, spec) in edited_versions(&rule_spec, edit_rows) {
         let mut site = site();
-        put(&mut site, meta(9, "rule"), whole.clone());
-        let before = site.node_states();
-        let reached = put(&mut site, meta(9, "rule"), spec);
-        check_dirty_nodes(&format!("InspectionRule {field}"), class, ALL_NODES, &reached, &before, &site.node_states());
+        apply_rule(&mut site, meta(9, "rule"), rule_spec.clone());
+        let old_states = site.node_states();
+        let dirty = apply_rule(&mut site, meta(9, "rule"), spec);
+        check_dirty_nodes(&format!("InspectionRule {field}"), propagation, ALL_NODES, &dirty, &old_states, &site.node_states());
     }
     let (mut site, id) = (site(), Uuid::from_u128(9));
-    let without = site.node_states();
-    let reached = put(&mut site, meta(9, "rule"), whole.clone());
-    let with = site.node_states();
-    check_dirty_nodes("a new rule", Propagation::InPlace, ALL_NODES, &reached, &without, &with);
-    let reached = put(&mut site, meta(9, "renamed"), whole);
-    check_dirty_nodes("a rule's name", Propagation::InPlace, ALL_NODES, &reached, &with, &site.node_states());
-    let (before, reached) = (site.node_states(), site.apply(FleetChange::RemoveRule(id)));
-    check_dirty_nodes("a rule that goes", Propagation::InPlace, ALL_NODES, &reached, &before, &site.node_states());
-    assert_eq!(site.node_states(), without);
-    assert!(site.apply(FleetChange::RemoveRule(id)).is_empty(), "it was gone");
+    let states_without_rule = site.node_states();
+    let dirty = apply_rule(&mut site, meta(9, "rule"), rule_spec.clone());
+    let states_with_rule = site.node_states();
+    check_dirty_nodes("a new rule", Propagation::InPlace, ALL_NODES, &dirty, &states_without_rule, &states_with_rule);
+    let dirty = apply_rule(&mut site, meta(9, "renamed"), rule_spec);
+    check_dirty_nodes("a rule's name", Propagation::InPlace, ALL_NODES, &dirty, &states_with_rule, &site.node_states());
+    let (old_states, dirty) = (site.node_states(), site.apply(FleetChange::RemoveRule(id)));
+    check_dirty_nodes("a removed rule", Propagation::InPlace, ALL_NODES, &dirty, &old_states, &site.node_states());
+    assert_eq!(site.node_states(), states_without_rule);
+    assert!(site.apply(FleetChange::RemoveRule(id)).is_empty(), "the rule was removed before");
 }
 
-/// Returns actions for which every field of a rule matters: the label's value, whether a restricted label is set, and
-/// the log message.
+/// Returns actions whose result depends on every field of a rule: the value of a label, whether a restricted label is
+/// set, and the message of a log entry.
 fn rule_actions(value: &str) -> Vec<RuleAction> {
     parse_list(&json!([
         {"op": "log", "args": {"msg": value}},
@@ -527,21 +559,23 @@ fn rule_actions(value: &str) -> Vec<RuleAction> {
     ]))
 }
 
-/// Returns the fields that bind label `read` to a value that no node has.
+/// Returns the fields `resource_type_associations` and `properties` of a namespace that permits only one value for
+/// label `read`. No node has this value.
 fn binding_fields() -> (Vec<Association>, Properties) {
     let property = json!({"read": {"title": "x", "type": "string", "enum": ["no"]}});
     (parse_list(&json!([{"name": "Stemma::Label"}])), serde_json::from_value(property).expect("properties of the test"))
 }
 
+/// Parses a JSON array of fields.
 fn parse_list<T: DeserializeOwned>(list: &Value) -> Vec<T> {
     serde_json::from_value(list.clone()).expect("a list of the test")
 }
 
 /// The fleet model has no allocations. The decision of an allocation is written to a node, whose fields have their own
-/// propagation.
+/// propagation. The rows cover each field.
 #[test]
 fn allocation_fields_have_declared_propagation() {
-    let rows: &[EditRow<AllocationSpec>] = &[
+    let edit_rows: &[EditRow<AllocationSpec>] = &[
         ("resource_class", Propagation::ControllerOnly, |spec| spec.resource_class = "x".into()),
         ("traits", Propagation::ControllerOnly, |spec| spec.traits.push(Trait::new("CUSTOM_FREE").expect("a trait"))),
         ("requirements", Propagation::ControllerOnly, |spec| {
@@ -557,13 +591,14 @@ fn allocation_fields_have_declared_propagation() {
         ("extra", Propagation::ControllerOnly, |spec| spec.extra = extra()),
         ("owners", Propagation::ControllerOnly, |spec| spec.owners = owners()),
     ];
-    assert_eq!(edited_versions(&AllocationSpec::default(), rows).len(), <AllocationSpec as ClassifyFields>::FIELDS.len());
+    assert_eq!(edited_versions(&AllocationSpec::default(), edit_rows).len(), <AllocationSpec as ClassifyFields>::FIELDS.len());
 }
 
-/// The fleet model has no principals. The listener reads a principal when it makes a request.
+/// The fleet model has no principals. The listener reads the object of a principal for each request of that principal.
+/// The rows cover each field.
 #[test]
 fn principal_fields_have_declared_propagation() {
-    let rows: &[EditRow<PrincipalSpec>] = &[
+    let edit_rows: &[EditRow<PrincipalSpec>] = &[
         ("role", Propagation::ControllerOnly, |spec| spec.role = PrincipalRole::Admin),
         ("cluster", Propagation::ControllerOnly, |spec| spec.cluster = Some(ClusterId(Uuid::from_u128(1)))),
         ("description", Propagation::ControllerOnly, |spec| spec.description = Some("x".into())),
@@ -575,66 +610,71 @@ fn principal_fields_have_declared_propagation() {
         }),
         ("takes_unlisted", Propagation::ControllerOnly, |spec| spec.takes_unlisted = true),
     ];
-    assert_eq!(edited_versions(&PrincipalSpec::default(), rows).len(), <PrincipalSpec as ClassifyFields>::FIELDS.len());
+    assert_eq!(edited_versions(&PrincipalSpec::default(), edit_rows).len(), <PrincipalSpec as ClassifyFields>::FIELDS.len());
 }
 
+/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
+/// The template accepts the reported label `host`.
 #[test]
 fn observation_fields_have_declared_propagation() {
-    let rows: &[EditRow<Observation>] = &[
-        ("facts", Propagation::RolledOut, |seen| {
-            seen.facts = FactMap::from_tree(json!({"os": {"id": "debian"}}).as_object().expect("facts"));
+    let edit_rows: &[EditRow<Observation>] = &[
+        ("facts", Propagation::RolledOut, |observation| {
+            observation.facts = FactMap::from_tree(json!({"os": {"id": "debian"}}).as_object().expect("facts"));
         }),
-        ("traits", Propagation::InPlace, |seen| {
-            seen.traits = Arc::new([Trait::new("CUSTOM_FREE").expect("a trait")].into_iter().collect());
+        ("traits", Propagation::InPlace, |observation| {
+            observation.traits = Arc::new([Trait::new("CUSTOM_FREE").expect("a trait")].into_iter().collect());
         }),
-        ("labels", Propagation::InPlaceByKey, |seen| {
+        ("labels", Propagation::InPlaceByKey, |observation| {
             let label = ReportedLabel { key: "host".into(), value: "1".into(), source: "f:1".into() };
-            seen.labels = [label].into_iter().collect();
+            observation.labels = [label].into_iter().collect();
         }),
-        ("not_taken", Propagation::ControllerOnly, |seen| {
-            seen.not_taken = DroppedInput { facts: 1, ..DroppedInput::default() }.into_option_box();
+        ("not_taken", Propagation::ControllerOnly, |observation| {
+            observation.not_taken = DroppedInput { facts: 1, ..DroppedInput::default() }.into_option_box();
         }),
     ];
-    for (field, class, seen) in edited_observations(&Observation::default(), rows) {
+    for (field, propagation, observation) in edited_observations(&Observation::default(), edit_rows) {
         let mut site = PropagationSite::new();
-        let mut template = site.fleet.templates().find(|one| one.meta.name.as_str() == "base").cloned().expect("it");
+        let mut template = site.fleet.templates().find(|object| object.meta.name.as_str() == "base").cloned().expect("base");
         let accept = [LabelKey::new("host").expect("a key")].into_iter().collect();
         Arc::make_mut(&mut template).spec.host_labels = Some(HostLabels { accept, ..HostLabels::default() });
         site.apply(FleetChange::Template(template));
-        let (before, id) = (site.node_states(), site.node("db-2").id());
-        let reached = site.apply(FleetChange::Observation(id, Arc::new(seen)));
-        check_dirty_nodes(field, class, &["db-2"], &reached, &before, &site.node_states());
+        let (old_states, id) = (site.node_states(), site.node("db-2").id());
+        let dirty = site.apply(FleetChange::Observation(id, Arc::new(observation)));
+        check_dirty_nodes(field, propagation, &["db-2"], &dirty, &old_states, &site.node_states());
     }
 }
 
+/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
+/// The state is what root set on the host itself: a pause, a hold or a park.
 #[test]
 fn reported_state_fields_have_declared_propagation() {
-    let rows: &[EditRow<ReportedState>] = &[
-        ("paused", Propagation::InPlace, |said| said.paused = true),
-        ("hold", Propagation::InPlace, |said| said.hold = Some((1, "x".into()))),
-        ("parked", Propagation::InPlace, |said| said.parked = Some("x".into())),
+    let edit_rows: &[EditRow<ReportedState>] = &[
+        ("paused", Propagation::InPlace, |state| state.paused = true),
+        ("hold", Propagation::InPlace, |state| state.hold = Some((1, "x".into()))),
+        ("parked", Propagation::InPlace, |state| state.parked = Some("x".into())),
     ];
-    for (field, class, said) in edited_observations(&ReportedState::default(), rows) {
+    for (field, propagation, state) in edited_observations(&ReportedState::default(), edit_rows) {
         let mut site = PropagationSite::new();
-        let (before, id) = (site.node_states(), site.node("db-2").id());
-        let reached = site.apply(FleetChange::ReportedState(id, Some(Arc::new(said))));
-        check_dirty_nodes(field, class, &["db-2"], &reached, &before, &site.node_states());
+        let (old_states, id) = (site.node_states(), site.node("db-2").id());
+        let dirty = site.apply(FleetChange::ReportedState(id, Some(Arc::new(state))));
+        check_dirty_nodes(field, propagation, &["db-2"], &dirty, &old_states, &site.node_states());
     }
 }
 
+/// A task of the databases reads label `read`.
 #[test]
 fn label_read_by_task_also_changes_digest() {
     let mut site = PropagationSite::new();
-    let before = site.node_states();
+    let old_states = site.node_states();
     let mut node = Node::clone(site.node("db-2"));
     node.spec.inherited.labels = layer_with("read", value("1"));
-    let reached = site.apply(FleetChange::Node(Arc::new(node)));
+    let dirty = site.apply(FleetChange::Node(Arc::new(node)));
     check_dirty_nodes(
         "a label that is read",
         Propagation::InPlaceAndRolledOut,
         &["db-2"],
-        &reached,
-        &before,
+        &dirty,
+        &old_states,
         &site.node_states(),
     );
 }

@@ -1,4 +1,4 @@
-//! The fleet whose fields are changed, and the state of each of its nodes.
+//! The fleet in which tests change fields, and the state of each of its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use stemma_core::resolve::{Resolution, ResolveCache, ResolvedNode, resolve_node}
 
 use crate::fleet_fixture::{build_objects, file_task};
 
-/// Returns two databases, one of which is the primary, and a web server. Tasks read a label, a parameter, a fact, a
-/// property, a trait, the cluster's release, the primary and all nodes with a tag.
+/// Returns the documents of two databases, of which db-1 is the primary, and of a web server. Tasks read a label, a
+/// parameter, a fact, a property, a trait, the release of the cluster, the primary, and all nodes with a tag. Cluster
+/// template `other`, cluster `lab` and releases `lib@1` and `site@2` are unused until a test changes an object.
 pub(super) fn site_manifests() -> Vec<Value> {
     vec![
         json!({"kind": "ClusterTemplate", "name": "base", "labels": {"free": "1"}, "parameters": {"size": 1}, "release": "site@1"}),
@@ -47,36 +48,39 @@ pub(super) fn site_manifests() -> Vec<Value> {
     ]
 }
 
+/// A fleet, with the specs of its releases. A test changes a spec and compiles the releases again.
 pub(super) struct PropagationSite {
     pub(super) fleet: Fleet,
     pub(super) releases: BTreeMap<ReleaseRef, ReleaseSpec>,
 }
 
-/// For each node, its known part and its task digest.
+/// For each node name, the text of its known part and its task digest.
 pub(super) type NodeStates = BTreeMap<String, (String, Option<String>)>;
 
 impl PropagationSite {
+    /// Builds the fleet of [`site_manifests`].
     pub(super) fn new() -> Self {
         let objects = build_objects(&site_manifests());
-        let releases = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
+        let releases = objects.releases.iter().map(|object| (object.meta.name.clone(), object.spec.clone())).collect();
         let mut site = Self { fleet: Fleet::new(), releases };
         site.compile_releases();
         let fleet = &mut site.fleet;
-        fleet.apply_all(objects.templates.into_iter().map(|one| FleetChange::Template(Arc::new(one))));
-        fleet.apply_all(objects.clusters.into_iter().map(|one| FleetChange::Cluster(Arc::new(one))));
-        fleet.apply_all(objects.groups.into_iter().map(|one| FleetChange::NodeGroup(Arc::new(one))));
-        fleet.apply_all(objects.nodes.into_iter().map(|one| FleetChange::Node(Arc::new(one))));
+        fleet.apply_all(objects.templates.into_iter().map(|object| FleetChange::Template(Arc::new(object))));
+        fleet.apply_all(objects.clusters.into_iter().map(|object| FleetChange::Cluster(Arc::new(object))));
+        fleet.apply_all(objects.groups.into_iter().map(|object| FleetChange::NodeGroup(Arc::new(object))));
+        fleet.apply_all(objects.nodes.into_iter().map(|object| FleetChange::Node(Arc::new(object))));
         fleet.set_loaded();
         site
     }
 
-    /// Compiles and applies all releases. Returns the dirty nodes.
+    /// Compiles all releases and stores them in the fleet. Returns the names of the dirty nodes (to be resolved again).
     pub(super) fn compile_releases(&mut self) -> BTreeSet<String> {
         let compiled = compile_set(&self.releases, &SyntaxReader).expect("releases of the test");
         let dirty = self.fleet.apply_all(compiled.into_values().map(FleetChange::Release));
         dirty.nodes(&self.fleet).map(|id| self.node_name(id)).collect()
     }
 
+    /// Applies a change to the fleet. Returns the names of the dirty nodes (to be resolved again).
     pub(super) fn apply(&mut self, change: FleetChange) -> BTreeSet<String> {
         let dirty = self.fleet.apply(change);
         dirty.nodes(&self.fleet).map(|id| self.node_name(id)).collect()
@@ -91,39 +95,52 @@ impl PropagationSite {
     }
 
     pub(super) fn cluster(&self, name: &str) -> &Arc<Cluster> {
-        self.fleet.clusters().find(|one| one.meta.name.as_str() == name).expect("a cluster of the test")
+        self.fleet.clusters().find(|cluster| cluster.meta.name.as_str() == name).expect("a cluster of the test")
     }
 
+    /// Resolves all nodes. Returns the text of the known part and the task digest of each node.
     pub(super) fn node_states(&self) -> NodeStates {
         let cache = ResolveCache::new();
-        let of = |node: &Arc<Node>| match resolve_node(&self.fleet, &cache, node.id()) {
-            Resolution::Complete(answer) => {
-                let digest = answer.task_set().map(|set| set.digest.to_string());
-                (node.display_name(), (known_part(&answer), digest))
+        let node_state = |node: &Arc<Node>| match resolve_node(&self.fleet, &cache, node.id()) {
+            Resolution::Complete(resolved_node) => {
+                let digest = resolved_node.task_set().map(|set| set.digest.to_string());
+                (node.display_name(), (known_part(&resolved_node), digest))
             }
             Resolution::Incomplete(missing) => panic!("{missing:?}"),
         };
-        self.fleet.nodes().map(of).collect()
+        self.fleet.nodes().map(node_state).collect()
     }
 }
 
-/// Returns the known part of a host, with the origins of its labels.
-pub(super) fn known_part(answer: &ResolvedNode) -> String {
-    let resolved = answer.resolved_group().expect("all are placed");
-    let names = [resolved.template.as_ref().map(|one| &one.meta.name), Some(&resolved.cluster.meta.name)];
-    let labels: Vec<_> = answer.labels().iter().map(|(key, one)| format!("{key}={:?}", one.value)).collect();
-    let annotations: Vec<_> = answer.annotations().iter().map(|(key, one)| format!("{key}={:?}", one.value)).collect();
-    let traits: Vec<_> = answer.traits().names().map(ToString::to_string).collect();
-    let flags = (answer.is_parked(), answer.is_paused(), resolved.group.spec.mend_offline, &answer.node().spec.properties);
-    let lacks = answer.check_instance_traits().is_err();
-    let times = (answer.lifecycle_limits(), answer.mode(), answer.splay_seconds(), answer.silent_after_seconds(), answer.hold());
-    let (rule, on_host) = (answer.host_labels(), answer.reported_state());
+/// Returns as text what a host receives at once, without a release of tasks: for example labels, traits, and lifecycle
+/// fields.
+pub(super) fn known_part(resolved_node: &ResolvedNode) -> String {
+    let resolved = resolved_node.resolved_group().expect("every node of the test is placed");
+    let names = [resolved.template.as_ref().map(|entry| &entry.meta.name), Some(&resolved.cluster.meta.name)];
+    let labels: Vec<_> = resolved_node.labels().iter().map(|(key, entry)| format!("{key}={:?}", entry.value)).collect();
+    let annotations: Vec<_> = resolved_node.annotations().iter().map(|(key, entry)| format!("{key}={:?}", entry.value)).collect();
+    let traits: Vec<_> = resolved_node.traits().names().map(ToString::to_string).collect();
+    let flags = (
+        resolved_node.is_parked(),
+        resolved_node.is_paused(),
+        resolved.group.spec.mend_offline,
+        &resolved_node.node().spec.properties,
+    );
+    let lacks_instance_traits = resolved_node.check_instance_traits().is_err();
+    let settings = (
+        resolved_node.lifecycle_limits(),
+        resolved_node.mode(),
+        resolved_node.splay_seconds(),
+        resolved_node.silent_after_seconds(),
+        resolved_node.hold(),
+    );
+    let (host_label_rule, reported_state) = (resolved_node.host_labels(), resolved_node.reported_state());
     format!(
-        "{} {names:?} {lacks} {labels:?} {annotations:?} {traits:?} {flags:?} {times:?} {rule:?} {on_host:?} {:?} {:?} {:?} {:?}",
-        answer.node().display_name(),
-        answer.group_path(),
-        answer.ready_probes(),
-        answer.unmet_requirements(),
-        answer.rule_outcome().notes
+        "{} {names:?} {lacks_instance_traits} {labels:?} {annotations:?} {traits:?} {flags:?} {settings:?} {host_label_rule:?} {reported_state:?} {:?} {:?} {:?} {:?}",
+        resolved_node.node().display_name(),
+        resolved_node.group_path(),
+        resolved_node.ready_probes(),
+        resolved_node.unmet_requirements(),
+        resolved_node.rule_outcome().notes
     )
 }

@@ -30,19 +30,21 @@ struct TestServer {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// Starts a server on an in-memory pipe. With a TLS source, its connections use TLS.
 fn start_server<H: Handler>(limits: ListenerLimits, tls: Option<TlsSource>, handler: H) -> TestServer {
-    let (listen, connect) = pipe();
-    let rejected = Arc::new(RejectionCounter::default());
-    let server = Server::new(listen, tls, limits, clock(), Arc::clone(&rejected));
+    let (acceptor, pipe_connector) = pipe();
+    let rejection_counter = Arc::new(RejectionCounter::default());
+    let server = Server::new(acceptor, tls, limits, clock(), Arc::clone(&rejection_counter));
     let connections = server.connections();
-    let (stop, stopped) = oneshot::channel();
+    let (stop_sender, stop_receiver) = oneshot::channel();
     let task = tokio::spawn(server.run(handler, async move {
-        let _ = stopped.await;
+        let _ = stop_receiver.await;
     }));
-    TestServer { connector: connect, rejections: rejected, connections, stop_sender: Some(stop), task }
+    TestServer { connector: pipe_connector, rejections: rejection_counter, connections, stop_sender: Some(stop_sender), task }
 }
 
-/// Returns a response with the path and the body of the request.
+/// Returns a response with the path and the body of the request. A body of more than `limit` bytes is refused. Some
+/// paths act differently: `/panic` panics, `/park` waits ten minutes first, and `/ignore` leaves the body unread.
 async fn echo_response(request: Request<RequestBody>, limit: u64) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     match path.as_str() {
@@ -70,20 +72,21 @@ impl TestServer {
         self.connector.connect("", 0).await.expect("a pipe")
     }
 
-    /// Writes bytes on a new connection and reads to its end. Returns the text and the elapsed time.
+    /// Writes bytes on a new connection and reads until the server closes the connection. Returns the text read and the
+    /// elapsed time.
     async fn exchange(&self, bytes: &[u8]) -> (String, Duration) {
         let mut stream = self.open_connection().await;
-        let began = Instant::now();
+        let start = Instant::now();
         let (mut reader, mut writer) = tokio::io::split(&mut stream);
         let (_, answer) = tokio::join!(writer.write_all(bytes), async {
             let mut answer = Vec::new();
             let _ = reader.read_to_end(&mut answer).await;
             answer
         });
-        (String::from_utf8_lossy(&answer).into_owned(), began.elapsed())
+        (String::from_utf8_lossy(&answer).into_owned(), start.elapsed())
     }
 
-    /// Returns how many requests were refused for a reason so far.
+    /// Returns the number of requests and connections that the server has refused for this reason.
     fn refused_count(&self, reason: &str) -> u64 {
         self.rejections.counts().get(reason).copied().unwrap_or(0)
     }
@@ -94,14 +97,16 @@ impl TestServer {
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n/ok "), "{answer}");
     }
 
+    /// Stops the server and waits until its task ends. Returns the elapsed time.
     async fn stop(mut self) -> Duration {
-        let began = Instant::now();
+        let start = Instant::now();
         drop(self.stop_sender.take());
         self.task.await.expect("the server ends well");
-        began.elapsed()
+        start.elapsed()
     }
 }
 
+/// Returns the status code of an HTTP/1.1 response, as text.
 fn response_status(answer: &str) -> &str {
     answer.get(9..12).unwrap_or("")
 }
@@ -109,9 +114,9 @@ fn response_status(answer: &str) -> &str {
 #[tokio::test(start_paused = true)]
 async fn server_answers_several_requests_on_one_connection() {
     let server = start_echo_server(ListenerLimits::default());
-    let two =
+    let requests =
         b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhiGET /b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-    let (answer, _) = server.exchange(two).await;
+    let (answer, _) = server.exchange(requests).await;
     assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2, "{answer}");
     assert!(answer.contains("\r\n\r\n/a hi") && answer.ends_with("\r\n\r\n/b "), "{answer}");
     assert!(server.rejections.counts().is_empty());
@@ -122,29 +127,35 @@ async fn server_keeps_bodies_apart_when_requests_are_split_anywhere() {
     let slow = |_: &Arc<Peer>, request: Request<RequestBody>| async move {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let path = request.uri().path().to_owned();
-        let declared = request.headers().get("content-length").map(|length| length.to_str().map(str::to_owned));
+        let declared_length = request.headers().get("content-length").map(|length| length.to_str().map(str::to_owned));
         let body = request.into_body().collect(100).await.expect("a small body");
-        // A request whose body arrived in one read has no such header, because the body itself has its length. If the
-        // header is present, it must be correct.
-        let declared = declared.and_then(Result::ok).map(|said| said.parse::<usize>().expect("a length"));
-        assert!(declared.is_none_or(|said| said == body.len()), "{path}");
+        // If the body arrived in one read, the handler gets no such header, because the body object has a length. If
+        // the header is present, it must be correct.
+        let declared_length = declared_length.and_then(Result::ok).map(|length| length.parse::<usize>().expect("a length"));
+        assert!(declared_length.is_none_or(|length| length == body.len()), "{path}");
         Response::new(Full::from([path.as_bytes(), b"=", &body, b";"].concat()))
     };
     let post = |name: &str| format!("POST /{name} HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody");
     let get = |name: &str| format!("GET /{name} HTTP/1.1\r\nHost: h\r\n\r\n");
     let requests = [post("a"), get("b"), post("c"), post("d"), get("e"), post("f")];
     let numbered: Vec<_> = requests.iter().enumerate().map(|(n, text)| text.replace("body", &format!("n{n:03}"))).collect();
-    let all = numbered.concat();
-    let whole_requests: Vec<usize> = numbered.iter().map(String::len).collect();
-    let cuts = [whole_requests.clone(), vec![all.len()], vec![1; all.len()], vec![7; all.len() / 7 + 1], vec![100; all.len()]];
-    for (pause_ms, sizes) in cuts.iter().flat_map(|sizes| [(0, sizes), (10, sizes), (2000, sizes)]) {
+    let all_bytes = numbered.concat();
+    let request_lengths: Vec<usize> = numbered.iter().map(String::len).collect();
+    let piece_sizes = [
+        request_lengths.clone(),
+        vec![all_bytes.len()],
+        vec![1; all_bytes.len()],
+        vec![7; all_bytes.len() / 7 + 1],
+        vec![100; all_bytes.len()],
+    ];
+    for (pause_ms, sizes) in piece_sizes.iter().flat_map(|sizes| [(0, sizes), (10, sizes), (2000, sizes)]) {
         let server = start_server(ListenerLimits::default(), None, slow);
         let mut stream = server.open_connection().await;
-        let mut rest = all.as_bytes();
+        let mut unsent = all_bytes.as_bytes();
         for size in sizes {
-            let (now, later) = rest.split_at((*size).min(rest.len()));
-            stream.write_all(now).await.expect("the server reads");
-            rest = later;
+            let (piece, remainder) = unsent.split_at((*size).min(unsent.len()));
+            stream.write_all(piece).await.expect("the server reads");
+            unsent = remainder;
             // Bytes that arrive every two seconds would exceed the header timeout.
             if sizes[0] > 50 {
                 tokio::time::sleep(Duration::from_millis(pause_ms)).await;
@@ -177,13 +188,13 @@ async fn s47_server_closes_with_fixed_body_when_framing_is_ambiguous() {
         ("CONNECT secret:1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "target_malformed"),
         ("OPTIONS * HTTP/1.1\r\nHost: secret\r\nConnection: close\r\n\r\n", "400", "target_malformed"),
     ] {
-        let before = server.refused_count(reason);
+        let count_before = server.refused_count(reason);
         let (answer, _) = server.exchange(head.as_bytes()).await;
         assert_eq!(response_status(&answer), expected_status, "{head:?}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{head:?}: {answer}");
         assert!(!answer.contains("secret"), "{head:?} is echoed: {answer}");
         assert!(answer.contains("\"error\""), "{head:?}: {answer}");
-        assert_eq!(server.refused_count(reason), before + 1, "{head:?}: {:?}", server.rejections.counts());
+        assert_eq!(server.refused_count(reason), count_before + 1, "{head:?}: {:?}", server.rejections.counts());
         server.check_still_serves().await;
     }
 }
@@ -203,12 +214,12 @@ async fn s47_server_closes_connection_after_chunked_body() {
 #[tokio::test(start_paused = true)]
 async fn s46_server_refuses_header_bombs() {
     let server = start_echo_server(ListenerLimits::default());
-    let many = (0..1000).map(|n| format!("x{n}: y\r\n")).collect::<Vec<_>>().concat();
-    let long = format!("x: {}\r\n", "y".repeat(200_000));
-    for bomb in [many, long] {
-        let (answer, _) = server.exchange(format!("GET / HTTP/1.1\r\nHost: h\r\n{bomb}\r\n").as_bytes()).await;
+    let many_headers = (0..1000).map(|n| format!("x{n}: y\r\n")).collect::<Vec<_>>().concat();
+    let long_header = format!("x: {}\r\n", "y".repeat(200_000));
+    for headers in [many_headers, long_header] {
+        let (answer, _) = server.exchange(format!("GET / HTTP/1.1\r\nHost: h\r\n{headers}\r\n").as_bytes()).await;
         assert_eq!(response_status(&answer), "431", "{answer}");
-        assert!(answer.ends_with(ErrorType::RequestHeadTooLarge.fixed_body()), "nothing of it is echoed: {answer}");
+        assert!(answer.ends_with(ErrorType::RequestHeadTooLarge.fixed_body()), "no part of the request is echoed: {answer}");
     }
     assert_eq!(server.refused_count("head_too_large"), 2);
     server.check_still_serves().await;
@@ -235,35 +246,37 @@ async fn s43_server_limits_body_with_and_without_content_length() {
     ] {
         let (answer, _) = server.exchange(request.as_bytes()).await;
         assert_eq!(response_status(&answer), expected_status, "{} bytes: {answer}", request.len());
-        let fixed = answer.ends_with(ErrorType::RequestTooLarge.fixed_body());
-        assert!(fixed == (expected_status == "413"), "nothing of it is echoed: {answer}");
+        let is_fixed_body = answer.ends_with(ErrorType::RequestTooLarge.fixed_body());
+        assert!(is_fixed_body == (expected_status == "413"), "no part of the request is echoed: {answer}");
         server.check_still_serves().await;
     }
-    assert_eq!(server.refused_count("body_too_large"), 2, "what the listener itself refused by its length");
+    assert_eq!(server.refused_count("body_too_large"), 2, "bodies that the listener refused by their declared length");
     server.check_still_serves().await;
 }
 
+/// The first address opens three connections, its maximum, and a fourth one is refused. Three connections from other
+/// addresses follow. The last one is refused, because the total would exceed five.
 #[tokio::test(start_paused = true)]
 async fn s45_server_refuses_connection_when_address_has_maximum() {
     let limits = ListenerLimits { max_connections: 5, max_connections_per_address: 3, ..ListenerLimits::default() };
     let server = start_echo_server(limits);
-    let mut held = Vec::new();
+    let mut streams = Vec::new();
     for _ in 0..3 {
-        held.push(server.open_connection().await);
+        streams.push(server.open_connection().await);
     }
     tokio::task::yield_now().await;
-    let (answer, took) = server.exchange(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert!(answer.is_empty() && took < Duration::from_secs(1), "{answer}");
+    let (answer, duration) = server.exchange(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert!(answer.is_empty() && duration < Duration::from_secs(1), "{answer}");
     assert_eq!(server.refused_count("too_many_connections_of_one_address"), 1);
-    let mut elsewhere = server.connector.clone();
-    for last in 2..=4_u8 {
-        elsewhere.client_address = ([192, 0, 2, last], 1).into();
-        held.push(elsewhere.connect("", 0).await.expect("a pipe"));
+    let mut other_connector = server.connector.clone();
+    for octet in 2..=4_u8 {
+        other_connector.client_address = ([192, 0, 2, octet], 1).into();
+        streams.push(other_connector.connect("", 0).await.expect("a pipe"));
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(server.refused_count("too_many_connections"), 1);
     assert_eq!(server.connections.count(), 5);
-    held.clear();
+    streams.clear();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(server.connections.count(), 0);
     server.check_still_serves().await;
@@ -280,25 +293,26 @@ async fn s45_server_limits_open_handshakes_per_address() {
         Client::with_connector(server.connector.clone(), test_target(), Some(Arc::new(tls)), ClientLimits::default())
     };
     // Connections with a finished handshake do not count.
-    let mut nodes: Vec<_> = (0..5).map(|_| client()).collect();
-    for node in &mut nodes {
+    let mut node_clients: Vec<_> = (0..5).map(|_| client()).collect();
+    for node in &mut node_clients {
         node.send(get_request("/x")).await.expect("an answer");
     }
-    let mut silent = Vec::new();
+    let mut silent_streams = Vec::new();
     for _ in 0..3 {
-        silent.push(server.open_connection().await);
+        silent_streams.push(server.open_connection().await);
     }
     tokio::task::yield_now().await;
     assert!(client().send(get_request("/x")).await.is_err());
     assert_eq!(server.refused_count("too_many_handshakes_of_one_address"), 1);
-    assert!(nodes[0].send(get_request("/x")).await.is_ok(), "who is here already is not touched");
-    // The silent connections are closed after the timeout, and their places become free.
+    assert!(node_clients[0].send(get_request("/x")).await.is_ok(), "an open connection stays open");
+    // The server closes the silent connections after the timeout, and new connections are accepted again.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!((server.refused_count("slow_handshake"), server.connections.count()), (3, 5));
     assert!(client().send(get_request("/x")).await.is_ok());
 }
 
-/// Earlier, connections that arrived faster than their tasks started were counted as handshakes, and closed.
+/// In an earlier version, a server without TLS counted new connections as handshakes until their tasks started. So it
+/// closed connections that arrived quickly.
 #[tokio::test(start_paused = true)]
 async fn s45_plain_server_counts_no_pending_handshakes() {
     let server = start_echo_server(ListenerLimits { max_handshakes_per_address: 1, ..ListenerLimits::default() });
@@ -307,8 +321,8 @@ async fn s45_plain_server_counts_no_pending_handshakes() {
         streams.push(server.open_connection().await);
     }
     for stream in &mut streams {
-        let ask = b"GET /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-        stream.write_all(ask).await.expect("the server reads");
+        let request = b"GET /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.expect("the server reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("an answer");
         assert_eq!(response_status(&answer), "200", "{answer}");
@@ -316,14 +330,16 @@ async fn s45_plain_server_counts_no_pending_handshakes() {
     assert!(server.rejections.counts().is_empty(), "{:?}", server.rejections.counts());
 }
 
+/// A stranger is a client without a certificate. The maximum is two per address: the third stranger replaces the first
+/// one.
 #[tokio::test(start_paused = true)]
 async fn s45_server_limits_unauthenticated_connections_per_address() {
     let test_fleet = TestFleet::new();
     let server =
         start_agents_server_with(&test_fleet, ListenerLimits { max_unauthenticated_per_address: 2, ..ListenerLimits::default() });
     let node = test_fleet.agents.issue(&TestLeaf::node());
-    let client = |own: Option<crate::tls::ClientIdentity>| {
-        let tls = client_config(&test_fleet.roots(), Some(fleet()), own, clock()).expect("a config");
+    let client = |identity: Option<crate::tls::ClientIdentity>| {
+        let tls = client_config(&test_fleet.roots(), Some(fleet()), identity, clock()).expect("a config");
         Client::with_connector(server.connector.clone(), test_target(), Some(Arc::new(tls)), ClientLimits::default())
     };
     let mut strangers = [client(None), client(None), client(None)];
@@ -333,15 +349,16 @@ async fn s45_server_limits_unauthenticated_connections_per_address() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!((server.refused_count("too_many_strangers_of_one_address"), server.connections.count()), (1, 2));
     let mut node = client(Some(node.identity()));
-    assert!(node.send(get_request("/x")).await.is_ok(), "a node is none of them");
+    assert!(node.send(get_request("/x")).await.is_ok(), "a node with a certificate does not count as a stranger");
     assert_eq!((server.refused_count("too_many_strangers_of_one_address"), server.connections.count()), (1, 3));
     strangers[1].close();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(strangers[0].send(get_request("/x")).await.is_ok(), "a place that was given back");
+    assert!(strangers[0].send(get_request("/x")).await.is_ok(), "a connection after another one was closed");
     assert_eq!((server.refused_count("too_many_strangers_of_one_address"), server.connections.count()), (1, 3));
 }
 
-/// Earlier, a hundred idle unauthenticated clients kept every client with a token from connecting from their address.
+/// In an earlier version, a hundred idle clients without credentials prevented clients with a token from connecting
+/// from the same address.
 #[tokio::test(start_paused = true)]
 async fn x04_f13_server_closes_oldest_unauthenticated_connection_when_address_is_full() {
     let test_fleet = TestFleet::new();
@@ -368,34 +385,36 @@ async fn x04_f13_server_closes_oldest_unauthenticated_connection_when_address_is
         tokio::time::sleep(Duration::from_secs(1)).await;
         (server.refused_count("too_many_strangers_of_one_address"), server.connections.count())
     };
-    let mut known: Vec<_> = (0..5).map(|_| client()).collect();
-    for one in &mut known {
-        assert!(one.send(get_request("/token")).await.is_ok());
+    let mut token_clients: Vec<_> = (0..5).map(|_| client()).collect();
+    for connection in &mut token_clients {
+        assert!(connection.send(get_request("/token")).await.is_ok());
     }
-    assert_eq!(counts().await, (0, 5), "who showed a token has a place that is no stranger's");
+    assert_eq!(counts().await, (0, 5), "a client with a token does not count as a stranger");
     let mut strangers = [client(), client(), client()];
-    for one in &mut strangers {
-        assert!(one.send(get_request("/x")).await.is_ok(), "nobody is refused");
+    for connection in &mut strangers {
+        assert!(connection.send(get_request("/x")).await.is_ok(), "no client is refused");
     }
     assert_eq!(counts().await, (1, 7));
-    for one in known.iter_mut().chain(&mut strangers[1..]) {
-        assert!(one.send(get_request("/x")).await.is_ok());
+    for connection in token_clients.iter_mut().chain(&mut strangers[1..]) {
+        assert!(connection.send(get_request("/x")).await.is_ok());
     }
-    assert_eq!(counts().await, (1, 7), "all but the first are where they were");
-    assert!(strangers[0].send(get_request("/x")).await.is_ok(), "it comes back in the place of another");
+    assert_eq!(counts().await, (1, 7), "only the first stranger has lost its connection");
+    assert!(strangers[0].send(get_request("/x")).await.is_ok(), "the first stranger replaces another one");
     assert_eq!(counts().await, (2, 7));
-    let parked = [client(), client()]
-        .map(|mut one| tokio::spawn(async move { one.send_with_timeout(get_request("/park"), Duration::from_hours(2)).await }));
+    let waiting_requests = [client(), client()].map(|mut connection| {
+        tokio::spawn(async move { connection.send_with_timeout(get_request("/park"), Duration::from_hours(2)).await })
+    });
     assert_eq!(counts().await, (4, 7));
-    assert!(client().send(get_request("/x")).await.is_err(), "whose request is being answered is not cut");
+    assert!(client().send(get_request("/x")).await.is_err(), "a connection with a request in progress is not closed");
     assert_eq!(counts().await, (5, 7));
-    assert!(known[0].send(get_request("/x")).await.is_ok());
-    for one in parked {
-        assert!(one.await.expect("no panic").is_ok());
+    assert!(token_clients[0].send(get_request("/x")).await.is_ok());
+    for connection in waiting_requests {
+        assert!(connection.await.expect("no panic").is_ok());
     }
 }
 
-/// Earlier, one viewer could take three quarters of all connections from one address, and all of them from two.
+/// In an earlier version, a viewer could occupy three quarters of all connections from one address, and all connections
+/// from two addresses.
 #[tokio::test(start_paused = true)]
 async fn x03_server_limits_connections_per_principal_and_reserves_admin_places() {
     let limits = ListenerLimits {
@@ -405,23 +424,23 @@ async fn x03_server_limits_connections_per_principal_and_reserves_admin_places()
         ..ListenerLimits::default()
     };
     let outcomes = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let recorded = Arc::clone(&outcomes);
+    let handler_outcomes = Arc::clone(&outcomes);
     let server = start_server(limits, None, move |peer: &Arc<Peer>, request: Request<RequestBody>| {
-        let (name, parks) = match request.uri().path().trim_start_matches('/').split_once('/') {
+        let (name, should_wait) = match request.uri().path().trim_start_matches('/').split_once('/') {
             Some((name, _)) => (name.to_owned(), true),
             None => (request.uri().path().trim_start_matches('/').to_owned(), false),
         };
         let outcome = peer.admit(&ShareHolder { is_fleet_admin: name == "root", name, cluster: None });
-        recorded.lock().expect("no panic").push(outcome);
+        handler_outcomes.lock().expect("no panic").push(outcome);
         async move {
-            if parks {
+            if should_wait {
                 tokio::time::sleep(Duration::from_hours(1)).await;
             }
             Response::new(Full::from("done"))
         }
     });
     let client = || Client::with_connector(server.connector.clone(), test_target(), None, ClientLimits::default());
-    let last_outcome = || outcomes.lock().expect("no panic").pop().expect("it was asked");
+    let last_outcome = || outcomes.lock().expect("no panic").pop().expect("an outcome");
     let settle = || tokio::time::sleep(Duration::from_secs(1));
     let mut viewers = [client(), client(), client(), client()];
     for (viewer, expected) in
@@ -431,47 +450,51 @@ async fn x03_server_limits_connections_per_principal_and_reserves_admin_places()
         assert_eq!(last_outcome(), expected);
     }
     settle().await;
-    assert_eq!(server.connections.count(), 3, "the first one was cut for the last");
-    let [_, second, third, fourth] = viewers;
-    let parked = [second, third, fourth].map(|mut one| {
-        tokio::spawn(async move { one.send_with_timeout(get_request("/viewer/park"), Duration::from_hours(2)).await })
+    assert_eq!(server.connections.count(), 3, "the first connection was closed for the fourth");
+    let [_, second_viewer, third_viewer, fourth_viewer] = viewers;
+    let waiting_requests = [second_viewer, third_viewer, fourth_viewer].map(|mut connection| {
+        tokio::spawn(async move { connection.send_with_timeout(get_request("/viewer/park"), Duration::from_hours(2)).await })
     });
     settle().await;
-    let mut more = client();
-    assert!(more.send(get_request("/viewer")).await.is_ok());
-    assert_eq!(last_outcome(), AdmitOutcome::Full, "whose request is being answered is not cut");
-    let mut others: Vec<_> = (0..3).map(|_| client()).collect();
-    for other in &mut others {
-        assert!(other.send(get_request("/other")).await.is_ok());
+    let mut extra_client = client();
+    assert!(extra_client.send(get_request("/viewer")).await.is_ok());
+    assert_eq!(last_outcome(), AdmitOutcome::Full, "a connection with a request in progress is not closed");
+    let mut other_clients: Vec<_> = (0..3).map(|_| client()).collect();
+    for other_client in &mut other_clients {
+        assert!(other_client.send(get_request("/other")).await.is_ok());
         assert_eq!(last_outcome(), AdmitOutcome::Admitted);
     }
-    let mut last = client();
-    assert!(last.send(get_request("/third")).await.is_ok());
-    assert_eq!(last_outcome(), AdmitOutcome::Full, "the last place is kept");
-    assert!(last.send(get_request("/root")).await.is_ok());
+    let mut last_client = client();
+    assert!(last_client.send(get_request("/third")).await.is_ok());
+    assert_eq!(last_outcome(), AdmitOutcome::Full, "the last connection is reserved for admins");
+    assert!(last_client.send(get_request("/root")).await.is_ok());
     assert_eq!(last_outcome(), AdmitOutcome::Admitted);
-    drop((more, others, last));
-    for one in parked {
-        assert!(one.await.expect("no panic").is_ok());
+    drop((extra_client, other_clients, last_client));
+    for connection in waiting_requests {
+        assert!(connection.await.expect("no panic").is_ok());
     }
 }
 
-/// Earlier, an admin who is bound to one cluster could create principals there, and each took a quarter of the places.
+/// In an earlier version, an admin of one cluster could create principals there, and each principal could occupy a
+/// quarter of all connections.
+///
+/// Each path is the name of a principal. The names with `bound` are bound to one cluster, whose principals may have
+/// four connections together, and two each.
 #[tokio::test(start_paused = true)]
 async fn x03_server_limits_cluster_to_twice_one_principals_connections() {
     let limits = ListenerLimits { max_connections: 16, max_connections_per_principal: Some(2), ..ListenerLimits::default() };
     let outcomes = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let recorded = Arc::clone(&outcomes);
+    let handler_outcomes = Arc::clone(&outcomes);
     let server = start_server(limits, None, move |peer: &Arc<Peer>, request: Request<RequestBody>| {
         let name = request.uri().path().trim_start_matches('/').to_owned();
-        let within = name.starts_with("bound").then(|| ClusterId(uuid::Uuid::from_u128(1)));
-        let outcome = peer.admit(&ShareHolder { is_fleet_admin: false, name, cluster: within });
-        recorded.lock().expect("no panic").push(outcome);
+        let cluster_id = name.starts_with("bound").then(|| ClusterId(uuid::Uuid::from_u128(1)));
+        let outcome = peer.admit(&ShareHolder { is_fleet_admin: false, name, cluster: cluster_id });
+        handler_outcomes.lock().expect("no panic").push(outcome);
         async move { Response::new(Full::from("done")) }
     });
     let client = || Client::with_connector(server.connector.clone(), test_target(), None, ClientLimits::default());
-    let last_outcome = || outcomes.lock().expect("no panic").pop().expect("it was asked");
-    let mut held = Vec::new();
+    let last_outcome = || outcomes.lock().expect("no panic").pop().expect("an outcome");
+    let mut connections = Vec::new();
     for (path, expected) in [
         ("/bound-a", AdmitOutcome::Admitted),
         ("/bound-a", AdmitOutcome::Admitted),
@@ -483,22 +506,24 @@ async fn x03_server_limits_cluster_to_twice_one_principals_connections() {
         ("/other", AdmitOutcome::Admitted),
         ("/other", AdmitOutcome::Admitted),
     ] {
-        let mut one = client();
-        assert!(one.send(get_request(path)).await.is_ok());
+        let mut connection = client();
+        assert!(connection.send(get_request(path)).await.is_ok());
         assert_eq!(last_outcome(), expected, "{path}");
-        held.push(one);
+        connections.push(connection);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    drop(held.remove(1));
+    // Index 1 is the second connection of `bound-a`. The first one was replaced before.
+    drop(connections.remove(1));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut last = client();
-    assert!(last.send(get_request("/bound-c")).await.is_ok());
-    assert_eq!(last_outcome(), AdmitOutcome::Admitted, "one has made room");
+    let mut last_connection = client();
+    assert!(last_connection.send(get_request("/bound-c")).await.is_ok());
+    assert_eq!(last_outcome(), AdmitOutcome::Admitted, "a closed connection has made room");
 }
 
 #[tokio::test(start_paused = true)]
 async fn s49_server_refuses_compressed_body() {
     let server = start_echo_server(ListenerLimits::default());
+    // The server refuses each `Content-Encoding`, also `identity`, which changes no byte.
     for encoding in ["gzip", "deflate", "br", "identity"] {
         let request = format!(
             "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Encoding: {encoding}\r\nContent-Length: 2\r\n\r\nhi"
@@ -519,7 +544,7 @@ async fn s53_server_keeps_running_when_handler_panics() {
     let (answer, _) = server.exchange(request).await;
     assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("server.internal"), "{answer}");
     assert!(!answer.contains("no such luck"), "{answer}");
-    assert!(answer.ends_with("\r\n\r\n/ok "), "the same connection goes on: {answer}");
+    assert!(answer.ends_with("\r\n\r\n/ok "), "the connection continues: {answer}");
     assert_eq!(server.refused_count("handler_panicked"), 1);
     server.check_still_serves().await;
 }
@@ -527,14 +552,16 @@ async fn s53_server_keeps_running_when_handler_panics() {
 #[tokio::test(start_paused = true)]
 async fn server_closes_idle_and_drains_busy_connections_on_stop() {
     let server = start_echo_server(ListenerLimits::default());
+    // An idle connection is closed at once.
     let mut idle = server.open_connection().await;
     idle.write_all(b"GET /ok HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let took = server.stop().await;
-    assert!(took < Duration::from_secs(1), "{took:?}");
-    let mut rest = String::new();
-    idle.read_to_string(&mut rest).await.expect("closed");
+    let duration = server.stop().await;
+    assert!(duration < Duration::from_secs(1), "{duration:?}");
+    let mut answer_on_idle = String::new();
+    idle.read_to_string(&mut answer_on_idle).await.expect("closed");
 
+    // A request in progress gets its response before the server stops.
     let slow = |_: &Arc<Peer>, _: Request<RequestBody>| async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         Response::new(Full::from("done"))
@@ -543,12 +570,13 @@ async fn server_closes_idle_and_drains_busy_connections_on_stop() {
     let mut stream = server.open_connection().await;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let took = server.stop().await;
-    assert!((4..6).contains(&took.as_secs()), "{took:?}");
+    let duration = server.stop().await;
+    assert!((4..6).contains(&duration.as_secs()), "{duration:?}");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
     assert!(answer.contains("connection: close") && answer.ends_with("done"), "{answer}");
 
+    // A response in progress is written to its end.
     let long = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![b'x'; 200_000])) };
     let server = start_server(ListenerLimits::default(), None, long);
     let mut stream = server.open_connection().await;
@@ -559,28 +587,31 @@ async fn server_closes_idle_and_drains_busy_connections_on_stop() {
         stream.read_to_end(&mut answer).await.expect("an answer");
         answer
     });
-    assert!(answer.len() > 200_000, "an answer on its way is written to its end: {} bytes", answer.len());
+    assert!(answer.len() > 200_000, "a response in progress is written to its end: {} bytes", answer.len());
 
+    // A request that takes longer than the shutdown timeout of 10 seconds gets no response.
     let server = start_echo_server(ListenerLimits::default());
     let mut stream = server.open_connection().await;
     stream.write_all(b"GET /park HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let took = server.stop().await;
-    assert!((10..11).contains(&took.as_secs()), "what goes on is cut: {took:?}");
+    let duration = server.stop().await;
+    assert!((10..11).contains(&duration.as_secs()), "a request that does not end is cut off: {duration:?}");
 }
 
-/// Starts a TLS listener for agents. Its handler responds with the caller and the number of earlier requests.
+/// Starts a TLS listener for agents. Its handler responds with the identity of the caller and the number of earlier
+/// requests.
 fn start_agents_server(test_fleet: &TestFleet) -> TestServer {
     start_agents_server_with(test_fleet, ListenerLimits::default())
 }
 
+/// Same as [`start_agents_server`], with these limits. A request for `/park` gets its response after an hour.
 fn start_agents_server_with(test_fleet: &TestFleet, limits: ListenerLimits) -> TestServer {
     let config = Arc::new(server_config(&test_fleet.agents_listener(), test_fleet.server_key(), clock()).expect("a config"));
     let source: TlsSource = Arc::new(move || Arc::clone(&config));
-    let seen = AtomicUsize::new(0);
+    let request_count = AtomicUsize::new(0);
     start_server(limits, Some(source), move |peer: &Arc<Peer>, request: Request<RequestBody>| {
         let caller = peer.identity.as_ref().map_or_else(|| "nobody".to_owned(), |identity| identity.class.to_string());
-        let count = seen.fetch_add(1, Ordering::Relaxed);
+        let count = request_count.fetch_add(1, Ordering::Relaxed);
         async move {
             if request.uri().path() == "/park" {
                 tokio::time::sleep(Duration::from_hours(1)).await;
@@ -609,7 +640,7 @@ async fn client_exchanges_request_with_server() {
     for count in 0..2 {
         let answer = client.send(get_request("/x")).await.expect("an answer");
         assert_eq!(answer.into_body(), format!("node/{NODE_ID} {count}"));
-        assert_eq!(server.connections.count(), 1, "the connection is kept");
+        assert_eq!(server.connections.count(), 1, "the connection stays open");
     }
     // The connection is idle for longer than the server allows. The next request must open another one without an
     // error.
@@ -630,6 +661,7 @@ async fn server_echoes_body_of_any_size() {
     let mut client =
         Client::with_connector(server.connector.clone(), test_target(), Some(Arc::new(tls)), ClientLimits::default());
     for size in [0, 1, 100, 4000, 8000, 8192, 9000, 16_384, 70_000, 1 << 20, 3] {
+        // The bytes do not repeat before 64 KiB, so a lost or exchanged piece changes the body.
         let body: Bytes = (0..size).map(|n: u32| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
         let request = Request::post("/x").body(body.clone()).expect("a request");
         assert!(client.send(request).await.expect("an answer").into_body() == body, "{size} bytes");
@@ -638,7 +670,7 @@ async fn server_echoes_body_of_any_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn s13_close_where_ends_held_check_in_when_certificate_is_revoked() {
+async fn s13_close_where_ends_waiting_check_in_when_certificate_is_revoked() {
     let test_fleet = TestFleet::new();
     let server = start_agents_server(&test_fleet);
     let node = test_fleet.agents.issue(&TestLeaf::node());
@@ -646,16 +678,18 @@ async fn s13_close_where_ends_held_check_in_when_certificate_is_revoked() {
     let mut client =
         Client::with_connector(server.connector.clone(), test_target(), Some(Arc::new(tls)), ClientLimits::default());
     let connections = server.connections.clone();
-    let parked = tokio::spawn(async move { client.send_with_timeout(get_request("/park"), Duration::from_hours(2)).await });
+    let waiting_request =
+        tokio::spawn(async move { client.send_with_timeout(get_request("/park"), Duration::from_hours(2)).await });
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let of_serial =
+    let has_serial =
         |serial: &'static [u8]| move |peer: &Peer| peer.identity.as_ref().is_some_and(|identity| *identity.serial == *serial);
-    assert_eq!(connections.close_where(of_serial(&[1])), 0);
-    let began = Instant::now();
-    assert_eq!(connections.close_where(of_serial(&[0x5a, 1, 2, 3])), 1);
-    let cut = parked.await.expect("no panic");
-    assert!(matches!(cut, Err(ClientError::Broken { .. })), "{cut:?}");
-    assert!(began.elapsed() < Duration::from_secs(1));
+    // The certificates of the test fleet have the serial number 5a010203.
+    assert_eq!(connections.close_where(has_serial(&[1])), 0);
+    let start = Instant::now();
+    assert_eq!(connections.close_where(has_serial(&[0x5a, 1, 2, 3])), 1);
+    let result = waiting_request.await.expect("no panic");
+    assert!(matches!(result, Err(ClientError::Broken { .. })), "{result:?}");
+    assert!(start.elapsed() < Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -668,8 +702,8 @@ async fn server_counts_failed_handshakes_by_reason() {
         Client::with_connector(server.connector.clone(), test_target(), Some(Arc::new(tls)), ClientLimits::default());
     assert!(client.send(get_request("/x")).await.is_err());
     assert_eq!(server.refused_count("tls_unknown_issuer"), 1);
-    let (_, took) = server.exchange(b"").await;
-    assert!((5.0..6.1).contains(&took.as_secs_f64()), "a handshake that does not begin: {took:?}");
+    let (_, duration) = server.exchange(b"").await;
+    assert!((5.0..6.1).contains(&duration.as_secs_f64()), "a handshake that does not begin: {duration:?}");
     assert_eq!(server.refused_count("slow_handshake"), 1);
     let (answer, _) = server.exchange(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert!(!answer.contains("HTTP"), "plain HTTP on a TLS port");
@@ -679,9 +713,9 @@ async fn server_counts_failed_handshakes_by_reason() {
 #[tokio::test(start_paused = true)]
 async fn client_reports_cause_of_failure() {
     let test_fleet = TestFleet::new();
-    let other = TestFleet::new();
+    let other_fleet = TestFleet::new();
     let server = start_agents_server(&test_fleet);
-    let tls = Arc::new(client_config(&other.roots(), None, None, clock()).expect("a config"));
+    let tls = Arc::new(client_config(&other_fleet.roots(), None, None, clock()).expect("a config"));
     let mut client = Client::with_connector(server.connector.clone(), test_target(), Some(tls), ClientLimits::default());
     let error = client.send(get_request("/x")).await.expect_err("another root");
     assert!(matches!(error, ClientError::Untrusted { .. }), "{error:?}");
@@ -695,17 +729,19 @@ async fn client_reports_cause_of_failure() {
     let error = client.send(get_request("/park")).await.expect_err("no answer");
     assert_eq!(error.to_string(), "no answer within 30 s");
 
-    let (listen, connect) = pipe();
-    let silent: Target = "http://localhost:1".parse().expect("an address");
-    drop(listen);
-    let mut client = Client::with_connector(connect, silent, None, ClientLimits::default());
-    let error = client.send(get_request("/x")).await.expect_err("nobody there");
+    let (acceptor, connector) = pipe();
+    let target: Target = "http://localhost:1".parse().expect("an address");
+    drop(acceptor);
+    let mut client = Client::with_connector(connector, target, None, ClientLimits::default());
+    let error = client.send(get_request("/x")).await.expect_err("no listener");
     assert_eq!(error.outcome(), crate::client::RequestOutcome::NotSent);
 }
 
+/// The client passes the body of a success on in pieces, and returns an error response whole. If the receiver of the
+/// pieces fails, the request fails.
 #[tokio::test(start_paused = true)]
 async fn client_streams_body_in_pieces() {
-    let body = |_: &Arc<Peer>, request: Request<RequestBody>| async move {
+    let handler = |_: &Arc<Peer>, request: Request<RequestBody>| async move {
         let mut response = Response::new(Full::from(vec![7; 200_000]));
         if request.uri().path() == "/absent" {
             *response.status_mut() = hyper::StatusCode::NOT_FOUND;
@@ -713,7 +749,7 @@ async fn client_streams_body_in_pieces() {
         }
         response
     };
-    let server = start_server(ListenerLimits::default(), None, body);
+    let server = start_server(ListenerLimits::default(), None, handler);
     let target: Target = "http://127.0.0.1:1".parse().expect("an address");
     let mut client = Client::with_connector(server.connector.clone(), target, None, ClientLimits::default());
     let (mut pieces, mut bytes) = (0, 0);
@@ -725,8 +761,9 @@ async fn client_streams_body_in_pieces() {
         .await
         .expect("an answer");
     assert!(answer.status().is_success() && bytes == 200_000 && pieces > 1, "{pieces} pieces, {bytes} bytes");
-    let absent = client.stream(get_request("/absent"), async |_| panic!("an error is no blob")).await.expect("an answer");
-    assert_eq!((absent.status().as_u16(), &absent.body()[..]), (404, &b"gone"[..]));
-    let refused = client.stream(get_request("/blob"), async |_| Err(std::io::ErrorKind::StorageFull.into())).await;
-    assert!(matches!(refused, Err(ClientError::NotTaken { .. })));
+    let absent_answer =
+        client.stream(get_request("/absent"), async |_| panic!("an error response is not streamed")).await.expect("an answer");
+    assert_eq!((absent_answer.status().as_u16(), &absent_answer.body()[..]), (404, &b"gone"[..]));
+    let refused_result = client.stream(get_request("/blob"), async |_| Err(std::io::ErrorKind::StorageFull.into())).await;
+    assert!(matches!(refused_result, Err(ClientError::NotTaken { .. })));
 }

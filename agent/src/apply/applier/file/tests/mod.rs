@@ -21,35 +21,38 @@ fn site(host: &MemoryHost) -> Site {
     Site::new(Rc::new(host.clone()), Rc::new(ledger))
 }
 
+/// Returns a file task `conf` with these parameters. The task reads no labels and waits for no other task.
 fn task(parameters: &Value) -> HostTask {
     let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
     let (references, after, barriers) = (vec![], vec![], vec![]);
     HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &[].into()).unwrap()
 }
 
-fn ready<T>(future: Pending<'_, T>) -> T {
+fn block_on<T>(future: Pending<'_, T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
 fn check(host: &MemoryHost, parameters: &Value) -> Result<CheckResult, TaskError> {
-    ready(FileApplier.check(&site(host), &task(parameters)))
+    block_on(FileApplier.check(&site(host), &task(parameters)))
 }
 
 fn apply(host: &MemoryHost, parameters: &Value) -> Result<ApplyResult, TaskError> {
-    ready(FileApplier.apply(&site(host), &task(parameters)))
+    block_on(FileApplier.apply(&site(host), &task(parameters)))
 }
 
+/// Returns the message of the error with which both a check and an apply of the task fail.
 fn refusal(host: &MemoryHost, parameters: &Value) -> String {
-    let refused = check(host, parameters).unwrap_err();
-    assert_eq!(apply(host, parameters).unwrap_err().message, refused.message);
-    refused.message
+    let error = check(host, parameters).unwrap_err();
+    assert_eq!(apply(host, parameters).unwrap_err().message, error.message);
+    error.message
 }
 
+/// The user `www-data` of the in-memory host has the number 33. After the apply, a changed mode is a difference again.
 #[test]
 fn apply_creates_file_and_directories_when_missing() {
     let host = MemoryHost::new();
     let parameters = json!({"path": "/etc/a/b", "content": "x\n", "mode": "0640", "owner": "www-data", "group": "33"});
-    let Ok(CheckResult::Drifted { diff, .. }) = check(&host, &parameters) else { panic!("it is not there") };
+    let Ok(CheckResult::Drifted { diff, .. }) = check(&host, &parameters) else { panic!("the file does not exist") };
     assert_eq!(diff, "--- /dev/null\n+++ /etc/a/b (mode 0640, owner 33:33)\n@@ -0,0 +1 @@\n+x\n");
     apply(&host, &parameters).unwrap();
     assert_eq!(host.text("/etc/a/b").as_deref(), Some("x\n"));
@@ -57,7 +60,7 @@ fn apply_creates_file_and_directories_when_missing() {
     assert_eq!((stat.mode, stat.user, stat.group), (0o640, 33, 33));
     assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
     host.chmod("/etc/a/b", 0o600);
-    assert!(matches!(check(&host, &parameters), Ok(CheckResult::Drifted { .. })), "rights are part of it");
+    assert!(matches!(check(&host, &parameters), Ok(CheckResult::Drifted { .. })), "a changed mode is a difference");
 }
 
 #[test]
@@ -70,18 +73,22 @@ fn apply_keeps_mode_and_owner_when_unspecified() {
     assert_eq!((host.text("/etc/f").as_deref(), stat.mode), (Some("new"), 0o600));
 }
 
-/// Extended attributes and flags of a file, with an access control list: the owning group has no rights, and the mask
-/// is rw.
+/// Returns extended attributes and flags of a file. One attribute is an access control list: user 1 may read and write,
+/// the owning group has no rights, and the mask is `rw`.
 fn extras() -> Extras {
+    // The words are those of the kernel: the version 2, then two for each entry (`rights << 16 | kind`, and the user or
+    // `u32::MAX`).
     let acl = [2_u32, 6 << 16 | 1, u32::MAX, 6 << 16 | 2, 1, 4, u32::MAX, 6 << 16 | 0x10, u32::MAX, 0x20, u32::MAX];
     let acl = acl.iter().flat_map(|word| word.to_le_bytes()).collect();
     let attributes = [(c"system.posix_acl_access".into(), acl), (c"user.note".into(), b"keep".to_vec())];
     Extras { attributes: attributes.into(), flags: Some(IFlags::NODUMP) }
 }
 
+/// A blocker is a reason why not even root can replace the file. Check and apply name the reason and the command that
+/// removes it. The old file stays, without an unfinished file in its directory.
 #[test]
 fn x05_apply_explains_and_cleans_up_when_root_cannot_replace_file() {
-    for (by, said) in [
+    for (blocker, reason) in [
         (ReplaceBlocker::Immutable, "it is immutable; it is left as it was, until `chattr -i /etc/f` or"),
         (ReplaceBlocker::AppendOnly, "it is append-only; it is left as it was, until `chattr -a /etc/f` or"),
         (ReplaceBlocker::Mounted, "a file is mounted over it; it is left as it was, until `umount /etc/f` or"),
@@ -100,14 +107,14 @@ fn x05_apply_explains_and_cleans_up_when_root_cannot_replace_file() {
             "it lies on another file system than its directory; it is left as it was, until `umount /etc/f` or",
         ),
     ] {
-        for what in [json!({"content": "new"}), json!({"absent": true})] {
+        for content_fields in [json!({"content": "new"}), json!({"absent": true})] {
             let host = MemoryHost::new();
             host.put("/etc/f", "old");
-            host.set_blocker("/etc/f", Some(by));
-            let mut parameters = what;
+            host.set_blocker("/etc/f", Some(blocker));
+            let mut parameters = content_fields;
             parameters["path"] = json!("/etc/f");
-            let Ok(CheckResult::Blocked { diff, message }) = check(&host, &parameters) else { panic!("{by:?}") };
-            assert_eq!(message, format!("/etc/f cannot be replaced: {said} a task that names another path"));
+            let Ok(CheckResult::Blocked { diff, message }) = check(&host, &parameters) else { panic!("{blocker:?}") };
+            assert_eq!(message, format!("/etc/f cannot be replaced: {reason} a task that names another path"));
             assert!(diff.contains("-old"), "{diff}");
             assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
             assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
@@ -116,27 +123,29 @@ fn x05_apply_explains_and_cleans_up_when_root_cannot_replace_file() {
         }
         let host = MemoryHost::new();
         host.put("/etc/f", "old");
-        host.set_blocker("/etc/f", Some(by));
-        let as_it_is = check(&host, &json!({"path": "/etc/f", "content": "old"}));
-        assert_eq!(as_it_is, Ok(CheckResult::Converged), "nothing is to be replaced");
+        host.set_blocker("/etc/f", Some(blocker));
+        let unchanged_result = check(&host, &json!({"path": "/etc/f", "content": "old"}));
+        assert_eq!(unchanged_result, Ok(CheckResult::Converged), "a file with the wanted content need not be replaced");
     }
 }
 
+/// A directory that is immutable or read-only prevents the creation of the file, or of a directory above the file. The
+/// message names the directory, and the entry that is missing. An append-only directory prevents neither.
 #[test]
 fn x05_apply_names_directory_when_subdirectory_cannot_be_created() {
-    for (by, what, cure) in [
+    for (blocker, reason, cure) in [
         (ReplaceBlocker::ImmutableDirectory, "the directory /etc/t is immutable", "chattr -i /etc/t"),
         (ReplaceBlocker::ReadOnly, "the file system at /etc/t is read-only", "mount -o remount,rw /etc/t"),
     ] {
         let host = MemoryHost::new();
         host.put("/etc/t/other", "");
-        host.set_blocker("/etc/t", Some(by));
+        host.set_blocker("/etc/t", Some(blocker));
         for (path, missing) in [("/etc/t/deep/a/f", "/etc/t/deep"), ("/etc/t/f", "/etc/t/f")] {
             let parameters = json!({"path": path, "content": "new"});
-            let Ok(CheckResult::Blocked { message, .. }) = check(&host, &parameters) else { panic!("{by:?}") };
-            let said =
-                format!("{missing} cannot be made: {what}; nothing is there, until `{cure}` or a task that names another path");
-            assert_eq!(message, said);
+            let Ok(CheckResult::Blocked { message, .. }) = check(&host, &parameters) else { panic!("{blocker:?}") };
+            let expected =
+                format!("{missing} cannot be made: {reason}; nothing is there, until `{cure}` or a task that names another path");
+            assert_eq!(message, expected);
             assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
             assert_eq!(host.list("/etc/t"), ["other"]);
         }
@@ -145,9 +154,10 @@ fn x05_apply_names_directory_when_subdirectory_cannot_be_created() {
     host.put("/etc/t/other", "");
     host.set_blocker("/etc/t", Some(ReplaceBlocker::AppendOnlyDirectory));
     apply(&host, &json!({"path": "/etc/t/deep/f", "content": "new"})).unwrap();
-    assert_eq!(host.text("/etc/t/deep/f").as_deref(), Some("new"), "such a directory takes new ones");
+    assert_eq!(host.text("/etc/t/deep/f").as_deref(), Some("new"), "an append-only directory accepts new entries");
 }
 
+/// The commands in two messages quote the path for the shell.
 #[test]
 fn x05_advice_quotes_path_as_one_word() {
     let host = MemoryHost::new();
@@ -166,22 +176,23 @@ fn x05_apply_gives_advice_when_disk_is_full() {
     host.put("/etc/f", "old");
     let site = site(&host);
     host.set_full(true);
-    let refused = ready(FileApplier.apply(&site, &task(&json!({"path": "/etc/f", "content": "new"})))).unwrap_err();
+    let error = block_on(FileApplier.apply(&site, &task(&json!({"path": "/etc/f", "content": "new"})))).unwrap_err();
     assert!(
-        refused.message.ends_with(": make room on its file system (`df` and `df -i` say how full it is)"),
+        error.message.ends_with(": make room on its file system (`df` and `df -i` show how full it is)"),
         "{}",
-        refused.message
+        error.message
     );
     assert_eq!(host.text("/etc/f").as_deref(), Some("old"));
 }
 
+/// Each apply stores the file that it replaces or deletes as the undo note of the path.
 #[test]
 fn apply_backs_up_replaced_file() {
     let host = MemoryHost::new();
     host.put("/etc/f", "old");
     apply(&host, &json!({"path": "/etc/f", "content": "new"})).unwrap();
-    let kept = site(&host).ledger.undo_note("/etc/f").unwrap();
-    assert_eq!((kept.bytes.as_deref(), kept.attributes), (Some(&b"old"[..]), Some((0, 0, 0o644))));
+    let backup = site(&host).ledger.undo_note("/etc/f").unwrap();
+    assert_eq!((backup.bytes.as_deref(), backup.attributes), (Some(&b"old"[..]), Some((0, 0, 0o644))));
     apply(&host, &json!({"path": "/etc/f", "absent": true})).unwrap();
     assert_eq!(host.text("/etc/f"), None);
     assert_eq!(check(&host, &json!({"path": "/etc/f", "absent": true})), Ok(CheckResult::Converged));
@@ -199,60 +210,64 @@ fn apply_keeps_old_file_until_validate_succeeds() {
         assert_eq!(host.text("/etc/f").as_deref(), Some("old"));
         CommandResult { end: ExitKind::Status(1), output: "bad line 1".into() }
     });
-    let refused = apply(&host, &parameters).unwrap_err();
-    assert_eq!(refused.message, "validate ended with status 1: /etc/f is left as it was");
-    assert_eq!(refused.output, "bad line 1");
+    let error = apply(&host, &parameters).unwrap_err();
+    assert_eq!(error.message, "validate ended with status 1: /etc/f is left as it was");
+    assert_eq!(error.output, "bad line 1");
     assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
     host.on_run(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() });
     apply(&host, &parameters).unwrap();
     assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("new"), vec!["f".to_owned()]));
 }
 
-/// A task that reads label `a`, which has this value.
+/// Returns a file task that reads the label `a`, whose value is `value`.
 fn task_with_label(parameters: &Value, value: &str) -> HostTask {
     let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
     let (references, after, barriers) = (vec!["labels.a".to_owned()], vec![], vec![]);
-    let sent = [("labels.a".to_owned(), InputValue::Json(json!(value).to_string().into()))].into();
-    HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &sent).unwrap()
+    let inputs = [("labels.a".to_owned(), InputValue::Json(json!(value).to_string().into()))].into();
+    HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &inputs).unwrap()
 }
 
+/// `{path}` in the value of a label stays as it is. A value that contains the internal placeholder of the path is
+/// refused.
 #[test]
 fn y03_validate_ignores_placeholder_when_value_contains_path() {
     let host = MemoryHost::new();
     let parameters = json!({"path": "/etc/f", "content": "new", "validate": ["look", "{{ labels.a }}", "at={path}"]});
     let with_label = |value: &str| task_with_label(&parameters, value);
     host.on_run(|host, command| {
-        assert_eq!(command.argv[1], "L{path}L", "as the label has it");
+        assert_eq!(command.argv[1], "L{path}L", "the value of the label is unchanged");
         let staged = command.argv[2].strip_prefix("at=").unwrap();
         assert_eq!(host.text(staged).as_deref(), Some("new"));
         CommandResult { end: ExitKind::Status(0), output: String::new() }
     });
-    ready(FileApplier.apply(&site(&host), &with_label("L{path}L"))).unwrap();
-    let refused = ready(FileApplier.apply(&site(&MemoryHost::new()), &with_label("a\u{10FFFF}path\u{10FFFF}b"))).unwrap_err();
-    assert!(refused.message.contains("parameters.validate: a value contains the noncharacter"), "{}", refused.message);
+    block_on(FileApplier.apply(&site(&host), &with_label("L{path}L"))).unwrap();
+    let error = block_on(FileApplier.apply(&site(&MemoryHost::new()), &with_label("a\u{10FFFF}path\u{10FFFF}b"))).unwrap_err();
+    assert!(error.message.contains("parameters.validate: a value contains the noncharacter"), "{}", error.message);
 }
 
-/// The check used to report that the file would be changed.
+/// Regression test: for a `validate` command without a program, the check reported that the file would be changed.
 #[test]
 fn y09_apply_rejects_validate_without_program_before_writing() {
-    let said = "parameters.validate: the first item must be the program, but it is missing";
-    for (written, is_refused) in [("old", true), ("new", false)] {
+    let expected = "parameters.validate: the first item must be the program, but it is missing";
+    // A file that already has the wanted content needs no `validate`, so that task is not refused.
+    for (initial_text, is_refused) in [("old", true), ("new", false)] {
         let host = MemoryHost::new();
-        host.put("/etc/f", written);
+        host.put("/etc/f", initial_text);
         let validate = json!(["{{ labels.a }}", "{path}"]);
         let task = task_with_label(&json!({"path": "/etc/f", "content": "new", "validate": validate}), "");
-        match ready(FileApplier.check(&site(&host), &task)) {
-            Ok(CheckResult::Blocked { message, .. }) if is_refused => assert_eq!(message, said),
-            found => assert_eq!(found, Ok(CheckResult::Converged), "{written}"),
+        match block_on(FileApplier.check(&site(&host), &task)) {
+            Ok(CheckResult::Blocked { message, .. }) if is_refused => assert_eq!(message, expected),
+            found => assert_eq!(found, Ok(CheckResult::Converged), "{initial_text}"),
         }
         if is_refused {
-            assert_eq!(ready(FileApplier.apply(&site(&host), &task)).unwrap_err().message, said);
+            assert_eq!(block_on(FileApplier.apply(&site(&host), &task)).unwrap_err().message, expected);
         }
-        assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some(written), vec!["f".to_owned()]));
+        assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some(initial_text), vec!["f".to_owned()]));
         assert_eq!(host.last_command(), None);
     }
 }
 
+/// Each change of the list is done to the staged (new) file by `validate`.
 #[test]
 fn x05_apply_discards_new_file_when_validate_modifies_file() {
     type EditFile = fn(&MemoryHost, &str);
@@ -263,23 +278,24 @@ fn x05_apply_discards_new_file_when_validate_modifies_file() {
         |host, staged| host.set_extras(staged, Some(extras())),
         |host, staged| host.put(staged, "new and more"),
         |host, staged| host.put_hard_link(staged),
+        // The content is the same, but the file is another one.
         |host, staged| {
             host.delete(staged);
             host.put(staged, "new");
         },
     ];
-    for (nth, change) in changes.into_iter().enumerate() {
+    for (index, change) in changes.into_iter().enumerate() {
         let host = MemoryHost::new();
         host.put("/etc/f", "old");
         host.on_run(move |host, command| {
             change(host, &command.argv[1]);
             CommandResult { end: ExitKind::Status(0), output: "reformatted".into() }
         });
-        let refused = apply(&host, &json!({"path": "/etc/f", "content": "new", "validate": ["fmt", "{path}"]})).unwrap_err();
-        let why = "the new file, or its directory, was changed or replaced while it was checked (validate may only look at {path}): \
+        let error = apply(&host, &json!({"path": "/etc/f", "content": "new", "validate": ["fmt", "{path}"]})).unwrap_err();
+        let expected = "the new file, or its directory, was changed or replaced while it was checked (validate may only read {path}): \
                    /etc/f is left as it was";
-        assert_eq!((&*refused.message, &*refused.output), (why, "reformatted"), "{nth}");
-        assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]), "{nth}");
+        assert_eq!((&*error.message, &*error.output), (expected, "reformatted"), "{index}");
+        assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]), "{index}");
     }
 }
 
@@ -287,6 +303,7 @@ fn x05_apply_discards_new_file_when_validate_modifies_file() {
 fn x05_apply_keeps_foreign_change_when_made_during_validate() {
     type EditHost = fn(&MemoryHost);
     let changes: [(EditHost, Option<&str>); 8] = [
+        // A change by another program, and the text of `/etc/f` afterwards.
         (|host| host.chmod("/etc/f", 0o600), Some("old")),
         (|host| host.chown("/etc/f", 7), Some("old")),
         (|host| host.chgrp("/etc/f", 7), Some("old")),
@@ -296,26 +313,28 @@ fn x05_apply_keeps_foreign_change_when_made_during_validate() {
         (|host| host.delete("/etc/f"), None),
         (|host| host.put("/etc/new", "made"), Some("old")),
     ];
-    for (nth, (change, left)) in changes.into_iter().enumerate() {
+    for (index, (change, expected_text)) in changes.into_iter().enumerate() {
         let host = MemoryHost::new();
         host.put("/etc/f", "old");
         host.on_run(move |host, _| {
             change(host);
             CommandResult { end: ExitKind::Status(0), output: String::new() }
         });
-        let path = if nth == 7 { "/etc/new" } else { "/etc/f" };
-        let refused = apply(&host, &json!({"path": path, "content": "new", "validate": ["look", "{path}"]})).unwrap_err();
-        let why = format!(
+        // The last change creates the file that the task would create.
+        let path = if index == 7 { "/etc/new" } else { "/etc/f" };
+        let error = apply(&host, &json!({"path": path, "content": "new", "validate": ["look", "{path}"]})).unwrap_err();
+        let expected = format!(
             "{path} was changed by another program during this pass: it is left unchanged, and checked again in the next pass"
         );
-        assert_eq!(refused.message, why, "{nth}");
-        assert_eq!(host.text("/etc/f").as_deref(), left, "{nth}");
-        assert!(host.list("/etc").iter().all(|name| name == "f" || name == "new"), "{nth}: {:?}", host.list("/etc"));
-        assert!(site(&host).ledger.undo_note(path).is_none(), "{nth}: nothing was replaced");
+        assert_eq!(error.message, expected, "{index}");
+        assert_eq!(host.text("/etc/f").as_deref(), expected_text, "{index}");
+        assert!(host.list("/etc").iter().all(|name| name == "f" || name == "new"), "{index}: {:?}", host.list("/etc"));
+        assert!(site(&host).ledger.undo_note(path).is_none(), "{index}: nothing was replaced");
     }
 }
 
-/// The kernel reports changes of the file: real programs rename it, append to it and set its mode.
+/// Real programs change the new file, and the kernel reports each change: a rename, added text, and another mode. Then
+/// `validate` replaces the directory, and at last it changes the mode or the text of the old file.
 #[test]
 fn x05_apply_detects_changes_during_validate_when_host_is_real() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -328,37 +347,35 @@ fn x05_apply_detects_changes_during_validate_when_host_is_real() {
         std::fs::write(&file, "old").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
         let parameters = json!({"path": "/f", "content": "new", "validate": ["/bin/sh", "-c", script]});
-        let applied = runtime.block_on(FileApplier.apply(&site, &task(&parameters)));
+        let result = runtime.block_on(FileApplier.apply(&site, &task(&parameters)));
         let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777;
-        (applied.map_err(|error| error.message), std::fs::read_to_string(&file).unwrap(), mode)
+        (result.map_err(|error| error.message), std::fs::read_to_string(&file).unwrap(), mode)
     };
-    let (applied, text, mode) = apply("cat {path} > /dev/null".to_owned());
-    assert_eq!((applied.is_ok(), &*text, mode), (true, "new", 0o640));
+    let (result, text, mode) = apply("cat {path} > /dev/null".to_owned());
+    assert_eq!((result.is_ok(), &*text, mode), (true, "new", 0o640));
     for script in ["cat {path} > {path}.n && mv {path}.n {path}", "echo more >> {path}", "chmod 0666 {path}"] {
-        let (applied, text, mode) = apply(script.to_owned());
-        assert!(
-            applied.clone().unwrap_err().starts_with("the new file, or its directory, was changed or replaced"),
-            "{applied:?}"
-        );
+        let (result, text, mode) = apply(script.to_owned());
+        assert!(result.clone().unwrap_err().starts_with("the new file, or its directory, was changed or replaced"), "{result:?}");
         assert_eq!((&*text, mode), ("old", 0o640), "{script}");
     }
-    let (moved, root) = (root.path().join("d"), root.path().display());
-    std::fs::create_dir(&moved).unwrap();
+    let (replaced_dir, root) = (root.path().join("d"), root.path().display());
+    std::fs::create_dir(&replaced_dir).unwrap();
     let parameters = json!({"path": "/d/f", "content": "new",
         "validate": ["/bin/sh", "-c", format!("mv '{root}/d' '{root}/d.old' && mkdir '{root}/d' && : {{path}}")]});
-    let refused = runtime.block_on(FileApplier.apply(&site, &task(&parameters))).unwrap_err().message;
-    assert!(refused.starts_with("the new file, or its directory, was changed or replaced"), "{refused}");
-    assert_eq!(std::fs::read_dir(&moved).unwrap().count(), 0);
+    let message = runtime.block_on(FileApplier.apply(&site, &task(&parameters))).unwrap_err().message;
+    assert!(message.starts_with("the new file, or its directory, was changed or replaced"), "{message}");
+    assert_eq!(std::fs::read_dir(&replaced_dir).unwrap().count(), 0);
     let target = file.display();
-    for (script, left) in
+    for (script, expected) in
         [(format!("chmod 0600 '{target}'"), ("old", 0o600)), (format!("echo edited > '{target}'"), ("edited\n", 0o640))]
     {
-        let (applied, text, mode) = apply(script.clone());
-        assert!(applied.clone().unwrap_err().starts_with("/f was changed by another program"), "{applied:?}");
-        assert_eq!((&*text, mode), left, "{script}");
+        let (result, text, mode) = apply(script.clone());
+        assert!(result.clone().unwrap_err().starts_with("/f was changed by another program"), "{result:?}");
+        assert_eq!((&*text, mode), expected, "{script}");
     }
 }
 
+/// A task with `source` fails until the ledger has the blob.
 #[test]
 fn apply_writes_blob_from_ledger() {
     let host = MemoryHost::new();
@@ -370,6 +387,8 @@ fn apply_writes_blob_from_ledger() {
     assert_eq!(host.text("/f").as_deref(), Some("blob"));
 }
 
+/// Fuel writes `data` for `content`, `permissions` for `mode` and `dir_permissions` for `dir_mode`. Its other
+/// parameters have no effect.
 #[test]
 fn parameters_accept_fuel_spelling() {
     let host = MemoryHost::new();
@@ -381,6 +400,8 @@ fn parameters_accept_fuel_spelling() {
     assert_eq!(root.dir("fuel").unwrap().unwrap().stat("f").unwrap().unwrap().mode, 0o600);
 }
 
+/// A blob above the limit for memory is written and compared by its hash. If the blob in the ledger is damaged, the
+/// apply fails and removes the blob.
 #[test]
 fn apply_streams_blob_when_large() {
     let host = MemoryHost::new();
@@ -391,13 +412,14 @@ fn apply_streams_blob_when_large() {
     apply(&host, &parameters).unwrap();
     assert!(host.text("/f").as_deref() == Some(body.as_str()));
     assert_eq!(check(&host, &parameters).unwrap(), CheckResult::Converged);
-    for other in [body.replacen('0', "1", 1), "short\n".to_owned()] {
-        host.put("/f", &other);
-        let CheckResult::Drifted { diff, .. } = check(&host, &parameters).unwrap() else { panic!("it differs") };
-        assert!(diff.ends_with(&format!("{} bytes become {}\n", other.len(), body.len())), "{diff}");
+    for old_text in [body.replacen('0', "1", 1), "short\n".to_owned()] {
+        host.put("/f", &old_text);
+        let CheckResult::Drifted { diff, .. } = check(&host, &parameters).unwrap() else { panic!("the file differs") };
+        assert!(diff.ends_with(&format!("{} bytes become {}\n", old_text.len(), body.len())), "{diff}");
         apply(&host, &parameters).unwrap();
         assert_eq!(check(&host, &parameters).unwrap(), CheckResult::Converged);
     }
+    // Damages the blob: the text differs from its hash.
     let path = format!("/var/lib/stemma-agent/apply/bodies/{hash}");
     host.put(&path, &body.replace('f', "x"));
     host.put("/f", "short\n");
@@ -409,11 +431,11 @@ fn apply_streams_blob_when_large() {
 #[test]
 fn check_names_parameter_when_invalid() {
     let host = MemoryHost::new();
-    for (parameters, said) in [
+    for (parameters, expected) in [
         (json!({"path": "etc/f", "content": ""}), "parameters.path: path \"etc/f\" is relative; write it from `/` on"),
         (json!({"path": "/etc/stemma/agent.toml", "content": ""}), "/etc/stemma/agent.toml belongs to the agent; no task"),
         (json!({"path": "/f"}), "parameters: one of content, template, source, absent is missing"),
-        (json!({"path": "/f", "content": "", "absent": true}), "content and absent stand side by side: exactly one of content"),
+        (json!({"path": "/f", "content": "", "absent": true}), "content and absent are both set: exactly one of content"),
         (json!({"path": "/f", "content": "", "mode": "rw"}), "parameters.mode: \"rw\" is not a file mode"),
         (json!({"path": "/f", "content": "", "mode": 644}), "parameters: invalid type: integer `644`"),
         (
@@ -422,11 +444,14 @@ fn check_names_parameter_when_invalid() {
         ),
         (json!({"path": "/f", "content": "", "contents": ""}), "parameters: unknown field `contents`"),
         (json!({"path": "/f", "data": {"yaql_exp": "$"}}), "parameters: invalid type: map"),
-        (json!({"path": "/f", "source": "file.bin"}), "parameters.source: \"file.bin\": it names no blob: write sha256: and 64"),
-        (json!({"path": "/f", "source": "00".repeat(32)}), "it names no blob: write sha256: and 64 hexadecimal digits"),
+        (
+            json!({"path": "/f", "source": "file.bin"}),
+            "parameters.source: \"file.bin\": it does not name a blob: write sha256: and 64",
+        ),
+        (json!({"path": "/f", "source": "00".repeat(32)}), "it does not name a blob: write sha256: and 64 hexadecimal digits"),
     ] {
         let message = refusal(&host, &parameters);
-        assert!(message.contains(said), "{parameters}: {message}");
+        assert!(message.contains(expected), "{parameters}: {message}");
     }
 }
 
@@ -438,7 +463,7 @@ fn s65_apply_rejects_path_when_not_regular_single_link_file() {
     host.put_special("/t/fifo");
     host.put_link("/t/link");
     host.put("/t/dir/f", "");
-    for (name, said) in [
+    for (name, expected) in [
         (
             "hard",
             "/t/hard has 2 hard links; such a file is neither read nor replaced: remove the other names \
@@ -449,50 +474,52 @@ fn s65_apply_rejects_path_when_not_regular_single_link_file() {
         ("dir", "/t/dir is a directory, where a regular file was expected: move it away, or name another path"),
         ("link/f", "/t/link is a symbolic link, and links are not followed: write the path that it leads to"),
     ] {
-        for what in [json!({"content": "x"}), json!({"absent": true})] {
-            let mut parameters = what;
+        for content_fields in [json!({"content": "x"}), json!({"absent": true})] {
+            let mut parameters = content_fields;
             parameters["path"] = json!(format!("/t/{name}"));
-            assert_eq!(refusal(&host, &parameters), said);
+            assert_eq!(refusal(&host, &parameters), expected);
         }
     }
 }
 
 #[test]
 fn apply_replaces_and_removes_file_when_oversized() {
-    for (parameters, found) in
+    for (parameters, expected_text) in
         [(json!({"path": "/big", "content": "small"}), Some("small".to_owned())), (json!({"path": "/big", "absent": true}), None)]
     {
         let host = MemoryHost::new();
         host.put("/big", &"x".repeat(64 * 1024 * 1024 + 1));
         host.put_hard_link("/big");
-        assert!(refusal(&host, &parameters).contains("2 hard links"), "it may be someone else's");
+        assert!(refusal(&host, &parameters).contains("2 hard links"), "the other name may belong to another program");
+        // This file has no further hard link.
         host.put("/big", &"x".repeat(64 * 1024 * 1024 + 1));
         let Ok(CheckResult::Drifted { diff, .. }) = check(&host, &parameters) else { panic!("{parameters}") };
         assert!(diff.contains("67108865 bytes become"), "{diff}");
         apply(&host, &parameters).unwrap();
-        assert_eq!(host.text("/big"), found, "{parameters}");
+        assert_eq!(host.text("/big"), expected_text, "{parameters}");
         assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
-        assert_eq!(site(&host).ledger.undo_note("/big"), None, "too large to be kept");
+        assert_eq!(site(&host).ledger.undo_note("/big"), None, "the old file is too large for a backup");
     }
 }
 
-/// The path to which the host's owner moved the host label map. Otherwise agent and task would overwrite each other's
-/// file.
+/// A file task must not write the host label map, even if the config of the agent gives the map another path. Otherwise
+/// the agent and the task would overwrite each other's file.
 #[test]
 fn y01_check_rejects_host_label_map_wherever_configured() {
     let host = MemoryHost::new();
-    let map = |path: &str| HostLabelMapConfig { path: path.to_owned(), ..HostLabelMapConfig::default() };
-    for (configured, path, is_own) in [
+    let config_with_path = |path: &str| HostLabelMapConfig { path: path.to_owned(), ..HostLabelMapConfig::default() };
+    for (map_path, path, is_refused) in [
         ("/etc/stemma/node-labels", "/etc/stemma/node-labels", true),
         ("/etc/site/labels", "/etc/site/labels", true),
         ("/etc/site/labels", "/etc/site/labels/x", true),
+        // On a usual host, `/var/run` is a link to `/run`.
         ("/run/site", "/var/run/site", true),
         ("/etc/site/labels", "/etc/site/other", false),
     ] {
-        let site = site(&host).with_label_map(&map(configured));
-        let refused = read_state(&site, &task(&json!({"path": path, "content": "x"}))).err();
-        let said = refused.map(|error| error.message);
-        let own = format!("parameters.path: {path} belongs to the agent; no task may write there");
-        assert_eq!(said, is_own.then_some(own), "{configured} {path}");
+        let site = site(&host).with_label_map(&config_with_path(map_path));
+        let error = read_state(&site, &task(&json!({"path": path, "content": "x"}))).err();
+        let message = error.map(|error| error.message);
+        let expected = format!("parameters.path: {path} belongs to the agent; no task may write there");
+        assert_eq!(message, is_refused.then_some(expected), "{map_path} {path}");
     }
 }
