@@ -149,6 +149,7 @@ impl FileWatch {
             let full_dirs = watch_list.paths.iter().filter(|(_, scope)| **scope == WatchScope::All);
             (watch_list.dirs.clone(), full_dirs.map(|(path, _)| path.clone()).collect::<Vec<_>>())
         };
+        // A directory that is a link has the identity of its target. An entry that is a link has its own identity.
         let dir_identities = dirs.into_iter().filter_map(|dir| {
             let identity = FileIdentity { changed_at: None, ..FileIdentity::from_metadata(&fs::metadata(&dir).ok()?) };
             Some((dir, identity))
@@ -342,7 +343,7 @@ mod tests {
 
     /// The watch is created without paths, and then set to one file.
     #[tokio::test(flavor = "current_thread")]
-    async fn watch_reports_foreign_change_but_not_of_neighbour() {
+    async fn set_watches_new_file_but_not_neighbour() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
         let (watched_file, neighbour) = (path.join("ours"), path.join("theirs"));

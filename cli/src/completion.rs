@@ -128,7 +128,7 @@ enum NameSource {
 
 /// Returns the names from a source. Returns no names if the controller does not respond in time.
 fn read_names(source: NameSource) -> Vec<String> {
-    let read = || {
+    let try_read = || {
         let matches = crate::command_line().ignore_errors(true).try_get_matches_from(command_words())?;
         let mut api = ApiClient::new(&GlobalArgs::from_arg_matches(&matches)?)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -139,7 +139,7 @@ fn read_names(source: NameSource) -> Vec<String> {
             }
         }))
     };
-    read().unwrap_or_default()
+    try_read().unwrap_or_default()
 }
 
 /// Waits for the result of a future. Fails if there is no result within [`DEADLINE`].

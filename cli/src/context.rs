@@ -203,7 +203,7 @@ fn file_by_name(name: &str, home: Option<&Path>) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Regression: a variable that was not set produced the path `~/.config/stemma/.toml`.
+    /// Regression test: a variable that was not set produced the path `~/.config/stemma/.toml`.
     #[test]
     fn x06_context_file_rejects_empty_name() {
         for name in ["", " ", "\t", "\u{200b}"] {
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Regression: with `HOME=`, the file `.config/stemma/default.toml` of the working directory was read.
+    /// Regression test: with `HOME=`, the file `.config/stemma/default.toml` of the working directory was read.
     #[test]
     fn x06_context_file_rejects_empty_or_relative_home() {
         for home in [None, Some(""), Some("."), Some("home/ada")] {

@@ -107,7 +107,7 @@ pub(crate) struct VisitedPaths {
 }
 
 impl VisitedPaths {
-    /// Creates the record with the paths that the user named. No path is visited yet.
+    /// Creates a value with the paths that the user named. No path is visited yet.
     pub(crate) fn new(named_paths: &[PathBuf]) -> Self {
         Self { named_paths: named_paths.iter().map(|path| canonical_path(path)).collect(), visited_paths: BTreeSet::new() }
     }
@@ -269,7 +269,7 @@ mod tests {
     /// A file in a directory is the same path through a link to the directory (`link`) or with `..`. A link to a file
     /// (`b.yaml`) is a path of its own.
     #[test]
-    fn y08_canonical_path_ignores_spelling() {
+    fn y08_visited_paths_are_equal_when_spelled_differently() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::create_dir_all(path("site/sub")).unwrap();
@@ -297,7 +297,7 @@ mod tests {
     /// `.#b.yaml` is the lock file of an editor. A directory and a dangling link with a valid name are listed, so that
     /// reading them fails with an error. The socket is skipped.
     #[test]
-    fn y08_listing_skips_non_files_and_reports_dangling_links() {
+    fn y08_listing_skips_socket_and_leftover_of_editor() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::write(path("b.yaml"), "").unwrap();

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn explain_task_shows_reason_when_skipped() {
+    fn explain_task_shows_reason_when_host_is_paused() {
         let explained = json!({"runs": true, "released": true, "told": true, "why": "x",
             "set_aside": ["it is paused on its host, which applies nothing until it is resumed there"]});
         let text = explain_task("web-1", "a", &explained);
@@ -478,7 +478,7 @@ mod tests {
     /// The released task set runs the task (`released`), and the next task set does not (`runs`). The text shows why
     /// the next one is not released.
     #[test]
-    fn explain_task_shows_retained_task() {
+    fn explain_task_shows_why_new_task_set_is_not_released() {
         let explained = json!({"runs": false, "released": true, "told": true, "why": "x",
             "set_aside": ["requirement a >= 1 is not met: no new task set is released"]});
         let text = explain_task("web-1", "a", &explained);
@@ -486,8 +486,8 @@ mod tests {
         assert!(text.starts_with("a does not run on") && text.contains(expected), "{text}");
     }
 
-    /// The host is held and has the task from the release `site@1` (`keeps`), which `site@2` does not contain. Regression
-    /// test: the text did not mention the release that the host runs.
+    /// The host is held and has the task from the release `site@1` (`keeps`), which `site@2` does not contain.
+    /// Regression test: the text did not mention the release that the host runs.
     #[test]
     fn y06_explain_task_shows_retained_and_next_release() {
         let held = "it is held (a disk is changed): no new task set is released";
@@ -539,8 +539,8 @@ mod tests {
         }
     }
 
-    /// `told` is true if the host has confirmed the released task set. Regression test: every released task was shown as delivered,
-    /// even on a host that never had an agent.
+    /// `told` is true if the host has confirmed the released task set. Regression test: every released task was shown
+    /// as delivered, even on a host that never had an agent.
     #[test]
     fn w08_release_line_claims_delivery_when_host_confirmed() {
         for (released, is_confirmed, expected) in [

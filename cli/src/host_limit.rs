@@ -332,7 +332,7 @@ mod tests {
     /// The last column is the start of the error, or `None` if the write is allowed. Without `--max-nodes` and `--yes`,
     /// more than ten hosts need confirmation.
     #[test]
-    fn host_limit_is_from_arguments() {
+    fn check_reach_refuses_too_many_or_unconfirmed_hosts() {
         for (max_nodes, yes, hosts, expected) in [
             (None, false, 10, None),
             (None, true, 3000, None),

@@ -356,7 +356,7 @@ mod tests {
     /// Each command without subcommands is in `READ_COMMANDS` or in the list of this test. The last part checks single
     /// options of single commands.
     #[test]
-    fn help_of_read_command_omits_write_options() {
+    fn help_of_command_shows_only_used_options() {
         let help = |path: &[&str]| {
             let error = command_line().try_get_matches_from([&["stemma"], path, &["--help"]].concat()).unwrap_err();
             error.to_string()

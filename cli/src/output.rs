@@ -98,7 +98,7 @@ pub(crate) fn printable_lines(text: &str) -> String {
     text.lines().map(printable_line).collect::<Vec<_>>().join("\n")
 }
 
-/// Like [`printable`], for one line. Tabs are left unchanged.
+/// Escapes control and formatting characters as [`printable`] does, but leaves tabs unchanged.
 #[must_use]
 pub(crate) fn printable_line(line: &str) -> String {
     line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
@@ -215,7 +215,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn duration_text_uses_largest_unit() {
+    fn text_helpers_write_durations_times_and_words() {
         for (seconds, expected) in [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 d")] {
             assert_eq!(duration_text(seconds), expected);
         }

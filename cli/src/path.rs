@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn w05_list_path_rejects_unsupported_filter_by_option() {
+    fn w05_list_path_error_names_option_of_unsupported_filter() {
         let by_state = FilterArgs {
             selection: SelectionArgs { state: vec!["failed".into()], ..SelectionArgs::default() },
             ..FilterArgs::default()
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_node_list_path_filters_tasks() {
+    fn y09_node_list_path_has_only_allowed_parameters() {
         let filter = FilterArgs {
             selection: SelectionArgs {
                 selector: Some("a=b".into()),

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_directory_manager_rejects_unknown_setting_with_suggestion() {
+    fn y09_directory_manager_rejects_invalid_settings_file() {
         for (text, expected) in [
             (
                 "manger = \"a\"\n",

@@ -171,7 +171,7 @@ mod tests {
 
     /// Regression: a directory was reported as skipped although manifests included all of its files.
     #[test]
-    fn y08_has_only_parts_is_false_when_directory_has_other_files() {
+    fn y08_has_only_parts_requires_inclusion_of_all_files() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         for name in ["inc.d", "old.d", "both.d", "deep.d/more"] {

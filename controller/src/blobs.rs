@@ -483,6 +483,7 @@ mod tests {
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
+    /// The first body is opened after the damage, and then sent again. The second body is sent again at once.
     #[test]
     fn open_sets_body_aside_when_damaged() {
         let directory = tempfile::tempdir().unwrap();
@@ -499,20 +500,26 @@ mod tests {
         }
         append_byte(hash);
         assert!(blobs.contains(hash).unwrap());
-        assert!(blobs.open(hash).unwrap().is_none(), "it is not given out");
+        assert!(blobs.open(hash).unwrap().is_none(), "a damaged body is not returned");
         assert!(!blobs.contains(hash).unwrap());
         assert!(directory.path().join(format!("{hash}.damaged")).exists());
         assert_eq!(blobs.put(hash, b"body", &somebody()).unwrap(), PutResult::Stored);
         assert!(blobs.open(hash).unwrap().is_some());
         append_byte(other_hash);
-        assert_eq!(blobs.put(other_hash, b"other", &somebody()).unwrap(), PutResult::Stored, "what is damaged is not known");
+        assert_eq!(
+            blobs.put(other_hash, b"other", &somebody()).unwrap(),
+            PutResult::Stored,
+            "a damaged body does not count as stored"
+        );
         let mut text = String::new();
         blobs.open(other_hash).unwrap().unwrap().read_to_string(&mut text).unwrap();
         assert_eq!((text.as_str(), damaged_counter.get()), ("other", 2));
     }
 
+    /// All files are two days old. The old body and the partial file are deleted, but not the body that is named or the
+    /// body that is sent again.
     #[test]
-    fn drop_unnamed_deletes_body_when_old() {
+    fn delete_unnamed_deletes_body_when_old() {
         let directory = tempfile::tempdir().unwrap();
         let blobs = BlobStore::new(directory.path());
         let [named, old, resent] = ["named", "old", "again"].map(|text| {
@@ -537,6 +544,7 @@ mod tests {
         (hash_content(&body), body)
     }
 
+    /// The limit is 16 blocks of 4096 bytes. One of them (a sixteenth) is reserved for admins such as `root`.
     #[test]
     fn x03_put_refuses_body_when_unnamed_bytes_reach_limit() {
         let directory = tempfile::tempdir().unwrap();
@@ -553,7 +561,7 @@ mod tests {
         assert_eq!(gauge_blocks(), (15, 15));
         let refusal = PutResult::NoRoom(ShareExceeded { share: ShareKind::Total, held: 15 * 4096, limit: 15 * 4096 });
         assert_eq!((put(b'd', 1, "d", false), put(b'a', 5, "d", false)), (refusal, PutResult::Exists));
-        assert_eq!(put(b'd', 1, "root", true), PutResult::Stored, "a sixteenth is kept for it");
+        assert_eq!(put(b'd', 1, "root", true), PutResult::Stored, "the last block is reserved for admins");
         let refusal = PutResult::NoRoom(ShareExceeded { share: ShareKind::Total, held: 16 * 4096, limit: 16 * 4096 });
         assert_eq!(put(b'e', 1, "root", true), refusal);
         // Named bodies use no space of the limit for unnamed bodies.
@@ -570,8 +578,8 @@ mod tests {
         assert_eq!(later_blobs.put(hash, &body, &somebody()).unwrap(), PutResult::Stored);
     }
 
-    /// Without these limits, one sender could use the whole limit for a day. All principals that an admin of one
-    /// cluster creates could do so too.
+    /// The whole limit is 16 blocks, and each body has two. Without the limits for a sender and a cluster, one sender
+    /// could use the whole limit for a day. All principals that an admin of one cluster creates could do so too.
     #[test]
     fn x03_put_limits_sender_to_quarter_and_cluster_to_half() {
         let directory = tempfile::tempdir().unwrap();
@@ -602,8 +610,9 @@ mod tests {
         assert_eq!((put_empty(&first_sender), put_empty(&sender("five", None, false))), (sender_refusal, PutResult::Stored));
     }
 
+    /// In each round, an old body is sent again while another thread deletes old bodies.
     #[test]
-    fn drop_unnamed_keeps_body_when_put_returned_exists() {
+    fn delete_unnamed_keeps_body_when_sent_again() {
         let directory = tempfile::tempdir().unwrap();
         let blobs = BlobStore::new(directory.path());
         let (hash, body) = (hash_content(b"body"), b"body");
@@ -622,7 +631,7 @@ mod tests {
                 blobs.put(hash, body, &somebody()).unwrap();
                 sweep.join().unwrap().unwrap();
             });
-            assert!(blobs.open(hash).unwrap().is_some(), "round {round}: it was just sent again");
+            assert!(blobs.open(hash).unwrap().is_some(), "round {round}: the body was sent again");
         }
     }
 }

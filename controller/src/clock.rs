@@ -20,7 +20,8 @@ use crate::store::{Entry, ListQuery, Revision, Snapshot, Store, StoreError, Tran
 /// with the time in this record. If the last entry of the audit log is later, the clock is compared with that.
 const RECORD_INTERVAL_MS: u64 = 24 * 3600 * 1000;
 
-/// A clock that is checked for jumps, with the trust in it.
+/// A clock that is checked for jumps, and the record of whether it is trusted. A period in which it is not trusted is
+/// called a doubt.
 #[derive(Debug)]
 pub struct WatchedClock {
     clock: Arc<dyn Clock>,
@@ -34,8 +35,8 @@ pub struct WatchedClock {
 #[derive(Clone, Copy, Debug)]
 struct TrustState {
     trust: ClockTrust,
-    /// Milliseconds by which the clock was ahead of its expected time when the last period of doubt ended. Zero after
-    /// the end of this period was recorded in the store.
+    /// Milliseconds by which the clock was ahead of its expected time when the last doubt (a period in which the clock
+    /// was not trusted) ended. Zero after the end of the doubt was recorded in the store.
     ahead_ms: u64,
 }
 
@@ -69,6 +70,8 @@ impl WatchedClock {
             None => None,
         };
         let latest = match stored {
+            // Such a record has the time at which the clock was last trusted. Later audit entries may be from a wrong
+            // clock.
             Some(stored) if stored.record.is_suspect => Some(stored),
             stored => {
                 // Audit entries that are older than the record may be from a wrong clock, so their times are not used.
@@ -122,15 +125,16 @@ impl WatchedClock {
         read_clock(&*self.clock).wall
     }
 
-    /// Returns the time, or `None` if nothing may expire now: the clock is suspect, or the end of the doubt is not
-    /// recorded in the store yet. Without this record, entries that were written during the doubt would seem too old.
+    /// Returns the time, or `None` if nothing may expire now. Nothing may expire while the clock is suspect, or until
+    /// the end of the last doubt (the period in which it was suspect) is recorded in the store. Without this record,
+    /// entries that were written during the doubt would seem too old.
     pub fn trusted_now(&self) -> Option<Timestamp> {
         let (now, trust) = self.check();
         (trust.jump().is_none() && !self.lock_recorded().record.is_suspect).then_some(now)
     }
 
-    /// Returns the time if the clock has been trusted for at least this long, else `None`. The age of files needs this.
-    /// A file has no revision that shows whether it was written during a doubt, so it could wrongly seem old.
+    /// Returns the time if the clock has been trusted for at least this long, else `None`. Only such a time may decide
+    /// that a file is too old. A file has no revision that shows whether it was written while the clock was suspect.
     pub fn trusted_for(&self, milliseconds: u64) -> Option<Timestamp> {
         let doubt_end = self.lock_recorded().record.doubts.last_end();
         self.trusted_now().filter(|now| doubt_end.is_none_or(|doubt_end| now.0.saturating_sub(doubt_end.0) >= milliseconds))
@@ -149,12 +153,11 @@ impl WatchedClock {
     }
 
     /// Records in the store that the clock has become suspect, or is trusted again. This must happen before other
-    /// writes with a suspect clock. At the next start, the clock is compared with the times of entries that are newer
-    /// than the record.
+    /// writes with a suspect clock. The next start compares its clock with the time of a later audit entry only if the
+    /// record does not show that the clock was suspect.
     ///
     /// # Errors
     /// Fails with the error of the store.
-    /// The error of the store.
     pub async fn record_jump(&self, store: &dyn Store) -> Result<(), StoreError> {
         if self.trusted_now().is_some() { Ok(()) } else { self.record(store).await }
     }
@@ -164,7 +167,6 @@ impl WatchedClock {
     ///
     /// # Errors
     /// Fails with the error of the store.
-    /// The error of the store.
     pub async fn record(&self, store: &dyn Store) -> Result<(), StoreError> {
         let _guard = self.record_lock.lock().await;
         let (now, trust) = self.check();
@@ -172,6 +174,7 @@ impl WatchedClock {
         let new_record = match trust.jump() {
             None => {
                 if is_suspect {
+                    // The doubt began with the suspect record, and ends with the new one (`to` is set below).
                     doubts.add(ClockDoubt { from: revision.get(), to: None, until: now, ahead_ms: self.lock_trust().ahead_ms });
                 }
                 ClockRecord { at: now, is_suspect: false, doubts }
@@ -319,7 +322,7 @@ mod tests {
         assert_eq!(stored_record(store.as_ref()).await, Some(trusted_record.clone()));
 
         clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
-        assert_eq!(first_run.trusted_now(), None, "while it runs");
+        assert_eq!(first_run.trusted_now(), None, "the running controller trusts no clock that jumped");
         first_run.record(store.as_ref()).await.unwrap();
         let suspect_record = ClockRecord { is_suspect: true, ..trusted_record };
         assert_eq!(stored_record(store.as_ref()).await, Some(suspect_record.clone()));
@@ -336,8 +339,10 @@ mod tests {
         assert!(!stored_record(store.as_ref()).await.unwrap().is_suspect);
     }
 
+    /// The clock is set back by 400 days, and later corrected. The age of an entry from this period counts from the
+    /// correction. The age of an earlier entry counts from its own time.
     #[tokio::test]
-    async fn x04_f12_age_start_is_end_of_set_back_for_earlier_entries() {
+    async fn x04_f12_age_starts_after_doubt_for_earlier_entry() {
         let directory = tempfile::tempdir().unwrap();
         let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
         clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
@@ -357,7 +362,7 @@ mod tests {
             clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
             let corrected = if is_restarted { restart(store.as_ref(), &clock).await } else { clock_behind };
             if !is_restarted {
-                assert_eq!(corrected.trusted_now(), None, "nothing is dropped before it is noted that the clock is right again");
+                assert_eq!(corrected.trusted_now(), None, "nothing may expire before the end of the doubt is recorded");
                 corrected.record_jump(store.as_ref()).await.unwrap();
             }
             let now = corrected.trusted_now().unwrap();
@@ -365,10 +370,10 @@ mod tests {
             assert_eq!(
                 corrected.age_start(earlier_entry.0, earlier_entry.1),
                 earlier_entry.0,
-                "the clock was put back to where it was"
+                "the clock was right before the doubt"
             );
             let restarted = restart(store.as_ref(), &clock).await;
-            assert_eq!(restarted.age_start(entry_time, revision), now, "it is known after a restart too");
+            assert_eq!(restarted.age_start(entry_time, revision), now, "the result is the same after a restart");
         }
     }
 
@@ -434,10 +439,11 @@ mod tests {
             watched.record(store.as_ref()).await.unwrap();
             assert_eq!(watched.trusted_now(), Some(now));
             let age_s = |watched: &WatchedClock| (now.0 - watched.age_start(entry_time, revision).0) / 1000;
+            // The entry is a day and ten seconds old. The size of the jump must not add to that.
             assert!((DAY_S..DAY_S + 20).contains(&age_s(&watched)) || age_s(&watched) < 20, "{} s, {days} days", age_s(&watched));
             let restarted = restart(store.as_ref(), &clock).await;
-            assert_eq!(age_s(&restarted), age_s(&watched), "it is known after a restart too");
-            assert_eq!(restarted.trusted_for(2 * DAY_S * 1000), None, "files of then have no revision");
+            assert_eq!(age_s(&restarted), age_s(&watched), "the result is the same after a restart");
+            assert_eq!(restarted.trusted_for(2 * DAY_S * 1000), None, "a file from before the jump could seem too old");
         }
     }
 
@@ -455,8 +461,8 @@ mod tests {
             watched.record_jump(store.as_ref()).await.unwrap();
             clock.passed_s.store(round * (DAY_S + 10), Ordering::Relaxed);
             // This checks the clock, but does not write a record.
-            assert_eq!(watched.trusted_now(), None, "the end of the doubt is not noted");
-            assert_eq!(watched.finding(), None, "it has gone on for a day");
+            assert_eq!(watched.trusted_now(), None, "the end of the doubt is not recorded");
+            assert_eq!(watched.finding(), None, "the clock has run for a day without another jump");
         }
         watched.record(store.as_ref()).await.unwrap();
         let age_s = (watched.trusted_now().unwrap().0 - watched.age_start(entry_time, revision).0) / 1000;
@@ -473,6 +479,8 @@ mod tests {
         let first_run = restart(store.as_ref(), &clock).await;
         clock.passed_s.store(DAY_S, Ordering::Relaxed);
         first_run.record(store.as_ref()).await.unwrap();
+        // For each start: the seconds by which the clock is ahead, and whether it is trusted. At the last start, the
+        // clock is 25 hours behind the second start.
         for (ahead_s, is_trusted) in [(100 * DAY_S, false), (500 * DAY_S + 30 * 3600, true), (500 * DAY_S + 5 * 3600, false)] {
             clock.ahead_s.store(ahead_s, Ordering::Relaxed);
             assert_eq!(restart(store.as_ref(), &clock).await.trusted_now().is_some(), is_trusted, "{ahead_s} s");
@@ -485,6 +493,7 @@ mod tests {
         let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
         let write = async |at_s| assert!(store.commit(write_audit_entry(at_s)).await.unwrap() > Revision::ZERO);
         write(clock.unix_seconds()).await;
+        // A clock that is more than 30 days after the last recorded time is suspect.
         clock.ahead_s.store(31 * DAY_S, Ordering::Relaxed);
         assert_eq!(restart(store.as_ref(), &clock).await.trusted_now(), None);
         // An audit entry from a suspect clock must not count as evidence for the clock.
@@ -492,6 +501,7 @@ mod tests {
         assert_eq!(restart(store.as_ref(), &clock).await.trusted_now(), None);
     }
 
+    /// The first record of a trusted clock is written when the controller has run for a day.
     #[tokio::test]
     async fn x04_f12_start_writes_nothing_when_clock_is_trusted() {
         let directory = tempfile::tempdir().unwrap();

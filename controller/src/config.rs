@@ -310,7 +310,7 @@ const AGENT_SOCKET_UNIT: &str = "stemma-controller-agents.socket";
 
 impl Config {
     /// Reads the configuration file that the flags name, if any. A flag overrides the same value of the file. If the
-    /// service manager has bound the socket of a listener, the listener gets the address of that socket.
+    /// service manager has bound the socket of a listener, the listener gets the address of that socket, and uses TLS.
     ///
     /// Refuses plain HTTP for operators with a configuration file, or if other machines can reach the agents' listener.
     ///
@@ -493,6 +493,7 @@ impl args::DataDirArgs {
 mod tests {
     use super::*;
 
+    /// Loads a configuration from a file with this content and from flags, without inherited sockets.
     fn load(file: &str, flags: args::RunArgs) -> Result<Config, ConfigError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("controller.toml");
@@ -502,6 +503,7 @@ mod tests {
 
     #[test]
     fn x06_config_rejects_blank_data_directory() {
+        // In TOML, `\t` is a tab.
         for blank in ["", " ", "\\t"] {
             let error = load(&format!("data_dir = \"{blank}\"\n"), args::RunArgs::default()).unwrap_err();
             assert!(matches!(error, ConfigError::BlankDataDir(_)), "{blank:?}: {error}");
@@ -609,10 +611,12 @@ mod tests {
     #[test]
     fn config_file_fields_match_manual_page() {
         let names_in_error = load("nosuch = 1", args::RunArgs::default()).unwrap_err().to_string();
+        // The error has the unknown field and then all valid fields, each between backticks.
         let names_in_error: Vec<&str> = names_in_error.split('`').skip(1).step_by(2).skip(1).collect();
         assert_eq!(names_in_error, FILE_FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
     }
 
+    /// The service manager has bound both listeners. A configured address of such a listener is an error.
     #[test]
     fn config_uses_inherited_socket_address() {
         let socket = || Some(TcpListener::bind("127.0.0.1:0").unwrap());
@@ -632,14 +636,16 @@ mod tests {
         );
     }
 
+    /// The URL has the port to which the listener is bound, and not the configured port 0.
     #[test]
-    fn url_uses_loopback_when_listener_is_on_all_addresses() {
+    fn url_has_bound_port_and_loopback_for_all_addresses() {
         let url = AdminListen::Plain("127.0.0.1:0".parse().unwrap()).url("127.0.0.1:80".parse().unwrap());
         assert_eq!(url.to_string(), "http://127.0.0.1:80");
         assert_eq!(Url::for_agents("[::]:9444".parse().unwrap()).to_string(), "https://[::1]:9444");
     }
 
-    /// RFC 4291, section 2.5.5.2: an IPv4-mapped IPv6 address is that IPv4 address.
+    /// RFC 4291, section 2.5.5.2: an IPv4-mapped IPv6 address is that IPv4 address. So `::ffff:127.0.0.1` is a loopback
+    /// address, at which plain HTTP is allowed.
     #[test]
     fn y04_url_shows_ipv4_when_address_is_mapped() {
         for (bound, expected_url) in [

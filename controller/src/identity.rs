@@ -16,7 +16,8 @@ use uuid::Uuid;
 use crate::records::enrolled::AgentRecord;
 use crate::store::Revision;
 
-/// Maximum number of counted nodes without a record, so that the set of these nodes cannot fill the memory.
+/// Maximum number of nodes without an agent record that are counted, so that the set of these nodes cannot fill the
+/// memory.
 const MAX_UNKNOWN_NODES: usize = 100_000;
 
 /// A copy in memory of the records of all agents in the store: their certificates and keys.
@@ -139,6 +140,7 @@ impl Identities {
         if agent.is_retired {
             return Err(ErrorType::AuthRevoked);
         }
+        // The fleet issues no serial number of another length (`None`).
         if serial.is_none_or(|serial| agent.revoked.contains(&serial)) {
             return Err(ErrorType::AuthRevoked);
         }
@@ -186,6 +188,7 @@ mod tests {
     use super::*;
     use crate::records::enrolled::{CertificateRecord, HexBytes};
 
+    /// The record of the deletion has revision 9. A record of revision 8 arrives after it.
     #[test]
     fn s26_put_ignores_late_record_when_node_is_deleted() {
         let node = Uuid::from_u128(7);

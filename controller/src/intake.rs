@@ -154,7 +154,7 @@ pub(crate) struct UnstoredParts(Mutex<HashMap<Uuid, BTreeMap<ReportPart, String>
 
 impl UnstoredParts {
     /// Records the reason why a part of a node's report could not be stored. `None` records that the part was stored.
-    /// Returns whether the node now has its first unstored part, or now has none.
+    /// Returns true if the node had no unstored part and now has one, or if its last one is now stored.
     pub(crate) fn record(&self, node: Uuid, part: ReportPart, reason: Option<&str>) -> bool {
         let mut parts_by_node = self.lock();
         let had_unstored_parts = parts_by_node.contains_key(&node);

@@ -168,7 +168,7 @@ impl Metrics {
         let mut text = String::new();
         let mut registries = within.is_none().then_some(&self.registry).into_iter().chain([&object_registry]);
         let result = registries.try_for_each(|registry| encode_registry(&mut text, registry));
-        result.and_then(|()| encode_eof(&mut text)).expect("a string takes all text");
+        result.and_then(|()| encode_eof(&mut text)).expect("writing to a string cannot fail");
         text
     }
 }
@@ -399,7 +399,8 @@ fn connection_count(connections: &OnceLock<OpenConnections>) -> u64 {
 mod tests {
     use super::*;
 
-    /// Expected: Prometheus' exposition formats, where a counter's TYPE names the sample.
+    /// The expected text follows the Prometheus text format, in which the comments of a counter contain the name of its
+    /// sample.
     #[test]
     fn y09_prometheus_text_names_counters_as_samples() {
         let open_metrics = "# HELP a What is refused.\n# TYPE a counter\na_total{reason=\"x y\"} 1\n# HELP b Bytes.\n# TYPE b gauge\n# UNIT b bytes\nb 2\n# EOF\n";

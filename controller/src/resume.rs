@@ -88,8 +88,9 @@ fn warning(fleet: &Value) -> Option<String> {
     })
 }
 
-/// Returns the message that no host is ahead. The controller knows the revisions of hosts only in memory. So after a
-/// restart the message covers only the hosts that have checked in since.
+/// Returns the message that no host is ahead of the store. The controller knows the revisions of hosts only in memory.
+/// So after a restart the message covers only the hosts that have checked in since. If others have not, the message
+/// ends with what happens to them.
 fn none_ahead_message(fleet: &Value) -> String {
     let revision = parse_number(&fleet["revision"]);
     match unknown_message(fleet) {
@@ -185,6 +186,8 @@ fn confirm(out: &mut impl std::io::Write) -> Result<bool> {
 mod tests {
     use super::*;
 
+    /// Returns the status of a fleet in which `ahead` hosts are ahead of the store. `waits` is true if the store waits
+    /// after a restore. The numbers are the enrolled hosts, the checked-in hosts, and the running time in seconds.
     fn fleet(waits: bool, ahead: u64, [enrolled, checked_in, running_seconds]: [u64; 3]) -> Value {
         json!({
             "epoch": "e", "revision": 40, "waits": waits, "ahead": {"nodes": ahead, "unknown_epochs": 1},
@@ -195,6 +198,7 @@ mod tests {
     #[test]
     fn x02_none_ahead_message_counts_checked_in_hosts() {
         let message_middle = "is ahead of the store, which is at revision 40: nothing was changed";
+        // The numbers of enrolled and checked-in hosts, and the seconds for which the controller has run.
         for (hosts, expected) in [
             ([5, 5, 4], format!("no host {message_middle}")),
             ([0, 0, 4], format!("no host {message_middle}")),
@@ -211,6 +215,8 @@ mod tests {
         }
     }
 
+    /// Three of five hosts have checked in. An epoch that an admin began with resume-fleet has a reason. The first
+    /// epoch has an empty reason.
     #[test]
     fn x02_none_ahead_message_omits_retry_when_epoch_was_resumed() {
         let mut fleet = fleet(false, 0, [5, 3, 4]);
@@ -222,7 +228,7 @@ mod tests {
         );
         assert!(!message.contains("run this again") && !message.contains("may be ahead"), "{message}");
         fleet["reason"] = json!("");
-        assert!(none_ahead_message(&fleet).ends_with("; run this again when they have"), "the first epoch");
+        assert!(none_ahead_message(&fleet).ends_with("; run this again when they have"), "without a reason");
         let counts_text = HostCounts::from_status(&fleet).and_then(|hosts| hosts.checked_in_message()).unwrap();
         assert!(
             counts_text.starts_with(". 3 of 5 hosts have checked in; the others have the finding host.awaited until they do")
@@ -230,6 +236,7 @@ mod tests {
         assert_eq!(HostCounts { enrolled: 5, checked_in: 5, running_seconds: 4 }.checked_in_message(), None);
     }
 
+    /// One host is ahead of the store. First, all five hosts have checked in, and then only two of them.
     #[test]
     fn x02_warning_names_ahead_and_missing_hosts() {
         let text = warning(&fleet(false, 1, [5, 5, 4])).unwrap();

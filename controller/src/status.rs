@@ -58,8 +58,8 @@ pub struct StatusChange {
     pub status: Option<NodeStatus>,
 }
 
-/// The error for a position that is too old, so that changes after it were dropped, or that belongs to another start of
-/// the controller. The client has to read everything again.
+/// The error for a position in the sequence of changes, with this position. Changes after it were dropped, or it
+/// belongs to another start of the controller. The client has to read everything again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the changes since {0} are no longer kept")]
 pub struct ChangesLost(pub StatusPosition);
@@ -360,6 +360,7 @@ impl StatusTable {
     /// whether the status is up to date. Does not wait before the first pass of the reconciler, which may take long.
     pub(crate) async fn wait_for_revision(&self, revision: Revision) -> bool {
         let mut table_revision = self.revision.subscribe();
+        // Before the first pass, the table includes no write.
         if *table_revision.borrow() == Revision::ZERO {
             return revision == Revision::ZERO;
         }
@@ -427,8 +428,8 @@ impl StatusTable {
         self.refused_releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the inputs of a node by the result of `change`. Does nothing if the table does not have the node, or if
-    /// the inputs stay the same.
+    /// Replaces the values from which the state of a node is computed by the result of `change`. Does nothing if the
+    /// table does not have the node, or if the values stay the same.
     fn update(&self, node: Uuid, change: impl FnOnce(StateInputs) -> StateInputs) {
         let mut inner = self.lock();
         let Some(old_inputs) = inner.inputs.get(&node).copied() else { return };
@@ -506,8 +507,10 @@ mod tests {
         StateInputs { liveness: Liveness::Connected, ..inputs }
     }
 
+    /// Inputs that change the status of a node add a numbered change. The counts and lists of nodes by state follow the
+    /// inputs. A removed node does not appear again.
     #[test]
-    fn status_change_gets_next_number_when_status_differs() {
+    fn status_table_numbers_changes_and_lists_nodes_by_state() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         let position_receiver = table.subscribe();
         let position_at = |sequence| StatusPosition { sequence, ..*position_receiver.borrow() };
@@ -561,11 +564,11 @@ mod tests {
 
     /// `blocking_changed` does not return for a change that `take_blocking_changes` has already removed.
     #[tokio::test(start_paused = true)]
-    async fn y06_blocking_changed_waits_until_pass_takes_changes() {
+    async fn y06_blocking_changed_ignores_removed_change() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         table.set_inputs(node, || placed(TaskSummary::Incomplete));
         assert_eq!(table.take_blocking_changes(), BTreeSet::from([node]), "a node without an agent holds others up");
-        assert!(timeout(Duration::from_secs(1), table.blocking_changed()).await.is_err(), "it was taken");
+        assert!(timeout(Duration::from_secs(1), table.blocking_changed()).await.is_err(), "no change is left");
         table.set_liveness(node, || Liveness::Connected);
         table.blocking_changed().await;
         assert_eq!(table.take_blocking_changes(), BTreeSet::from([node]));
@@ -578,11 +581,14 @@ mod tests {
             let liveness = if round % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
             table.set_inputs(node, || StateInputs { liveness, ..StateInputs::default() });
         }
+        // The first two changes were dropped. A client at position 2 has both of them already.
         let position_at = |sequence| StatusPosition { sequence, ..*table.subscribe().borrow() };
         assert_eq!(table.changes_since(position_at(1)), Err(ChangesLost(position_at(1))));
         assert_eq!(table.changes_since(position_at(2)).unwrap().len(), MAX_CHANGES);
     }
 
+    /// Each table belongs to one start of the controller. The number of changes in the old table is larger than in the
+    /// new table.
     #[test]
     fn changes_since_fails_when_position_is_from_before_restart() {
         let (old_table, new_table, node) = (StatusTable::default(), StatusTable::default(), Uuid::from_u128(1));

@@ -8,10 +8,10 @@ use served::TestApi;
 use stemma_counting::{allocated_bytes, allocations, peak_bytes, reset_peak};
 use tokio::sync::Mutex;
 
-/// Runs one test at a time, because the allocations of the whole process are counted.
+/// The lock of the running test. One test runs at a time, because the allocations of the whole process are counted.
 static SERIAL: Mutex<()> = Mutex::const_new(());
 
-/// Builds a condition that looks for a node in the same zone.
+/// Builds a condition that looks for a node of this name in the zone of the evaluated node.
 fn zone_lookup(name: &str) -> String {
     format!("nodes(tag='web').exists(n, n.name=='{name}' && n.labels.zone==labels.zone)")
 }
@@ -67,6 +67,7 @@ async fn w10_05_condition_cost_is_bounded_and_excess_conditions_are_named() {
     assert_eq!((&first_finding["code"], &first_finding["severity"]), (&json!("condition.failed"), &json!("warning")));
     let message = first_finding["message"].as_str().unwrap_or_default();
     assert!(message.contains("more than the conditions of the tasks before it leave"), "{message}");
+    // The number is the limit for the whole fleet.
     let reveals_fleet = message.contains("250000") || message.contains("fleet");
     assert!(!reveals_fleet, "a caller that is bound to a cluster learns nothing about the fleet: {message}");
     assert!(message.contains("place the task by a tag"), "{message}");
@@ -76,6 +77,8 @@ async fn w10_05_condition_cost_is_bounded_and_excess_conditions_are_named() {
     assert_eq!(resolved["skipped"].as_object().map(serde_json::Map::len), Some(findings.len()), "{resolved}");
 }
 
+/// For each of 1000 nodes, the condition of task `zone` scans all nodes, so it exceeds the limit and stays undecided.
+/// The condition of task `many` is the same for all nodes.
 #[tokio::test]
 async fn w10_05_condition_cost_over_nodes_is_bounded_without_delaying_health() {
     let _guard = SERIAL.lock().await;

@@ -26,6 +26,7 @@ async fn change_and_read_cost_is_independent_of_cluster_size() {
         // A cost for each node would make the large cluster 30 times as expensive.
         assert!(large < small * 1.2, "{operation}: {large:.0} allocations among 3,000 nodes, {small:.0} among 100");
     }
+    // The operations before the last one are the list of names and the list in detail.
     let [.., [names], [details], _] = large;
     assert!(
         details > names * 3.0,

@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 const NODES: usize = 1_000;
 const ROUNDS: u32 = 5;
 
-/// Runs one test at a time, because the allocations of the whole process are counted.
+/// The lock of the running test. One test runs at a time, because the allocations of the whole process are counted.
 static SERIAL: Mutex<()> = Mutex::const_new(());
 
 /// Returns the number of allocations for one page: of the whole process, and of the thread that serves. Both are the
@@ -90,6 +90,7 @@ const QUIET_TIME: Duration = Duration::from_mins(1);
 /// Returns the number of times that the thread that serves wakes up in a quiet minute. The clock of tokio is paused, so
 /// the test does not wait a real minute.
 async fn count_wake_ups() -> u64 {
+    // Worker 0 is the thread that serves. It is parked again after each wake-up.
     let count_before = Handle::current().metrics().worker_park_count(0);
     tokio::time::sleep(QUIET_TIME).await;
     Handle::current().metrics().worker_park_count(0) - count_before

@@ -99,6 +99,7 @@ impl PipeNetwork {
         let (sender, receiver) = oneshot::channel();
         self.0.send(ServerPipe { stream: server_end, full_signal: Some(sender) }).unwrap();
         client_end.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+        // In a line such as `HTTP/1.1 200 OK`, the bytes 9 to 11 are the status.
         let mut line = [0; 12];
         client_end.read_exact(&mut line).await.unwrap();
         PendingResponse {
@@ -109,7 +110,7 @@ impl PipeNetwork {
     }
 }
 
-/// Starts an API with [`MAX_NODES`] nodes, each with a large annotation.
+/// Starts an API with [`NODE_COUNT`] nodes, each with a large annotation.
 async fn start_fleet() -> TestApi {
     let api = TestApi::start().await;
     let text = "x".repeat(ANNOTATION_BYTES);

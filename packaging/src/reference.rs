@@ -60,8 +60,8 @@ impl Page {
         self.paragraph(words).paragraph([roman(text)]);
     }
 
-    /// Adds a row for each field of a table. Rows for the members of a field follow the row of that field. `path` is
-    /// the path of the fields' parent, and empty at the top level.
+    /// Adds a row for each field of a table: its meaning, its default and an example. Rows for the members of a field
+    /// follow the row of that field. `path` is the path of the fields' parent, and empty at the top level.
     fn add_rows(&mut self, path: &str, fields: &[FieldDef]) {
         for field in fields {
             let path = if path.is_empty() { field.name.to_owned() } else { format!("{path}.{}", field.name) };

@@ -149,6 +149,7 @@ fn edit_label(fleet: &TempFleet, agents: &[TestAgent]) -> Result<()> {
         format_ms(response_time),
         arrivals.join("  ")
     );
+    // Only the first two hosts have the file: they are web hosts.
     for ((name, _), agent) in HOSTS.iter().zip(agents).take(2) {
         eventually("the file that reads it", || {
             check_file_contains(&agent.path("etc/nginx/conf.d/site.conf"), "ntp2.example.net")

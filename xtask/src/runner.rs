@@ -132,6 +132,7 @@ fn parse_report(text: &str) -> Vec<TestRun> {
     let cases: Vec<_> = case.captures_iter(text).collect();
     let starts = cases.iter().map(|case| case.get(0).expect("the whole match").end());
     let ends = cases.iter().skip(1).map(|case| case.get(0).expect("the whole match").start()).chain([text.len()]);
+    // `case[1]` is the text of the attributes.
     let parse_case = |(case, (start, end)): (&regex_lite::Captures<'_>, (usize, usize))| TestRun {
         name: format!("{} {}", value(&class, &case[1]), value(&name, &case[1])),
         duration: value(&time, &case[1]).parse().map_or(Duration::ZERO, Duration::from_secs_f64),

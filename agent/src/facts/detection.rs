@@ -242,7 +242,7 @@ mod tests {
 
     /// The standard names are those of the Python package `os-traits`.
     #[test]
-    fn trait_rules_are_standard_and_unique() {
+    fn trait_names_are_standard_and_unique() {
         let names: BTreeSet<&str> = TRAITS.iter().map(|(name, _)| *name).collect();
         assert_eq!(names.len(), TRAITS.len());
         for name in names {
@@ -253,7 +253,7 @@ mod tests {
     /// Each case contains the machine name, vendor and flags of a processor, and the expected traits. For example, the
     /// flag `aes` gives one trait on x86, another trait on 64-bit ARM, and no trait on RISC-V.
     #[test]
-    fn cpu_flags_match_only_on_same_architecture() {
+    fn cpu_flags_match_only_on_same_architecture_and_vendor() {
         for (architecture, vendor, flags, expected) in [
             ("x86_64", "GenuineIntel", "aes pcid", "COMPUTE_ARCH_X86_64 HW_ARCH_X86_64 HW_CPU_X86_AESNI HW_CPU_X86_INTEL_PCID"),
             ("x86_64", "AuthenticAMD", "aes pcid", "COMPUTE_ARCH_X86_64 HW_ARCH_X86_64 HW_CPU_X86_AESNI"),

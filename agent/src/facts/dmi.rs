@@ -147,7 +147,7 @@ mod tests {
 
     /// A real value is trimmed, and its control characters become spaces. An empty value or a placeholder gives `None`.
     #[test]
-    fn dmi_omits_empty_and_placeholder_values() {
+    fn without_placeholder_cleans_real_and_omits_other_values() {
         for (text, expected) in [
             ("PowerEdge R750", Some("PowerEdge R750")),
             ("  ProLiant DL360 Gen10  ", Some("ProLiant DL360 Gen10")),

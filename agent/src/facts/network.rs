@@ -371,7 +371,7 @@ mod tests {
     /// The first cases are tables of IPv4 routes, and the later cases are tables of IPv6 routes. A route is usable if
     /// its flags contain 1 (in use) and not 200 (rejects packets). The last argument of `route_line` is the metric.
     #[test]
-    fn default_route_has_lowest_metric() {
+    fn default_route_is_usable_and_has_lowest_metric() {
         let header = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
         let route_line = |name: &str, destination: &str, flags: &str, metric: u32| {
             format!("{name}\t{destination}\t010200C0\t{flags}\t0\t0\t{metric}\t00000000\t0\t0\t0\n")

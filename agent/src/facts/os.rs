@@ -239,7 +239,7 @@ mod tests {
 
     /// Each case contains the target of the link `/etc/localtime`, and the name in it if a zone has that name.
     #[test]
-    fn is_zone_name_requires_database_entry() {
+    fn zone_from_link_gives_valid_zone_only_for_database_entry() {
         for (link, expected) in [
             ("/usr/share/zoneinfo/Europe/Berlin", Some("Europe/Berlin")),
             ("../usr/share/zoneinfo/posix/Etc/GMT+5", Some("Etc/GMT+5")),

@@ -110,7 +110,7 @@ mod tests {
 
     /// Reads a file with a byte that is not UTF-8, an empty and a long one, a missing file and a directory.
     #[test]
-    fn text_is_none_when_file_is_unreadable() {
+    fn file_text_is_trimmed_and_limited() {
         let dir = tempfile::tempdir().unwrap();
         let root = HostRoot::new(dir.path());
         fs::write(dir.path().join("odd"), b" \xff 7\0\n").unwrap();

@@ -192,7 +192,7 @@ mod tests {
     /// Output of the maximum size stays whole. The text of an output can be longer than its bytes, so it can be cut
     /// too.
     #[test]
-    fn y09_truncate_front_marks_cut_and_keeps_end() {
+    fn y09_output_tail_marks_cut_and_keeps_end() {
         assert_eq!(text(&[b"one\n", &[b'x'; MAX_OUTPUT_BYTES - 4]]).len(), MAX_OUTPUT_BYTES, "the output is complete");
         // Each byte that is not text becomes three bytes of text.
         let binary = text(&[&[0xFF; MAX_OUTPUT_BYTES], b"the end"]);

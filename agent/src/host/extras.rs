@@ -301,10 +301,11 @@ mod tests {
         }
     }
 
-    /// The common rights are those that the owner, the group, all others and each entry of the list have. The tags are
-    /// 1 (owner), 2 (a user), 4 (owning group), 0x10 (mask) and 0x20 (others).
+    /// The common rights are those that the owner, the group, all others and each entry of the access control list (ACL)
+    /// have. An entry is its tag, its rights, and the id of its user. The tags are 1 (owner), 2 (a named user),
+    /// 4 (owning group), 0x10 (mask) and 0x20 (others).
     #[test]
-    fn x05_common_rights_contains_rights_of_every_entry() {
+    fn x05_common_rights_are_those_of_every_entry() {
         for (mode, rights) in [(0o644, 4), (0o604, 0), (0o044, 0), (0o640, 0), (0o755, 5), (0o646, 4)] {
             assert_eq!(Extras::default().common_rights(mode), rights, "{mode:o}");
         }
@@ -317,7 +318,7 @@ mod tests {
     /// A file with new content does not get the capabilities of the old file, so they are the only loss. Further cases
     /// compare extras with and without attributes and flags.
     #[test]
-    fn x05_for_new_content_drops_content_attributes() {
+    fn x05_missing_in_names_lost_attributes_and_flags() {
         let old_extras = extras([
             (c"security.capability".into(), vec![1]),
             (c"security.selinux".into(), vec![2]),

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn fetch_asks_one_endpoint_when_body_kind_is_known() {
+    fn body_kind_has_one_endpoint_when_known() {
         let endpoints = |body_kind: BodyKind| body_kind.endpoints().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
         assert_eq!(endpoints(BodyKind::Profile), [Endpoint::AgentProfile]);
         assert_eq!(endpoints(BodyKind::Blob), [Endpoint::AgentBlob]);

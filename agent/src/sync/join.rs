@@ -269,7 +269,8 @@ pub(super) fn signing_request(key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
 }
 
 /// Sends the request to one controller after the other until one responds. Returns the response, or the refusal as an
-/// error. If no controller responds, returns the error of the last attempt.
+/// error. If no controller responds, returns the first error after which a controller may have created
+/// the node, or else the error of the last attempt.
 async fn enroll(
     newest: WireVersion,
     options: &JoinOptions,
@@ -336,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusal_shows_controller_message_without_terminal_escapes() {
+    fn error_message_joins_message_and_detail_without_control_characters() {
         let body = br#"{"error": {"message": "this token was used\u001b[31m already"}}"#;
         assert_eq!(error_message(body), "this token was used[31m already");
         assert_eq!(error_message(b"<html>"), "without a reason");
@@ -347,7 +348,7 @@ mod tests {
     /// The first cases are error responses, and the later cases are certificates of a server that the host does not
     /// trust. A name that is already used has no advice, only the detail in the response.
     #[test]
-    fn refusal_gives_advice() {
+    fn explanation_ends_with_advice_for_operator() {
         let token = br#"{"error": {"code": 403, "type": "token.invalid", "message": "The join token is unknown."}}"#;
         let name = br#"{"error": {"code": 409, "type": "object.exists", "message": "it is taken", "detail": "take another"}}"#;
         for (status, body, advice) in [

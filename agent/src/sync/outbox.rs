@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn y06_merge_drops_apply_fact_when_absent_from_report() {
+    fn y06_check_in_drops_fact_when_absent_from_new_report() {
         let mut outbox = Outbox::observe(&MemoryHost::new());
         outbox.volatile_facts = [("load".to_owned(), "1".to_owned())].into();
         let mut facts = |stuck: Option<&str>| {

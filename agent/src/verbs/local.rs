@@ -99,7 +99,7 @@ mod tests {
 
     /// The journal has no step of the two tasks. Only the first one has an unknown outcome, so it can be resolved.
     #[test]
-    fn w10_13_resolve_unknown_settles_command_when_record_is_lost() {
+    fn w10_13_resolve_unknown_adds_lost_step_for_unknown_outcome() {
         let root = tempfile::tempdir().unwrap();
         for (id, outcome, is_resolved) in [("lost", Outcome::Unknown, true), ("done", Outcome::Changed, false)] {
             let local = LocalHost::open(root.path()).unwrap();

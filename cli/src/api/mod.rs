@@ -573,9 +573,10 @@ fn append_query(path: &str, parameter: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A record has a status and a body, which may be null. A record without a status gives no response.
+    /// The controller records the response to a write under the request's key: its status, and its body, which may be
+    /// null. A record without a status means that the write has no response yet.
     #[test]
-    fn recorded_response_is_read_when_answer_is_lost() {
+    fn recorded_response_has_recorded_status_and_body() {
         let response =
             recorded_response(br#"{"id": "k", "revision": 7, "status": 201, "body": {"token": "t"}, "warning": null}"#).unwrap();
         assert_eq!((response.status(), &response.body()[..]), (StatusCode::CREATED, &br#"{"token":"t"}"#[..]));
@@ -585,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_warning_is_printed_with_severity() {
+    fn y09_with_severity_adds_warning_unless_severity_is_present() {
         for (part, expected) in [
             ("node/a: m", "warning: node/a: m"),
             ("info: node/a: m", "info: node/a: m"),
@@ -599,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn overwrite_command_omits_dry_run() {
+    fn overwrite_command_adds_overwrite_and_omits_dry_run() {
         for (arguments, expected) in [
             ("label web-1 a=b", "stemma label web-1 a=b --overwrite"),
             ("--dry-run label web-1 a=b", "stemma label web-1 a=b --overwrite"),

@@ -234,7 +234,7 @@ mod tests {
 
     /// The refusals are a conflict, a body that is not JSON, and an unknown outcome. The conflict replaces the message.
     #[test]
-    fn refusal_shows_message_of_controller() {
+    fn refusal_text_and_exit_depend_on_response() {
         let conflict = refusal(
             StatusCode::CONFLICT,
             br#"{"error": {"code": 409, "type": "label.conflict", "title": "x", "message": "tier is owned by git", "field": "labels.tier",

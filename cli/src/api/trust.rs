@@ -79,7 +79,7 @@ mod tests {
     /// The first key has safe permissions, so the error is about its content. The other errors contain the command that
     /// corrects the permissions. A certificate file may be read by others, but not written.
     #[test]
-    fn s71_key_is_refused_with_fix_when_others_can_access() {
+    fn s71_credentials_are_refused_with_fix_when_others_can_access() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("stemma.key");
         std::fs::write(&file, "").unwrap();

@@ -128,7 +128,8 @@ pub(crate) enum CertCommand {
     },
     /// List the certificates that have not expired.
     List,
-    /// Replace the certificate of your context with a new one for the same key. The old certificate expires an hour later.
+    /// Replace the certificate of your context with a new one for the same key. The old certificate expires an hour
+    /// later.
     Renew {
         /// Lifetime, such as `30d`. Default: 90 days. Without the admin role, at most the lifetime of the old
         /// certificate.

@@ -285,7 +285,7 @@ mod tests {
     /// A whole number consists only of digits, without a zero before it. The options `--limit` and `--max-nodes` use
     /// this parser.
     #[test]
-    fn y04_option_number_has_grammar_of_field() {
+    fn y04_parse_whole_accepts_only_plain_digits() {
         for (text, expected) in [
             ("0", Some(0)),
             ("5", Some(5)),

@@ -259,6 +259,7 @@ fn principal_row(principal: &Value) -> Vec<String> {
 /// are none.
 fn credentials(principal: &Value) -> String {
     let items = |field: &str| principal.get(field).and_then(Value::as_array).into_iter().flatten();
+    // The response also contains revoked certificates. It contains no revoked tokens, because these are removed.
     let certificates = items("certificates").filter(|cert| cert.get("revoked_at").is_none_or(Value::is_null));
     let pairs = certificates.map(|cert| ("certificate", cert)).chain(items("tokens").map(|token| ("token", token)));
     let texts: Vec<String> = pairs.map(|(kind, item)| format!("{kind} until {}", time_with_age(item.get("ends_at")))).collect();
@@ -277,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn principal_row_shows_only_valid_credentials() {
+    fn credentials_omit_revoked_certificates() {
         let end = "2020-01-01T00:00:00+00:00";
         let certificate = |revoked: Value| json!({"ends_at": end, "revoked_at": revoked});
         let principal = |certificates: Value, tokens: Value| json!({"certificates": certificates, "tokens": tokens});

@@ -41,7 +41,7 @@ pub(crate) async fn apply(api: &mut ApiClient, files: &ManifestArgs, options: Ap
         path.push_str(&format!("&adopt={}", escape(manager)));
     }
     let write = WriteRequest::new(Endpoint::Apply, path).with_bytes(body).with_files(manifests.blobs.clone());
-    let mut applied = api.send(write).await.map_err(|error| locate_refusal(error, &manifests))?;
+    let mut applied = api.send(write).await.map_err(|error| with_places_in_files(error, &manifests))?;
     let source_map = SourceMap::new(&manifests.objects);
     if let Some(findings) = applied.get_mut("findings") {
         source_map.add_places(findings);
@@ -80,7 +80,7 @@ pub(crate) async fn print_applied(api: &mut ApiClient, applied: &Value, sources:
 /// Adds the place in the files to each error of a refusal. An error that is not a refusal is returned unchanged. An
 /// invalid value of `--adopt` becomes a usage error. Findings of a strict write are listed with their own places. If a
 /// part of the refusal is not about an object in the request, the whole refusal is one error with at most one place.
-fn locate_refusal(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
+fn with_places_in_files(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
     let Some(refusal) = error.downcast_ref::<ApiRefusal>() else { return error };
     // The query parameter `adopt` contains the value of the option, so this is a mistake in the command line.
     if refusal.is_query_refusal() && refusal.field.as_deref() == Some("adopt") {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_reads_like_validate_error() {
+    fn reason_in_field_adds_field_unless_reason_begins_with_field() {
         for (reason, field, expected) in [
             ("is not a field of this kind", "lables", "lables: is not a field of this kind"),
             ("kind \"Clutser\" is none", "kind", "kind \"Clutser\" is none"),

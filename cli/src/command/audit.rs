@@ -90,8 +90,8 @@ fn audit_path(query: &AuditArgs) -> String {
     path
 }
 
-/// Returns the table row of an entry, followed by one row for each changed field. The set `reused_uuids` contains the uuids
-/// of objects that shared a name.
+/// Returns the table row of an entry, followed by one row for each changed field. `reused_uuids` contains the uuids of
+/// objects that shared a name.
 fn table_rows(entry: &Value, reused_uuids: &BTreeSet<&str>) -> Vec<Vec<String>> {
     let text = |field: &str| cell_text(entry.get(field));
     let row = vec![

@@ -175,7 +175,8 @@ fn parse_namespace(body: Value) -> Result<(String, Map<String, Value>)> {
         bail!("not a namespace: it has another `kind`");
     }
     let document = read_document(&Value::Object(body.clone()).to_string())?;
-    // The controller assembles a manifest in the same way. Only its errors matter here, so any manager serves.
+    // The controller assembles a manifest in the same way. Only the errors matter here, so the manager has no effect.
+    // An error is a pair of the document's index and the error itself.
     assemble(std::slice::from_ref(&document), &Manager::new(DEFAULT_MANAGER)?).map_err(|mut errors| errors.swap_remove(0).1)?;
     let name = body.get("namespace").and_then(Value::as_str).unwrap_or_default().to_owned();
     Ok((name, body))
@@ -219,7 +220,8 @@ mod tests {
         assert_eq!(read_file(&file).unwrap().body["labels"], Value::Object(expected));
     }
 
-    /// Regression test: if a key was repeated, the last value was used and the first was lost. `\u0061` is the letter a.
+    /// Regression test: if a key was repeated, the last value was used and the first was lost. `\u0061` is the letter
+    /// a.
     #[test]
     fn y05_read_file_rejects_repeated_key() {
         let dir = tempfile::tempdir().unwrap();

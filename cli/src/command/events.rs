@@ -318,8 +318,8 @@ mod tests {
         }
     }
 
-    /// Regression test: a wait for an unknown field ran until its timeout. The field `of_a_newer_one` is not known to this
-    /// program, but the received object has it.
+    /// Regression test: a wait for an unknown field ran until its timeout. The field `of_a_newer_one` is not known to
+    /// this program, but the received object has it.
     #[test]
     fn check_field_name_rejects_unknown_field() {
         let node = json!({"state": "failed", "labels": {"a.b/tier": "gold"}, "hold": null, "of_a_newer_one": 1});

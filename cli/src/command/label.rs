@@ -211,7 +211,7 @@ mod tests {
 
     /// A message calls a kind `an inspection rule`, and not `inspectionrule` as on the command line.
     #[test]
-    fn y05_label_refusal_uses_words_for_kind() {
+    fn y05_kind_has_name_for_people_in_message() {
         let expected = "an inspection rule's own labels are a field of its manifest: stemma apply -f";
         assert_eq!(manifest_only_error(KindArg::Inspectionrule), expected);
         for (kind, noun) in [

@@ -356,7 +356,7 @@ mod tests {
 
     /// The manifest has the labels that the group itself provides, and no inherited ones.
     #[test]
-    fn build_manifest_omits_computed_fields() {
+    fn manifest_fields_omit_computed_and_inherited_values() {
         let group = json!({"uuid": "u", "id": 7, "name": "web", "cluster": "prod", "generation": 3, "links": [], "node_count": 1,
             "status": "CREATE_COMPLETE", "roles": ["web"], "labels": {"a": "1", "b": "2"}, "provided_labels": {"b": "2", "c": null},
             "merge_labels": true, "provided_annotations": null, "flavor_id": "m1", "requirements": {"trait:X": "required"}});
@@ -370,7 +370,7 @@ mod tests {
     /// An older controller sends no stored fields. The role `web`, the mode, the tag `y` and the trait `A` come from
     /// the group or the host, so the manifest does not contain them.
     #[test]
-    fn build_manifest_keeps_fields_set_on_node() {
+    fn add_old_node_fields_keeps_only_fields_set_on_node() {
         let node = json!({"name": "n", "nodegroup": "c/g", "roles": ["web", "db"], "mode": "noop", "tags": ["x", "y"],
             "assigned_tags": ["x"], "unassigned_tags": [], "traits": ["A", "B"], "parked": false,
             "trait_sources": {"A": ["detected"], "B": ["operator", "detected"]}, "provided_labels": {}, "merge_labels": false});
@@ -391,7 +391,7 @@ mod tests {
     /// Each of the owned fields has its default value. A manifest can express this for `roles` and `parked`, and for
     /// `description`, which an apply owns. It leaves out the fields whose default it cannot express.
     #[test]
-    fn y05_build_manifest_writes_owned_default_when_expressible() {
+    fn y05_manifest_fields_contain_owned_default_when_expressible() {
         let owners = json!({"roles": ["ann:update"], "parked": ["ann:update"], "hold": ["ann:update"], "nodegroup": ["ann:update"],
             "description": ["git:apply"], "mode": ["ann:update"], "merge_labels": ["ann:update"]});
         let node = json!({"name": "n", "roles": ["web"], "merge_labels": false, "provided_labels": null, "field_owners": owners,
@@ -405,7 +405,7 @@ mod tests {
     /// The response also has fields outside `stored`, with computed or inherited values. The manifest does not contain
     /// them.
     #[test]
-    fn y07_build_manifest_uses_only_stored_fields() {
+    fn y07_manifest_contains_only_stored_values() {
         let cluster = json!({"name": "c", "cluster_template": "t", "flavor_id": "f1", "node_count": 1, "master_count": 1, "is_default": false,
             "provided_labels": null, "merge_labels": false, "field_owners": {"node_count": ["git:apply"], "paused": ["git:apply"]},
             "stored": {"cluster_template": "t", "node_count": 3, "is_default": true, "create_timeout": 60}});

@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hold_end_rejects_past_time() {
+    fn hold_end_accepts_only_future_time() {
         assert_eq!(hold_end(None, None).unwrap(), None);
         assert_eq!(hold_end(Some("2999-01-02T03:04:05+01:00"), None).unwrap().unwrap(), "2999-01-02T03:04:05+01:00");
         assert_eq!(hold_end(Some("9999-12-31T23:59:59Z"), None).unwrap().unwrap(), "9999-12-31T23:59:59Z");
@@ -449,7 +449,7 @@ mod tests {
     /// The node has the tag `db` by a role, and the tag `old` because an operator assigned it. The rule for removal
     /// knows both, and the rule for assignment only the second.
     #[test]
-    fn y09_skip_rule_skips_selected_node_when_nothing_changes() {
+    fn y09_skip_rule_skips_name_without_effect() {
         let node = json!({"trait_sources": {"CUSTOM_A": ["operator"]}, "tags": ["db"], "assigned_tags": ["old"]});
         let (absent_rule, present_rule) =
             (SkipRule::Absent("tag", &["tags", "assigned_tags"]), SkipRule::Present("tag", "assigned_tags"));

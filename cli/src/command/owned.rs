@@ -20,7 +20,8 @@ const NAME_FIELDS: [&str; 5] = ["cluster", "kind", "name", "namespace", "version
 /// Maximum number of names that a message lists: entries with the same owners, or objects of which a manager applies
 /// nothing.
 const MAX_NAMES: usize = 5;
-/// Separators between names in the comment, and the quotation mark. A name that contains one of these texts is quoted.
+/// Separators between names in the comment about owners, and the quotation mark. A name that contains one of these
+/// texts is quoted.
 const SEPARATORS: [&str; 5] = [" and ", " by ", ", ", ";", "\""];
 
 /// A function that decides whether an entry of a manifest remains. Its arguments are the path of the entry
@@ -176,13 +177,13 @@ fn field_owners<'o>(object: &'o Value, name: &str, is_node: bool) -> OwnerLookup
     }
 }
 
-/// Returns an owner, such as `git:apply`, for the comment. The name of the manager is quoted if necessary.
+/// Returns an owner, such as `git:apply`, for the comment about owners. The name of the manager is quoted if necessary.
 fn owner_text(owner: &str) -> String {
     let (manager, kind) = owner.rsplit_once(':').map_or((owner, String::new()), |(name, kind)| (name, format!(":{kind}")));
     quoted_name(manager) + &kind
 }
 
-/// Returns a name for the comment, quoted if it contains a separator or a quotation mark.
+/// Returns a name for the comment about owners, quoted if it contains a separator or a quotation mark.
 fn quoted_name(name: &str) -> String {
     if SEPARATORS.iter().any(|separator| name.contains(separator)) {
         format!("\"{}\"", comment_text(&name.replace('\\', "\\\\").replace('"', "\\\"")))
@@ -262,21 +263,18 @@ mod tests {
     }
 
     /// The part of `a` contains no empty map if another manager owns `merge_labels`. The owner of an empty map is not
-    /// recorded, but the owner of `merge_labels` has the empty labels. If `a` owns everything, its part has all empty maps.
+    /// recorded, but the manager that applies `merge_labels` has the empty labels. If `a` owns everything, its part has
+    /// all empty maps.
     #[test]
     fn y07_cut_to_manager_drops_empty_map_of_other_manager() {
-        let owners_with_merge_by = |owner: &str| json!({"description": ["a:apply"], "merge_labels": [owner]});
-        let owners_all_a = json!({"description": ["a:apply"], "merge_labels": ["a:apply"]});
+        let merge_by = |owner: &str| json!({"description": ["a:apply"], "merge_labels": [owner]});
+        let by_a = json!({"description": ["a:apply"], "merge_labels": ["a:apply"]});
         let empty_maps = json!({"labels": {}, "merge_labels": false, "annotations": {}, "parameters": {}});
         for (manager, owners, expected) in [
-            ("a", owners_with_merge_by("b:apply"), json!({"description": "d"})),
-            ("b", owners_with_merge_by("b:apply"), json!({"labels": {}, "merge_labels": false})),
-            ("b", owners_with_merge_by("b:update"), json!({})),
-            (
-                "a",
-                owners_all_a,
-                json!({"description": "d", "labels": {}, "merge_labels": false, "annotations": {}, "parameters": {}}),
-            ),
+            ("a", merge_by("b:apply"), json!({"description": "d"})),
+            ("b", merge_by("b:apply"), json!({"labels": {}, "merge_labels": false})),
+            ("b", merge_by("b:update"), json!({})),
+            ("a", by_a, json!({"description": "d", "labels": {}, "merge_labels": false, "annotations": {}, "parameters": {}})),
         ] {
             for kind in ["Cluster", "NodeGroup", "Node"] {
                 let name_fields = json!({"kind": kind, "name": "n"});
@@ -361,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn y07_owners_comment_counts_entries_when_list_is_long() {
+    fn y07_not_applied_message_counts_objects_when_list_is_long() {
         let names: Vec<String> = (1..=7).map(|number| format!("n{number}")).collect();
         let manager = Manager::new("git").unwrap();
         let message = not_applied_message(Some(&manager), KindArg::Node, &names).unwrap();

@@ -489,7 +489,7 @@ mod tests {
     /// `owner` is null too, but a manager owns it. `last_error` and `reservation` are not passthrough fields of these
     /// kinds.
     #[test]
-    fn y09_visible_fields_omit_unset_passthrough_fields() {
+    fn y09_without_unset_fields_omits_null_passthrough_fields() {
         let node = json!({
             "name": "n", "state": "idle", "last_error": null, "power_state": null, "boot_mode": null, "rescue_interface": null,
             "driver": "ipmi", "owner": null, "extra": {}, "field_owners": {"owner": "git:apply"}

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_task_details_separate_hosts_when_difference_is_truncated() {
+    fn y09_group_line_explains_why_differences_are_not_compared() {
         // The host has cut this difference and added the last line.
         let cut = format!("{}… 9 more lines\n", "+a\n".repeat(20));
         let lines = "\n    +a".repeat(20);

@@ -25,7 +25,7 @@ const SETTLE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time between two reads of the list. Some changes of the list have no event.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The watched objects and their format.
+/// The objects to watch, and the output format.
 pub(crate) struct WatchOptions<'a> {
     pub(crate) kind: KindArg,
     pub(crate) names: &'a [String],

@@ -112,7 +112,8 @@ impl Sources {
     }
 
     /// Returns errors in the bodies of objects, each with its place in the files. An error has the index of its
-    /// document. Adds the errors of the releases, because a release can be checked without the other objects.
+    /// document. Adds the errors of the releases, because a release can be checked without the other objects. The other
+    /// objects need not be valid for that.
     fn body_problems(&self, errors: Vec<(usize, BodyError)>, manager: &Manager) -> Problems {
         let mut problems = Problems::default();
         for (index, error) in errors {

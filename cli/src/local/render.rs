@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_render_shows_line_ends_when_texts_differ() {
+    fn y09_body_text_shows_missing_line_end_of_file() {
         for (text, expected) in [
             ("x", "x\n\\ no newline at the end\n"),
             ("x\n", "x\n"),

@@ -25,7 +25,7 @@ use crate::include_path::{included_paths, read_error, resolve_include};
 use crate::problem::Problems;
 use crate::yaml::{self, SourcePosition, YamlDocument};
 
-/// The maximum size of a file that is the `source` of a task, in bytes. The controller has the same limit.
+/// The maximum size of a file that is the `source` of a task (a blob), in bytes. The controller has the same limit.
 const MAX_BLOB_BYTES: u64 = 64 * 1024 * 1024;
 /// The maximum size of a manifest file, in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
@@ -433,6 +433,7 @@ fn resolve_includes(manifests: &mut Manifests, manifest: &mut Manifest) -> Resul
     }
     let tasks = release.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten();
     let include = |(index, task)| {
+        // The error is a pair: the path of the parameter, and the reason.
         let error = load_task_files(manifests, manifest, index, task).err()?;
         Some((format!("tasks[{index}].parameters{}", error.0), error.1))
     };

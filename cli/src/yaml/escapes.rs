@@ -166,7 +166,7 @@ mod tests {
     /// The first document contains a pair of escapes. The error in the second document has its position in the file as
     /// written.
     #[test]
-    fn y04_error_keeps_line_when_pair_is_on_same_line() {
+    fn y04_error_position_ignores_replacement_of_pair() {
         let first = r#"{"a": "\ud83d\ude00"}"#;
         for (second, expected) in [
             (r#"{"b": "\ud83d"}"#, "3:7: no YAML: while parsing a quoted scalar, found invalid Unicode"),

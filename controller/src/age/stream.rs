@@ -151,6 +151,7 @@ impl<R: BufRead> DecryptReader<R> {
         self.position = 0;
         self.chunk.clear();
         (&mut self.from).take((CHUNK_BYTES + TAG_BYTES) as u64).read_to_end(&mut self.chunk)?;
+        // A chunk is the last one if it is short, or if nothing follows it.
         self.is_finished = self.chunk.len() < CHUNK_BYTES + TAG_BYTES || self.from.fill_buf()?.is_empty();
         let is_first = self.payload.chunks == 0;
         let nonce = self.payload.next_nonce(self.is_finished);

@@ -135,6 +135,7 @@ impl Api {
         let uuid = certificate_holder(model, identity);
         let failure = |refusal| AuthFailure { refusal: Box::new(refusal), name: name.clone(), uuid };
         let now = self.registry.now();
+        // `now` is in milliseconds.
         if identity.is_expired_at(now.0 / 1000) {
             let message = "the certificate has ended; another is needed";
             return Err(failure(ApiError::new(ErrorType::AuthRequired, message)));
@@ -181,6 +182,7 @@ impl Api {
     /// Counts a wrong token of a client address. Returns whether the response may show that the token is wrong. After
     /// too many attempts, the response asks the client to try again later instead.
     fn record_attempt(&self, address: IpAddr) -> bool {
+        // The clock of the registry counts milliseconds.
         let now_s = self.registry.now().0 / 1000;
         let is_allowed = self.token_attempts.is_allowed(address, now_s);
         let may_show = self.token_attempts.record_failure(address, now_s) && is_allowed;

@@ -24,7 +24,8 @@ use crate::store::{Entry, Revision, SCHEMA_VERSION};
 const MAGIC: &[u8] = b"stemma-backup 1\n";
 /// The part of [`MAGIC`] that is the same in all versions of the format.
 const MAGIC_PREFIX: &[u8] = b"stemma-backup ";
-/// Maximum length of a frame's content, in bytes: a file body of 64 MiB with its name.
+/// Maximum length of the content of a frame, in bytes. A frame contains one entry or one file of a backup. The largest
+/// file is a file body of 64 MiB, with its name.
 const MAX_FRAME_BYTES: usize = 65 * 1024 * 1024;
 /// Maximum length of a file name, in bytes.
 const MAX_NAME_BYTES: usize = 255;
@@ -122,7 +123,8 @@ impl Encoder {
         self.encode_frame(END, &[&digest])
     }
 
-    /// Encodes one frame with the joined `parts` as its content, and adds it to the checksum.
+    /// Encodes one frame with the joined `parts` as its content, and adds it to the checksum. A frame has the byte
+    /// `kind`, the length of the content, and the content.
     fn encode_frame(&mut self, kind: u8, parts: &[&[u8]]) -> Bytes {
         let bytes = parts.concat();
         let frame = [&[kind][..], &encode_length(&bytes), &bytes].concat();
@@ -179,6 +181,7 @@ impl<R: Read> BackupReader<R> {
     /// # Errors
     /// Fails if the file cannot be read, is damaged or truncated ([`BackupError`]).
     pub fn next_part(&mut self) -> Result<Option<BackupPart>, BackupError> {
+        // The last frame contains the checksum of all bytes before that frame.
         let expected: [u8; 32] = self.digest.clone().finalize().into();
         let (kind, bytes) = self.read_frame()?;
         match kind {
@@ -193,6 +196,7 @@ impl<R: Read> BackupReader<R> {
 
     /// Reads one frame and adds its bytes to the checksum. Returns the frame's kind and content.
     fn read_frame(&mut self) -> Result<(u8, Bytes), BackupError> {
+        // One byte for the kind, and four for the length of the content.
         let mut header = [0; 5];
         self.read_exact(&mut header)?;
         let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
@@ -315,11 +319,11 @@ mod tests {
                 assert!(read_backup(&changed).is_err(), "bit {bit} of byte {index}");
             }
         }
-        assert!(read_backup(&[&backup[..], b"x"].concat()).is_err(), "there is something after it");
+        assert!(read_backup(&[&backup[..], b"x"].concat()).is_err(), "a byte after the end");
     }
 
     #[test]
-    fn x02_backup_reader_names_newer_version_and_other_formats() {
+    fn x02_backup_reader_rejects_newer_versions_and_other_formats() {
         let newer = [b"stemma-backup 2\n", &encode_backup()[MAGIC.len()..]].concat();
         assert_eq!(
             read_backup(&newer).unwrap_err().to_string(),

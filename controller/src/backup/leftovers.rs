@@ -150,10 +150,11 @@ mod tests {
         assert_eq!(messages, [format!("{killed_path} {sentence}")]);
         let remaining = [&other_files[0], &other_files[1], &path_of(".stemma-backup-directory"), &path_of(".stemma-backup-link")];
         assert!(remaining.into_iter().all(|path| path.symlink_metadata().is_ok()));
-        assert!(open_backup.path().exists(), "it is held");
+        assert!(open_backup.path().exists(), "the file of the running backup remains");
         assert_eq!(sweep_backups(directory.path()).len(), 0);
     }
 
+    /// Any other error of the removal is part of the message about the leftover.
     #[test]
     fn x02_leftover_is_none_when_already_removed() {
         let removal_result = fs::remove_file("/nowhere/.stemma-backup-named");
@@ -163,6 +164,7 @@ mod tests {
         assert!(message.starts_with("/b/.stemma-backup-x COULD NOT BE REMOVED ("), "{message}");
     }
 
+    /// The link `.restoring-link` is not followed, so the directory `other` remains.
     #[test]
     fn x02_sweep_at_start_removes_leftover_when_directory_is_unlocked() {
         let directory = tempfile::tempdir().unwrap();
@@ -174,7 +176,7 @@ mod tests {
         std::os::unix::fs::symlink(&other, directory.path().join(".restoring-link")).unwrap();
         let lock = files::lock_directory(directory.path()).unwrap();
         sweep_at_start(directory.path());
-        assert!(leftover.exists(), "somebody is at work there");
+        assert!(leftover.exists(), "another process holds the lock");
         drop(lock);
         sweep_at_start(directory.path());
         assert!(!leftover.exists() && other.exists());

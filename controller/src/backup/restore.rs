@@ -21,8 +21,8 @@ use crate::records::{codec, key};
 use crate::store::{CreateOptions, Entry, Epoch, RedbStore, Revision};
 
 /// Number of revisions that a restored store skips after the revision of the backup. The lost store may have used these
-/// revisions after the backup. A write that depends on a read of the lost store must not match a revision of the
-/// restored store. So such a write is refused.
+/// revisions after the backup. A client may still send a revision of the lost store as `If-Match`. No revision of the
+/// restored store may be equal to it, so that the write of this client is refused.
 const SKIPPED_REVISIONS: u64 = 1_000_000;
 
 /// Prefixes of the keys that a restore does not copy. Join tokens are excluded, because a token that was used after the
@@ -133,6 +133,7 @@ impl<'a> BackupFile<'a> {
         let (path, file_name) = (&*args.file, args.file.display());
         check_regular_file(path)?;
         let file = File::open(path).with_context(|| refused_message(path))?;
+        // `MAGIC` is the beginning of a file that age encrypted.
         let mut first_bytes = [0; MAGIC.len()];
         // A shorter file is not a backup. Its first read returns the error for this, so the error here is ignored.
         let is_encrypted = file.read_exact_at(&mut first_bytes, 0).is_ok() && first_bytes == *MAGIC;
@@ -271,7 +272,7 @@ fn remaining_message(remaining: &[String]) -> String {
 }
 
 /// Moves all parts of the new fleet from its temporary directory to the data directory. If one move fails, the moved
-/// parts are moved back. The store is moved last, because a controller cannot start a fleet without its store.
+/// parts are moved back, and the error lists those that could not be (`remaining`). The store is moved last, because a controller cannot start a fleet without its store.
 fn move_into_place(new_fleet: &Layout, data_directory: &Layout) -> Result<(), RestoreError> {
     let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
     for path in [new_fleet.blobs(), new_fleet.admin(), new_fleet.trust(), new_fleet.root(), new_fleet.store()] {
@@ -377,27 +378,29 @@ fn write_file(layout: &Layout, name: &str, bytes: &Bytes) -> io::Result<bool> {
 mod tests {
     use super::*;
 
+    /// The move of `trust` fails, because the data directory has a directory `trust` with a file in it. After the
+    /// removal of that file, all moves succeed.
     #[test]
     fn x02_move_into_place_moves_nothing_when_one_move_fails() {
         let directory = tempfile::tempdir().unwrap();
         let path_of = |name: &str| directory.path().join(name);
-        let (new_layout, layout) = (Layout::new(&path_of("made")), Layout::new(&path_of("data")));
+        let (new_layout, layout) = (Layout::new(&path_of("new")), Layout::new(&path_of("data")));
         for path in [new_layout.blobs(), new_layout.admin(), new_layout.trust(), layout.trust()] {
             std::fs::create_dir_all(path).unwrap();
         }
         for path in [new_layout.root(), new_layout.store(), new_layout.trust().join("root.key"), layout.root()] {
-            std::fs::write(path, "made").unwrap();
+            std::fs::write(path, "new").unwrap();
         }
-        std::fs::write(layout.trust().join("of-another"), "").unwrap();
-        std::fs::write(layout.root(), "stood there").unwrap();
+        std::fs::write(layout.trust().join("existing"), "").unwrap();
+        std::fs::write(layout.root(), "existing").unwrap();
         let error = move_into_place(&new_layout, &layout).unwrap_err();
         assert_eq!(error.error.to_string(), format!("{}: move the existing file or directory away", layout.trust().display()));
         assert_eq!(remaining_message(&error.remaining), "nothing was changed");
         assert_eq!(files::list_directory(layout.directory()).unwrap(), [layout.root(), layout.trust()]);
-        assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "stood there");
-        std::fs::remove_file(layout.trust().join("of-another")).unwrap();
+        assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "existing");
+        std::fs::remove_file(layout.trust().join("existing")).unwrap();
         move_into_place(&new_layout, &layout).unwrap();
-        assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "made");
+        assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "new");
         assert!(layout.store().exists() && files::list_directory(new_layout.directory()).unwrap().is_empty());
     }
 

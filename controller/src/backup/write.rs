@@ -99,8 +99,8 @@ fn placement_error(args: &BackupArgs, error: io::Error) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("{}: nothing was written", args.file.display()))
 }
 
-/// Prints a summary of a backup, and who can decrypt it. `bytes` is the size of the file, and `recipients` their
-/// number.
+/// Prints a summary of a backup, and who can decrypt it. `bytes` is the size of the file, and `recipients` is the
+/// number of keys to which it is encrypted.
 fn print_summary(args: &BackupArgs, summary: &BackupSummary, bytes: u64, recipients: usize) -> io::Result<()> {
     let BackupSummary { head, entries, files, missing: missing_keys } = summary;
     let (mut out, file_name) = (io::stdout().lock(), args.file.display());
@@ -135,8 +135,8 @@ fn no_recipients_message(args: &BackupArgs) -> String {
     )
 }
 
-/// Writes the bytes of a backup to `output`. If a controller is running, it sends them. Otherwise this function opens
-/// the store and reads it. Returns the source of the backup.
+/// Writes the bytes of a backup to `output`. If a controller is running, it sends these bytes. Otherwise this function
+/// opens the store and reads it. Returns the source of the backup.
 fn copy_backup(layout: &Layout, output: &mut impl Write) -> Result<BackupSource> {
     let mut client = RunningController::new(layout)?;
     if client.stream(Endpoint::GetBackup, |piece| output.write_all(piece))? {
@@ -150,6 +150,7 @@ fn copy_backup(layout: &Layout, output: &mut impl Write) -> Result<BackupSource>
     };
     let snapshot = client.runtime().block_on(store.snapshot())?;
     let pieces = stream(store.identity(), snapshot, layout.clone(), SystemClock.unix_seconds());
+    // The iterator reads the store by a Tokio runtime, which the guard provides.
     let runtime_guard = client.runtime().enter();
     for piece in pieces.map_err(anyhow::Error::from_boxed)? {
         output.write_all(&piece.map_err(anyhow::Error::from_boxed)?)?;

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn s25_check_rejects_bad_signature_and_other_key_type() {
+    fn s25_check_rejects_bad_signature_other_key_and_invalid_der() {
         let key = KeyPair::generate().unwrap();
         let mut damaged = request(&empty_params(), &key);
         let last_index = damaged.len() - 1;

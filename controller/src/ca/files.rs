@@ -211,6 +211,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    /// Reads a secret file, and checks its directory, in several permission modes.
     #[test]
     fn s71_read_names_fixing_command_when_others_have_access() {
         let directory = tempfile::tempdir().unwrap();
@@ -272,6 +273,8 @@ mod tests {
         assert!(lock_directory(directory.path()).unwrap().is_locked());
     }
 
+    /// The lock call fails with these errors on a file system without locks. With any other error, the function
+    /// fails too.
     #[test]
     fn x02_lock_directory_succeeds_when_file_system_lacks_locks() {
         let path = Path::new("/var/lib/stemma-controller");

@@ -80,6 +80,7 @@ impl Authority {
             });
         }
         let mut certificate = draft.sign_with_key(&new_key()?, &self.admin)?;
+        // The server sends the root too. A new agent knows only the hash of the root's public key.
         certificate.chain.push(self.root.clone());
         Ok(certificate)
     }
@@ -156,7 +157,8 @@ impl CertificateDraft {
     }
 }
 
-/// Creates the key and the self-signed certificate of the fleet's root.
+/// Creates the key and the self-signed certificate of the fleet's root. The root has no usages, so it can issue
+/// authorities for all usages. Its chains have at most one authority below it.
 pub(super) fn create_root(fleet: &FleetName, now_s: u64) -> Result<IssuerKey, IssueError> {
     let params = authority_params(fleet, "root", 1, Vec::new(), now_s, ROOT_VALIDITY_S)?;
     let key = new_key()?;
@@ -216,6 +218,7 @@ fn params(subject: DistinguishedName, serial: [u8; 16], now_s: u64, seconds: u64
 /// encodes the bytes unchanged.
 fn new_serial() -> Result<[u8; 16], IssueError> {
     let mut serial: [u8; 16] = random_bytes().map_err(|_| IssueError(rcgen::Error::RingUnspecified))?;
+    // The two highest bits become 01, which excludes a negative number and a leading zero byte.
     serial[0] = serial[0] & 0x3f | 0x40;
     Ok(serial)
 }

@@ -39,7 +39,7 @@ pub enum CaError {
     Damaged {
         /// The path of the file.
         path: PathBuf,
-        /// The expected content.
+        /// The expected content, for the message: `certificate` or `private key`.
         what: &'static str,
     },
     /// The key and the certificate are from different key pairs. No listener would accept a certificate that is issued
@@ -150,8 +150,8 @@ fn write_issuer(directory: &Path, name: &str, issuer: &IssuerKey) -> Result<(), 
 }
 
 /// Returns the path of an issuer's private key, and the access check for it. If the service manager provides the key as
-/// a credential, this file is used. Its directory protects it from other users, while its mode can also let a group
-/// read it. So it is only checked like settings.
+/// a credential, the file of the credential is used. The directory of this file protects the key from other users, even
+/// if the mode of the file lets a group read it. So the file is checked as a settings file is, which others may read.
 fn key_file(directory: &Path, credentials: Option<&Path>, name: &str) -> (PathBuf, FileSensitivity) {
     let credential = credentials.map(|directory| directory.join(name).with_added_extension("key"));
     match credential.filter(|path| path.exists()) {
@@ -201,6 +201,7 @@ fn encode_pem(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");
+    // RFC 7468: each line has 64 characters.
     for line in text.as_bytes().chunks(64) {
         pem.push_str(std::str::from_utf8(line).expect("base64 is ASCII"));
         pem.push('\n');

@@ -51,8 +51,8 @@ impl Cache {
         let _result = revisions.wait_for(|applied| *applied >= revision).await;
     }
 
-    /// Returns the present fleet, and the nodes that changes since the last call affect. The list of these nodes is
-    /// then cleared, so only one caller may use this function.
+    /// Returns the present fleet, and the nodes that were affected by changes since the last call. The list of these
+    /// nodes is then cleared, so only one caller may use this function.
     pub fn take_changes(&self) -> (Arc<Model>, AffectedNodes) {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.model(), std::mem::take(&mut *changes))
@@ -64,7 +64,7 @@ impl Cache {
         (self.model(), changes.clone())
     }
 
-    /// Waits until the cache has applied a change since the last call of this function.
+    /// Waits until the cache has applied a change. Returns at once if it has applied one since the last call.
     pub async fn changed(&self) {
         self.notify.notified().await;
     }
@@ -78,6 +78,7 @@ impl Cache {
         loop {
             match changes.next().await {
                 Ok(change) => self.apply_change(&change)?,
+                // The watch missed changes, so the whole store is read again.
                 Err(WatchError::Compacted { .. }) => changes = store.watch(self.reload(store).await?.next()),
                 Err(WatchError::Store(StoreError::Closed)) => return Ok(()),
                 Err(WatchError::Store(failure)) => {
@@ -109,6 +110,7 @@ impl Cache {
                 EventKind::Put { value, create_revision, .. } => {
                     StoredValue { value: Some(value.as_ref()), mod_revision: change.revision, create_revision: *create_revision }
                 }
+                // A deleted key has no creation, so this revision is only a placeholder.
                 EventKind::Delete => StoredValue { value: None, mod_revision: change.revision, create_revision: change.revision },
             };
             affected.extend(model.apply_entry(&event.key, &stored_value)?);
@@ -162,6 +164,7 @@ async fn load_model(store: &dyn Store) -> Result<Model, StoreError> {
             model.read_entry(&entry.key, &stored_value)?;
         }
     }
+    // The entries are only in the indexes so far. This call computes the fleet from them.
     model.finish_load();
     Ok(model)
 }

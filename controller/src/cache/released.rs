@@ -55,14 +55,16 @@ pub(crate) fn is_released(model: &Model, node: Uuid, task: &str) -> bool {
     model.released.get(&node).is_some_and(|released| task_ids(model, released).any(|id| id == task))
 }
 
-/// Returns a node's resolved values as a candidate for a release, together with the released task set for the
-/// comparison.
+/// Returns a node's new task set, which may be released to its host, together with the task set that was released last,
+/// for the comparison.
 pub(crate) fn candidate<'a>(model: &Model, resolved: &'a ResolvedNode) -> ReleaseCandidate<'a> {
     let released = model.released.get(&resolved.id().0);
     // Both task sets are compared by the digest version of the released one. Otherwise a newer digest version would
     // cause a release by itself.
     let digest_version =
         released.and_then(|released| DigestVersion::from_number(released.base().digest_version)).unwrap_or(DigestVersion::LATEST);
+    // The key of a task set has the values by which it is compared with another task set. `filter` returns whether the
+    // released task set runs a task.
     let key = released.map(|released| release_key(model, released, digest_version));
     let filter = task_filter(model, resolved.id().0);
     ReleaseCandidate::from_resolved(resolved, key, digest_version, filter.as_ref().map(|filter| filter as &dyn Fn(&str) -> bool))
@@ -71,6 +73,8 @@ pub(crate) fn candidate<'a>(model: &Model, resolved: &'a ResolvedNode) -> Releas
 /// Returns the parts of a released task set with which the next one is compared, to decide whether it must be released.
 fn release_key(model: &Model, released: &ReleasedRecord, version: DigestVersion) -> ReleaseKey {
     let task_set = released.base();
+    // Hosts do not start untranslated tasks, those that an import of a release could not translate. The digest of
+    // version 1 does not depend on them, so the key lists them separately.
     let profile = profile(model, released).filter(|_| version == DigestVersion::V1);
     let untranslated = profile.into_iter().flat_map(ProfileRecord::untranslated);
     ReleaseKey {

@@ -94,7 +94,7 @@ impl DuplicateDetector {
     ///
     /// Adds a return if the boot differs from the last one and equals an earlier one. Also adds a return if an earlier
     /// address of the same boot is back, and the check-in replaces a waiting one without news. Adds a takeover if a new
-    /// connection of the same boot and address replaces a waiting check-in without news. Any other check-in is no sign.
+    /// connection of the same boot and address replaces a waiting check-in without news. No other check-in is a sign.
     pub(super) fn observe(&mut self, check_in: CheckInOrigin, has_replaced: bool, now: Instant) -> Option<HostAddresses> {
         let was_detected = self.duplicate_addresses(now).is_some();
         let last = self.last.replace(check_in)?;
@@ -102,6 +102,7 @@ impl DuplicateDetector {
         let has_no_news = self.is_known_local_state(&last, &check_in) && !check_in.has_news;
         let is_takeover = has_replaced && has_no_news;
         if is_other_boot || last.address.ip() != check_in.address.ip() {
+            // The first change of the boot or address has no earlier check-in to which it could return.
             let earlier = self.previous.replace(last)?;
             let has_returned = is_other_boot || is_takeover && earlier.address.ip() == check_in.address.ip();
             if earlier.boot_id != check_in.boot_id || !has_returned {
@@ -135,6 +136,7 @@ impl DuplicateDetector {
 mod tests {
     use super::*;
 
+    /// Returns the origin of a check-in from `127.0.0.ADDRESS`. A check-in is idle if it has no news.
     fn origin(boot: u8, address: u8, port: u16, is_idle: bool) -> CheckInOrigin {
         CheckInOrigin {
             boot_id: [boot; 16],
@@ -148,6 +150,8 @@ mod tests {
         CheckInOrigin { local_state_hash, ..origin_without_state }
     }
 
+    /// A restarted host has another boot id, and the earlier one never returns. The boot ids of two hosts alternate.
+    /// Three returns of a boot id show two hosts, which is reported once.
     #[test]
     fn w10_14_detector_finds_two_hosts_but_not_restart_or_reconnect() {
         let (start, mut detector) = (Instant::now(), DuplicateDetector::default());
@@ -159,12 +163,14 @@ mod tests {
         let detections: Vec<_> =
             [4, 3, 4, 3, 4, 3, 4].map(|boot| detector.observe(origin(boot, boot, 5, false), false, later)).into();
         let both_addresses = [([127, 0, 0, 4], 5).into(), ([127, 0, 0, 3], 5).into()];
-        assert_eq!(detections.iter().flatten().collect::<Vec<_>>(), [&both_addresses], "it is told once");
+        assert_eq!(detections.iter().flatten().collect::<Vec<_>>(), [&both_addresses], "two hosts are reported once");
         assert!(
             detector.duplicate_addresses(later).is_some() && detector.duplicate_addresses(later + RETURN_THRESHOLD.1).is_none()
         );
     }
 
+    /// Two hosts with one boot id alternate between two addresses. The third return of an address is the fifth
+    /// check-in.
     #[test]
     fn w10_14_detector_finds_two_hosts_when_boot_id_is_shared() {
         let start = Instant::now();
@@ -176,6 +182,8 @@ mod tests {
         }
     }
 
+    /// Two agents on one host check in from one address, each time over another connection. The fourth takeover within
+    /// four minutes is the fifth check-in.
     #[test]
     fn w10_14_detector_finds_two_agents_when_takeovers_are_frequent() {
         let start = Instant::now();
@@ -187,10 +195,11 @@ mod tests {
             };
             let detections: Vec<_> = (1..=6).map(is_detected).collect();
             assert_eq!(detections, expected, "without news: {is_idle}");
-            assert_eq!(detector.duplicate_addresses(start + Duration::from_mins(10)), None, "it is over");
+            assert_eq!(detector.duplicate_addresses(start + Duration::from_mins(10)), None, "the takeovers are too old");
         }
     }
 
+    /// Two agents report different local states (such as paused and not paused) in turn. A repeated state is no news.
     #[test]
     fn w09_detector_finds_two_agents_when_local_state_alternates() {
         let start = Instant::now();
@@ -224,6 +233,7 @@ mod tests {
         }
     }
 
+    /// Two boot ids alternate every 20 minutes. That is at most two returns in 30 minutes, which is less than three.
     #[test]
     fn w10_14_detector_finds_no_duplicate_when_signs_are_rare() {
         let (start, mut detector) = (Instant::now(), DuplicateDetector::default());

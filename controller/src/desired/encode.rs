@@ -112,6 +112,7 @@ pub(crate) fn known_part(resolved: &ResolvedNode) -> Known {
             .collect(),
         traits: resolved.traits().names().map(|name| name.as_str().to_owned()).collect(),
         lifecycle: lifecycle(resolved),
+        // The host runs in the lower of this mode and the mode of its task set, so a lower mode applies at once.
         ceiling: resolved.mode().value,
         splay_s: resolved.splay_seconds(),
         // The time at which the hold ends, in seconds since 1970, or the largest number if the hold has no end.
@@ -144,6 +145,7 @@ pub(crate) fn task_set(
         return TaskSet { mode: resolved.mode().value, ..TaskSet::default() };
     };
     TaskSet {
+        // The field is for rollouts, which do not exist yet.
         group_revision: 0,
         digest_version: version.number(),
         task_digest: task_set.task_digest(version).0,
@@ -236,6 +238,7 @@ fn origin_text(resolved: &ResolvedNode, origin: &Origin) -> String {
 mod tests {
     use super::*;
 
+    /// `longest` has exactly [`MAX_REASON_CHARS`] characters.
     #[test]
     fn x03_f07_short_reason_limits_text() {
         let longest = format!("condition is false: {}", "é".repeat(180));
@@ -243,6 +246,7 @@ mod tests {
         assert_eq!(short_reason(&format!("{longest}{}", "x".repeat(5_000))), format!("{longest}…"));
     }
 
+    /// A barrier is obsolete if only the sent profile has it. The second call for a pair returns the cached list.
     #[test]
     fn obsolete_barriers_is_computed_once_per_profile_pair() {
         let barrier = |task: &str| Barrier { task: task.to_owned(), selector: "kind=node".to_owned() };

@@ -40,7 +40,7 @@ use crate::intake::{ConfirmedState, SentParts};
 use crate::status::StatusTable;
 
 /// The wire version in which desired states are decided, compared and stored. A host gets them in the version that its
-/// agent speaks, with the names of that version.
+/// agent speaks, with the digests of that version.
 pub const PUBLISHED_VERSION: WireVersion = WireVersion::CURRENT;
 
 /// Encoded bytes that are sent unchanged, and the name by which controller and agent refer to them.
@@ -230,8 +230,8 @@ pub struct PassResult {
     pub changes: Vec<(Uuid, DesiredChange)>,
 }
 
-/// A node's desired state with its leaves in a signed batch. It has one leaf for each wire version, and the first leaf
-/// is at `first_index`.
+/// A node's desired state with its leaves in a signed batch. A leaf is an entry of the batch, and a proof shows that it
+/// is in the batch. The state has one leaf for each wire version, and the first leaf is at `first_index`.
 #[derive(Debug)]
 pub(crate) struct SignedState {
     pub(crate) desired: DesiredState,
@@ -243,14 +243,15 @@ pub(crate) struct SignedState {
 
 impl SignedState {
     /// Returns the message for an agent that speaks this wire version. The message has the digests of both parts, and
-    /// the content of those parts that the agent lacks. `host` is the desired state that the agent holds. If
+    /// the content of those parts that the agent lacks. `held` is the desired state that the agent holds. If
     /// that is of another epoch, `change` is the signed change from that epoch to the epoch of this state.
-    pub(crate) fn message(&self, version: WireVersion, host: Option<&HeldDesired>, change: Option<EpochChange>) -> SignedDesired {
+    pub(crate) fn message(&self, version: WireVersion, held: Option<&HeldDesired>, change: Option<EpochChange>) -> SignedDesired {
         let DesiredParts { known, task_set } = self.desired.parts(version);
-        let host = host.filter(|host| host.epoch == self.epoch);
+        // An agent of another epoch counts as without any part, so it gets both parts.
+        let held = held.filter(|held| held.epoch == self.epoch);
         let lacks = |part: &NamedPart, digest: Option<PartDigest>| digest != Some(part.name);
-        let lacks_known = lacks(known, host.map(|host| host.known));
-        let lacks_task_set = lacks(task_set, host.map(|host| host.task_set));
+        let lacks_known = lacks(known, held.map(|held| held.known));
+        let lacks_task_set = lacks(task_set, held.map(|held| held.task_set));
         let leaf_index = self.first_index + version.index();
         SignedDesired {
             epoch: self.epoch,
@@ -259,7 +260,7 @@ impl SignedState {
             task_set_digest: task_set.name,
             known: lacks_known.then(|| self.desired.known(version)),
             task_set: lacks_task_set.then(|| self.desired.task_set(version)),
-            proof: self.batch.proof(leaf_index).expect("the place is that of a leaf of this batch"),
+            proof: self.batch.proof(leaf_index).expect("the batch has a leaf for each wire version of this state"),
             epoch_change: change,
         }
     }
@@ -325,8 +326,8 @@ pub struct DesiredTable {
     publish_lock: Mutex<()>,
     /// The revision of the store at which all nodes are resolved; zero before the first pass.
     resolved_revision: AtomicU64,
-    /// The slots of nodes whose agents hold a later revision than `resolved_revision`. The next pass wakes them.
-    /// `resolved_revision` is compared and advanced under this lock.
+    /// The slots of nodes whose agents hold a later revision than `resolved_revision`. The next pass wakes these slots,
+    /// and so the check-ins that wait. `resolved_revision` is compared and advanced under this lock.
     waiting_for_revision: Mutex<HashMap<Uuid, Arc<NodeSlot>>>,
     /// Number of published desired states whose content differs from the previous state of the node.
     pub published_count: Counter,
@@ -471,10 +472,11 @@ impl DesiredTable {
             forms.iter().map(move |form| Leaf::for_grant(slot.node(), epoch, *revision, form))
         });
         let batch = self.signer.load().sign(&leaves.collect());
+        // The leaves were added in the same order, so each form uses the next index.
         let mut leaf_indexes = 0..;
         let mut sign_forms = |UnsignedGrant { slot, revision, forms }| {
             let forms = Vec::into_iter(forms).zip(&mut leaf_indexes).map(|(grant, leaf_index)| {
-                let proof = batch.proof(leaf_index).expect("the place is that of a leaf of this batch");
+                let proof = batch.proof(leaf_index).expect("the batch has a leaf for each form");
                 SignedGrant { epoch, revision, grant, proof }
             });
             (slot, GrantForms(forms.collect()))
@@ -537,7 +539,7 @@ impl DesiredTable {
         signed.is_some_and(|signed| signed.desired.parts.iter().any(|parts| parts.task_set.name == digest))
     }
 
-    /// Returns the time since a node last checked in, or `None` if it has not since this process started.
+    /// Returns the time since a node last checked in, or `None` if it has not checked in since this process started.
     pub(crate) fn time_since_check_in(&self, node: Uuid) -> Option<Duration> {
         read(&self.slots).get(&node)?.time_since_check_in(Instant::now())
     }

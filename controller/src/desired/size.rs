@@ -8,8 +8,8 @@ use stemma_wire::message::desired::{Known, MAX_DESIRED_BYTES, MAX_ENTRIES, MAX_L
 
 use super::encode;
 
-/// An upper bound of the bytes that an entry of a list or map needs in addition to its own texts. The origin of a label
-/// needs the most.
+/// Upper bound of the bytes that an entry of a list or map needs in addition to its own texts. A label needs the most,
+/// because its origin names its level, such as `cluster NAME`.
 const ENTRY_BYTES: usize = 640;
 /// Maximum number of bytes that one byte of a JSON text needs after escaping.
 const MAX_ESCAPE_FACTOR: usize = 6;
@@ -64,6 +64,7 @@ impl TooLarge {
 pub(crate) fn next_size(resolved: &ResolvedNode) -> Result<usize, TooLarge> {
     // The hash of the profile is not known yet. All hashes have the same size, so any hash gives the right result.
     let profile = resolved.task_set().map(|_| Hash([0; 32]));
+    // `|_, _| None`: no input was encoded before, so all are encoded here.
     let (known, task_set) =
         (encode::known_part(resolved), encode::task_set(resolved, profile, DigestVersion::LATEST, |_, _| None));
     check_parts(&known, &task_set, (encoded_size(&known), encoded_size(&task_set)))
@@ -166,12 +167,14 @@ mod tests {
         ObjectName::new(text).unwrap()
     }
 
+    /// Returns values as the manager `test` provides them for one level.
     fn owned<V: Clone + PartialEq>(values: impl Iterator<Item = (String, V)>) -> OwnedMap<LabelKey, V> {
         let intent: Intent<LabelKey, V> =
             values.map(|(key, value)| (LabelKey::new(&key).unwrap(), ProvidedValue::Value(value))).collect();
         OwnedMap::default().update(&Manager::new("test").unwrap(), &intent)
     }
 
+    /// Returns the annotations `a0`, `a1` and so on of one level, with these texts as values.
     fn annotated(texts: &[String]) -> AnnotationLayer {
         let key = |index| AnnotationKey::new(&format!("a{index}")).unwrap();
         let value = |text: &String| ProvidedValue::Value(AnnotationValue::new(text).unwrap());
@@ -220,7 +223,7 @@ mod tests {
         fleet.apply(FleetChange::Node(Arc::new(Object { meta: meta(3, NodeName::new("n").ok()), spec })));
         fleet.set_loaded();
         let resolution = resolve_node(&fleet, &ResolveCache::new(), NodeId(node));
-        Arc::clone(resolution.resolved_node().expect("it resolves"))
+        Arc::clone(resolution.resolved_node().expect("the node can be resolved"))
     }
 
     fn value() -> impl Strategy<Value = Value> {
@@ -234,14 +237,14 @@ mod tests {
         fn upper_bound_is_at_least_encoded_size(
             labels in proptest::collection::vec("[a-z\"é]{0,100}", 0..20),
             parameters in proptest::collection::vec(value(), 0..20),
-            // Some cases have more than may be sent.
+            // In some cases, the annotations exceed the limit for a desired state.
             annotations in proptest::collection::vec((0..40_000_usize).prop_map(|n| "é\"".repeat(n)), 0..8),
             reason in "[a-z\"é]{0,500}",
         ) {
             let resolved = resolved_node(&labels, &parameters, &annotations, &reason);
             prop_assert_eq!(resolved.task_set().unwrap().skipped_ids().count(), labels.len());
             let (size, bound) = (next_size(&resolved), upper_bound(&resolved, tasks_upper_bound(&resolved)).unwrap());
-            prop_assert!(size.is_ok() || !is_within_limit(&resolved, 0), "what is too large is told");
+            prop_assert!(size.is_ok() || !is_within_limit(&resolved, 0), "a state that is too large is not within the limit");
             match size {
                 Ok(bytes) => prop_assert!(bytes <= bound, "{} bytes are sent, and the bound is {}", bytes, bound),
                 Err(error) => prop_assert!(bound >= MAX_DESIRED_BYTES, "{}: the bound is {}", error, bound),

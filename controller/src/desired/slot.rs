@@ -198,7 +198,8 @@ pub(crate) struct PendingUpdate {
     pub(crate) desired: Option<Arc<SignedState>>,
     /// The grants of the node that are in force.
     pub(crate) grants: Arc<[GrantForms]>,
-    /// True if there are grants that were not sent on this connection yet.
+    /// True if there are grants (permissions to run tasks whose barriers have opened) that were not sent on this
+    /// connection yet.
     pub(crate) has_new_grants: bool,
     /// A copy of what the store contains about the reports of the node.
     pub(crate) stored: StoredReports,
@@ -292,6 +293,7 @@ impl NodeSlot {
         let has_ahead_changed = std::mem::replace(&mut state.held_ahead, start.held_ahead) != start.held_ahead;
         let has_held_changed = std::mem::replace(&mut state.held, start.held) != start.held || is_first;
         let has_same_requests = state.stored_state.as_deref().is_some_and(|last| last.has_same_requests(start.state));
+        // A change of the held state, or of the requested or returned leases, counts as news too.
         let has_news = start.has_news || has_held_changed || !has_same_requests;
         let has_replaced = std::mem::take(&mut state.is_waiting);
         let origin = CheckInOrigin::new(start.state, start.address, has_news);
@@ -318,6 +320,7 @@ impl NodeSlot {
     /// the host's present `Observation`.
     pub(crate) fn poll(&self, number: CheckInNumber, peer: &Arc<Peer>, digest: PartDigest) -> PollResult {
         let state = lock(&self.state);
+        // The grants are new for this connection (`peer`) if they were last sent on another one.
         let stored = state.stored.unwrap_or_default();
         if state.is_deleted {
             PollResult::Deleted
@@ -410,6 +413,7 @@ impl NodeSlot {
         let key = GrantKey::for_grant(grant.grant());
         let other_grants = state.grants.iter().filter(|other| GrantKey::for_grant(other.grant()) != key).cloned();
         state.grants = other_grants.chain([grant]).collect();
+        // The new grant was not sent on any connection yet.
         state.grants_sent_on = Weak::new();
         drop(state);
         self.wake();
@@ -548,6 +552,7 @@ impl NodeSlot {
 
     /// Returns `inputs`, the inputs of the node's state, with the liveness, enrolment and confirmation of this slot.
     pub(crate) fn state_inputs(&self, inputs: StateInputs, now: Instant) -> StateInputs {
+        // Before the host's first check-in since the start, the given confirmation stays. It is from the store.
         let confirmation = match self.confirmation() {
             HostConfirmation::Unknown => inputs.confirmation,
             reported => reported,
@@ -576,6 +581,7 @@ pub(crate) struct WaitingCheckIn {
 }
 
 impl Drop for WaitingCheckIn {
+    /// Ends the wait of the check-in. Does nothing if a later check-in has begun, because that has replaced this one.
     fn drop(&mut self) {
         let mut state = lock(&self.slot.state);
         if state.latest_check_in == self.number.0 {

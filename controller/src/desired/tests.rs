@@ -85,6 +85,7 @@ fn grant_for_state(table: &DesiredTable, node: Uuid, revision: u64) -> Vec<Grant
     WireVersion::all().map(|version| (Revision(revision), digest(version))).collect()
 }
 
+/// A grant stays in force if only the known part changes. Another task set ends it.
 #[test]
 fn publish_moves_grants_to_new_revision_when_task_set_stays() {
     let (table, node) = (table(), Uuid::from_u128(1));
@@ -92,10 +93,10 @@ fn publish_moves_grants_to_new_revision_when_task_set_stays() {
         let known = Known { name: name.to_owned(), ..Known::default() };
         let silent_after = Duration::from_secs(90);
         let state = DesiredState::new(Revision(revision), (&known, task_set), (None, [].into()), silent_after);
-        let name = state.parts(PUBLISHED_VERSION).task_set.name;
+        let digest = state.parts(PUBLISHED_VERSION).task_set.name;
         table
             .publish(PassResult { revision: Revision(revision), changes: vec![(node, DesiredChange::Release(Box::new(state)))] });
-        name
+        digest
     };
     let task_set = publish(5, "a", &TaskSet::default());
     let barriers = vec![Barrier { task: "t".to_owned(), selector: "tags=x".to_owned() }];
@@ -107,6 +108,8 @@ fn publish_moves_grants_to_new_revision_when_task_set_stays() {
     assert!(grants(&table, node).is_empty(), "the grant was for the previous task set");
 }
 
+/// A pass without changes advances the resolved revision to 9. A state that is then signed again gets this revision,
+/// and so do its grants.
 #[test]
 fn sign_again_moves_grants_to_new_revision() {
     let (table, node) = (table(), Uuid::from_u128(1));
@@ -122,8 +125,8 @@ fn sign_again_moves_grants_to_new_revision() {
     assert_eq!(grants(&table, node), [grant_for_state(&table, node, 9)]);
 }
 
-/// `wait_for_revision` returns false if the revision is published already. Otherwise it registers the slot, once for
-/// any number of calls.
+/// `wait_for_revision` returns false if all nodes are resolved at the revision already. Otherwise it registers the slot
+/// for the next pass, once for any number of calls. The pass removes the slot.
 #[test]
 fn wait_for_revision_registers_slot_once() {
     let table = table();
@@ -155,14 +158,14 @@ async fn publish_wakes_slot_when_revision_is_reached() {
         notification.as_mut().enable();
         start_barrier.wait();
         if table.wait_for_revision(&slot, Revision(revision)) {
-            tokio::time::timeout(Duration::from_mins(2), notification).await.expect("woken");
+            tokio::time::timeout(Duration::from_mins(2), notification).await.expect("the publication wakes the slot");
         }
         publisher.join().unwrap();
     }
 }
 
 #[test]
-fn enrolled_slot_creates_no_slot_when_node_is_not_enrolled() {
+fn enrolled_slot_checks_enrolment_only_when_slot_is_missing() {
     let table = table();
     let node = Uuid::from_u128(1);
     assert!(table.enrolled_slot(node, || true).is_some());

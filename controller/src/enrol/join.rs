@@ -46,8 +46,9 @@ impl Enrolment {
     /// request gets another certificate and uses up nothing.
     ///
     /// # Errors
-    /// The response for the host. It is the same for every invalid token, and [`ErrorType::ServerBusy`] after too many
-    /// wrong tokens. With a valid token, it is the error in the request, the name or the place.
+    /// Fails with the error for the host. The error is the same for every invalid token. After too many wrong tokens,
+    /// it is [`ErrorType::ServerBusy`]. With a valid token, it states what is wrong with the request, or why the name
+    /// or group of the node is refused.
     pub async fn enrol(&self, from: SocketAddr, request: EnrollRequest) -> Result<EnrollResponse, ApiError> {
         let now_s = self.clock.unix_seconds();
         if !self.token_attempts.is_allowed(from.ip(), now_s) {
@@ -62,6 +63,7 @@ impl Enrolment {
         };
         // The caller has a valid token, so a refusal is audited under the id of the token.
         result.inspect_err(|refusal| {
+            // An error from 500 on is a failure of the controller and not a refusal.
             if refusal.status() < 500 {
                 self.rejected.notify(refusal.kind.name(), &format!("token/{token}"), None, from);
             }
@@ -98,6 +100,7 @@ impl Enrolment {
         let now_s = self.clock.unix_seconds();
         let may_reveal = match token::find(&self.registry.cache().model(), text) {
             Some(token) if is_valid(token, Timestamp(now_s * 1000)) => return Ok(token.id.clone()),
+            // This token has the right secret, so it is not a guess. It has expired or is used up.
             Some(_) => self.token_attempts.may_reveal(now_s),
             None => {
                 check_token(text).map_err(bad_token_error)?;
@@ -130,6 +133,7 @@ impl Enrolment {
                 (node.meta.uuid, earlier_agent)
             }
             None => {
+                // Only a new node needs a name that commands accept. An existing node keeps the name that it has.
                 join.name.check_host_name().map_err(|error| bad_name_error(&error))?;
                 (create_node(&mut work, join.name.clone(), &token)?, None)
             }

@@ -15,9 +15,10 @@ use crate::records::enrolled::{AgentRecord, CertificateRecord, HexBytes, public_
 use crate::registry::{Context, DecisionError, Draft};
 use crate::store::{Entry, Op, Precondition, Snapshot, StoreError};
 
-/// Adds the key entries to a commit that issues a certificate. `new_key`, the key of the new certificate, then belongs
-/// to the node. Keys of `old_record` that have no certificate in `remaining` are released, so that another node may use
-/// them. The commit must require that the record is still `old_record`.
+/// Adds changes of key entries to a commit that issues a certificate. A key entry names the node that owns a key of
+/// certificates. `new_key`, the key of the new certificate, then belongs to the node. Keys of `old_record` that have no
+/// certificate in `remaining` are released, so that another node may use them. The commit must require that the record
+/// is still `old_record`.
 ///
 /// Call this before the certificate is issued. If an entry is not in memory yet, the decision is made again after a
 /// read of the store, and a certificate that was already issued would be wasted.
@@ -56,6 +57,7 @@ pub(super) fn update_keys(
 /// Any error of the store.
 pub(super) async fn key_deletions(snapshot: &dyn Snapshot, node: Uuid, record: &AgentRecord) -> Result<Vec<Op>, StoreError> {
     let mut ops = Vec::new();
+    // `|_| false`: no key of the record is in use any longer.
     for entry_key in key_entries(record, |_| false) {
         if snapshot.get(entry_key.as_bytes()).await?.is_some_and(|entry| is_owned_by(&entry, node)) {
             ops.push(Op::Delete { key: entry_key.into() });

@@ -71,7 +71,7 @@ impl Enrolment {
         };
         let (_, revision) = self.registry.write_at(caller, decide).await?;
         let result = last_result.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok((result.expect("a write that was made was decided"), revision))
+        Ok((result.expect("a committed write has a decision"), revision))
     }
 
     /// Checks a certificate request. `node` is the node that sends it, or `None` for a new host. Fails if the request

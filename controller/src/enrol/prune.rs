@@ -41,6 +41,7 @@ async fn prune_agents(store: &dyn Store, identities: &Identities, now: Timestamp
     for node in identities.expired_nodes(now_s, MAX_AGENTS) {
         let Some(entry) = snapshot.get(agent_key(node).as_bytes()).await? else {
             // A commit deleted the record, but the watch of the store did not deliver this change to the cache.
+            // A record that a later commit than the snapshot wrote stays in the cache.
             identities.remove(node, snapshot.revision().next());
             continue;
         };

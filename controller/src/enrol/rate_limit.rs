@@ -55,13 +55,14 @@ struct FailureBuckets {
 struct Bucket {
     /// The number of failures that are not forgiven.
     failure_count: u32,
-    /// The start of the time after which the next failure is forgiven, in seconds since 1970.
+    /// The time from which the wait for the next forgiven failure counts, in seconds since 1970.
     since_s: u64,
 }
 
 impl Bucket {
     /// Forgives one failure for each period of `refill_s` seconds that has passed since `since_s`.
     fn drain(&mut self, now_s: u64, refill_s: u64) {
+        // The periods are counted by a division, so their length must not be 0.
         let refill_s = refill_s.max(1);
         // If the clock was set back, `since_s` may be in the future. Then the periods begin now.
         self.since_s = self.since_s.min(now_s);
@@ -87,11 +88,11 @@ impl TokenAttempts {
     /// tokens.
     pub(crate) fn is_allowed(&self, from: IpAddr, now_s: u64) -> bool {
         let mut failures = self.lock();
-        let level = failures.by_network.get_mut(&network_prefix(from)).map_or(0, |bucket| {
+        let failure_count = failures.by_network.get_mut(&network_prefix(from)).map_or(0, |bucket| {
             bucket.drain(now_s, self.limits.refill_s);
             bucket.failure_count
         });
-        level < self.limits.per_network
+        failure_count < self.limits.per_network
     }
 
     /// Returns whether a response may reveal that a token is used up or expired. False if all networks together have
@@ -152,16 +153,16 @@ mod tests {
             assert!(attempts.is_allowed(first, 1000));
             assert!(attempts.record_failure(first, 1000));
         }
-        assert!(!attempts.is_allowed(first, 1009), "three wrong ones are enough");
-        assert!(attempts.is_allowed(second, 1009), "another network has its own measure");
+        assert!(!attempts.is_allowed(first, 1009), "three wrong tokens are the limit of a network");
+        assert!(attempts.is_allowed(second, 1009), "another network has its own count");
         assert!(attempts.record_failure(second, 1009) && attempts.may_reveal(1009) && attempts.record_failure(second, 1009));
         assert!(
             !attempts.may_reveal(1009) && !attempts.record_failure(third, 1009),
-            "five in all are enough: the sixth is not told"
+            "five wrong tokens are the total limit, so the sixth response reveals nothing"
         );
-        assert!(attempts.is_allowed(third, 1009), "and whoever else comes is looked at all the same");
-        assert!(attempts.is_allowed(first, 1010), "one is forgiven after ten seconds");
-        assert!(attempts.record_failure(third, 1010), "of all as well");
+        assert!(attempts.is_allowed(third, 1009), "the tokens of another network are still checked");
+        assert!(attempts.is_allowed(first, 1010), "one failure of the network is forgiven after ten seconds");
+        assert!(attempts.record_failure(third, 1010), "one failure of the total is forgiven too");
     }
 
     #[test]
@@ -172,7 +173,7 @@ mod tests {
             attempts.record_failure(address, 100_000);
         }
         assert!(!attempts.is_allowed(address, 1000));
-        assert!(attempts.is_allowed(address, 1010), "one is forgiven after ten seconds of the new time");
+        assert!(attempts.is_allowed(address, 1010), "one failure is forgiven after ten seconds of the new time");
     }
 
     #[test]
@@ -189,8 +190,8 @@ mod tests {
         for _ in 0..3 {
             attempts.record_failure("::ffff:10.0.0.1".parse().unwrap(), 1000);
         }
-        assert!(!attempts.is_allowed([10, 0, 0, 1].into(), 1000), "the same address in its other form");
-        assert!(attempts.is_allowed([10, 0, 0, 2].into(), 1000), "an IPv4 address stands for itself");
+        assert!(!attempts.is_allowed([10, 0, 0, 1].into(), 1000), "an IPv4-mapped address is the same address");
+        assert!(attempts.is_allowed([10, 0, 0, 2].into(), 1000), "each IPv4 address is a network of its own");
     }
 
     #[test]
@@ -202,7 +203,7 @@ mod tests {
         }
         assert_eq!(attempts.lock().by_network.len(), MAX_NETWORKS);
         attempts.record_failure(address(60_000), 1011);
-        assert_eq!(attempts.lock().by_network.len(), 1, "those that are forgiven make room");
-        assert!(attempts.record_failure(address(60_001), 1031), "a hundred thousand over the limit are not a debt");
+        assert_eq!(attempts.lock().by_network.len(), 1, "networks without failures are removed when the table is full");
+        assert!(attempts.record_failure(address(60_001), 1031), "failures over the limit were not counted");
     }
 }

@@ -63,8 +63,8 @@ impl Enrolment {
     ) -> Result<(Decision, RenewalResult), DecisionError> {
         let revoked = || ApiError::from(ErrorType::AuthRevoked);
         let (record, revision) = context.record::<AgentRecord>(&agent_key(node))?.ok_or_else(revoked)?;
-        // The cache was already checked. But of two renewals of one expired certificate at once, only the first finds
-        // it the newest.
+        // The cached record was checked before. But if two requests renew one expired certificate at the same time, the
+        // certificate is the newest one only for the first request.
         check_renewal(&record, identity, &request.spki_sha256, context.now.0 / 1000).map_err(ApiError::from)?;
         if record.usable_count(context.now.0 / 1000) >= MAX_CERTIFICATES {
             return Err(rate_limit_error().into());
@@ -115,7 +115,8 @@ mod tests {
 
     use super::*;
 
-    /// A record with two certificates that expire at second 1000. The older one has serial 1.
+    /// Returns a record with two certificates that expire at second 1000. The older one has serial 1 and key 1, and the
+    /// newer one serial 2 and key 2.
     fn record() -> AgentRecord {
         let certificate = |serial| CertificateRecord {
             serial: HexBytes([serial; 16]),
@@ -133,8 +134,12 @@ mod tests {
         }
     }
 
+    /// Each case has the record, the serial of the presented certificate, the key of the request, the time, and the
+    /// expected result. At time 2000, every certificate has expired. An expired certificate may be renewed if it is the
+    /// newest, or if all newer certificates are for the key of the request. A revoked certificate may never be renewed.
+    /// `lost_twice` has two newer certificates for key 2, as if the responses with both were lost.
     #[test]
-    fn f33_expired_certificate_renews_when_newest() {
+    fn f33_check_renewal_accepts_valid_or_newest_certificates() {
         let mut revoked = record();
         revoked.certificates[1].revoked = true;
         let retired = AgentRecord { retired: true, ..record() };
@@ -145,20 +150,20 @@ mod tests {
         let mut renewed = lost_twice.clone();
         renewed.certificates.push(CertificateRecord { spki_sha256: HexBytes([5; 32]), ..record().certificates[1].clone() });
         for (case, record, serial, key, now_s, expected) in [
-            ("the newest", record(), 2, 9, 10, Ok(())),
-            ("an older one", record(), 1, 9, 10, Ok(())),
-            ("one that a backup does not know", record(), 3, 9, 10, Ok(())),
+            ("the newest, valid", record(), 2, 9, 10, Ok(())),
+            ("an older one, valid", record(), 1, 9, 10, Ok(())),
+            ("one that a restored record lacks, valid", record(), 3, 9, 10, Ok(())),
             ("the newest, expired", record(), 2, 9, 2000, Ok(())),
             ("an older one, expired", record(), 1, 9, 2000, superseded_error),
-            ("the same with the key of the newer one: its answer was lost", record(), 1, 2, 2000, Ok(())),
-            ("and was lost again", lost_twice.clone(), 1, 2, 2000, Ok(())),
-            ("but not with another", lost_twice, 1, 9, 2000, superseded_error),
-            ("and not when that key has been renewed since", renewed, 1, 2, 2000, superseded_error),
-            ("one that a backup does not know, expired", record(), 3, 9, 2000, superseded_error),
-            ("an older one with the key of a revoked one, expired", revoked.clone(), 1, 2, 2000, superseded_error),
-            ("a revoked one", revoked.clone(), 2, 9, 10, revoked_error),
+            ("an older one, expired, for the key of the newer one", record(), 1, 2, 2000, Ok(())),
+            ("an older one, expired, for the key of both newer ones", lost_twice.clone(), 1, 2, 2000, Ok(())),
+            ("an older one, expired, for another key than the newer ones", lost_twice, 1, 9, 2000, superseded_error),
+            ("an older one, expired, if the newest one is for a third key", renewed, 1, 2, 2000, superseded_error),
+            ("one that a restored record lacks, expired", record(), 3, 9, 2000, superseded_error),
+            ("an older one, expired, for the key of a revoked newer one", revoked.clone(), 1, 2, 2000, superseded_error),
+            ("a revoked one, valid", revoked.clone(), 2, 9, 10, revoked_error),
             ("a revoked one, expired", revoked, 2, 9, 2000, revoked_error),
-            ("one of a node that is gone", retired, 2, 9, 10, revoked_error),
+            ("one of a deleted node", retired, 2, 9, 10, revoked_error),
         ] {
             let identity = Identity {
                 fleet: "example.com".parse().unwrap(),

@@ -66,6 +66,7 @@ impl Enrolment {
         let token = token.ok_or(ApiError::from(ErrorType::TokenInvalid))?;
         let agent = context.record::<AgentRecord>(&agent_key(repeat.node))?;
         let Some((mut record, record_revision)) = agent.filter(|(record, _)| has_joined_with(record, repeat)) else {
+            // If the token has uses left, only the key is wrong. Otherwise only a repeated request could use the token.
             let refusal =
                 if is_valid(&token.record, context.now) { keys::key_in_use_error() } else { ErrorType::TokenInvalid.into() };
             return Err(refusal.into());
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s20_repeated_join_ends_when_certificate_has_another_key() {
+    fn s20_has_single_key_rejects_other_and_revoked_keys() {
         let certificate = |key: u8, revoked| CertificateRecord {
             serial: HexBytes([key; 16]),
             spki_sha256: HexBytes([key; 32]),

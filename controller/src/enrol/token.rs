@@ -63,6 +63,7 @@ pub(crate) fn find<'a>(model: &'a Model, text: &str) -> Option<&'a TokenRecord> 
     let (id, secret) = text.split_once('.').unwrap_or((text, ""));
     let presented: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
     let token = model.tokens.get(id);
+    // For an unknown id, a comparison with zeros takes the same time.
     let expected = token.map_or([0; 32], |token| token.record.secret_sha256.0);
     let is_equal = bool::from(presented.ct_eq(&expected));
     token.filter(|_| is_equal).map(|token| &token.record)
@@ -110,6 +111,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             record_in_audit(&mut work, &record, FleetAction::TokenMade { token: id.clone() });
             work.draft().add_precondition(Precondition::absent(token_key(&id)));
             work.draft().add_op(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
+            // So no token is created concurrently with a write that deletes the principal or changes its rights.
             if let Some(maker) = record.maker {
                 work.draft().add_op(Op::Put { key: key::maker_mark(maker).into(), value: Bytes::new() });
             }
@@ -129,6 +131,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
 pub(crate) fn add_secret_or_warning(mut answer: StoredAnswer, caller: &Caller, new_id: &str, secret: &str) -> StoredAnswer {
     let Value::Object(body) = &mut answer.body else { return answer };
     match body.get("id").and_then(Value::as_str).map(str::to_owned) {
+        // A dry run creates no token, so it has no secret to show.
         _ if caller.dry_run => {}
         Some(id) if id == new_id => drop(body.insert("token".into(), format!("{new_id}.{secret}").into())),
         id => {
@@ -140,7 +143,8 @@ pub(crate) fn add_secret_or_warning(mut answer: StoredAnswer, caller: &Caller, n
     answer
 }
 
-/// Returns the join tokens that the caller may see and that are bound to all of `targets`, the newest last.
+/// Returns the join tokens that the caller may see, the newest last. Each of `targets` is a filter: only tokens with
+/// this target are returned.
 pub fn list(model: &Model, targets: &[TokenTarget]) -> Vec<Value> {
     let tokens = model.tokens.values().map(|token| &token.record);
     let is_match = |token: &&TokenRecord| {
@@ -220,8 +224,8 @@ fn check_no_host(context: &Context<'_>, target: TokenTarget) -> Result<(), Decis
     }
 }
 
-/// Returns the node if no agent has joined as the node, or if its agent is retired. Otherwise returns `None`. The
-/// second value is the record of the retired agent, if there is one.
+/// Returns the node if no agent has joined as the node, or if its agent is retired (invalid). Otherwise returns `None`.
+/// The second value is the record of the retired agent, if there is one.
 ///
 /// The decision reads the record in the store, and the commit requires it unchanged. The cache is updated after a
 /// commit. If two hosts joined at once under one name, both would find the node free in the cache.

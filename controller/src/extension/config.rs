@@ -131,6 +131,7 @@ impl ExtensionTable {
         if url.starts_with("unix:") {
             return Err("url is https://HOST[:PORT][/PATH]; a socket is given as unix = PATH".to_owned());
         }
+        // The authority is the part before the first slash after the scheme: the scheme, the host and the port.
         let scheme_end = url.find("://").map_or(0, |index| index + 3);
         let (authority, path) = url.split_at(url[scheme_end..].find('/').map_or(url.len(), |index| scheme_end + index));
         let path = if path.is_empty() { "/" } else { path };
@@ -168,13 +169,14 @@ fn tls_config(ca: &std::path::Path) -> Result<Arc<ClientConfig>, String> {
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// A connector that uses TLS with an ordinary server. The host name and a configured authority verify the server, not
-/// an identity of the fleet.
+/// A connector that uses TLS with a server outside the fleet. The server is verified by its host name and a configured
+/// authority, and not by an identity of the fleet.
 pub(super) struct PublicTls(pub(super) Arc<ClientConfig>);
 
 impl Connector for PublicTls {
     type Stream = TlsStream<TcpStream>;
 
+    /// Connects to a server, and verifies its certificate for `host`.
     async fn connect(&self, host: &str, port: u16) -> io::Result<Self::Stream> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         let stream = TcpStream::connect((host, port)).await?;
@@ -186,6 +188,7 @@ impl Connector for PublicTls {
 mod tests {
     use super::*;
 
+    /// Reads the extension tables of a configuration file with this content.
     fn read(text: &str) -> Result<Vec<ExtensionConfig>, String> {
         #[derive(Deserialize)]
         struct ExtensionsFile {
@@ -195,8 +198,9 @@ mod tests {
         ExtensionTable::read(file.extension).map_err(|error| error.to_string())
     }
 
+    /// Each case has the lines of the table of extension `p`, and its address or a part of the error.
     #[test]
-    fn extension_table_requires_one_address() {
+    fn extension_table_read_returns_address_or_error() {
         for (file, expected) in [
             ("unix = '/run/x.sock'", Ok("unix:/run/x.sock")),
             ("unit = true", Ok("unix:/run/stemma-extensions/p.sock")),

@@ -58,6 +58,7 @@ impl Extensions {
         let build = |config: ExtensionConfig| {
             let extension = Extension {
                 running: Semaphore::new(MAX_CONCURRENT),
+                // A question is in the queue until its answer arrives, also while the extension works on it.
                 queue: Semaphore::new(MAX_CONCURRENT + MAX_WAITING),
                 config,
             };
@@ -112,7 +113,7 @@ impl Extension {
                 .header(CONTENT_TYPE, "application/json")
                 .header(ACCEPT, "application/json")
                 .body(Bytes::copy_from_slice(&question.body))
-                .expect("a path that was checked, and headers of our own")
+                .expect("the path was checked, and the headers are constants")
         };
         // Each question has its own connection: a program that systemd starts for a connection exits with it.
         let answer = match &self.config.address {
@@ -124,6 +125,7 @@ impl Extension {
                 Client::new(target.clone(), None, limits).send(request(path)).await
             }
             ExtensionAddress::Hook { target, path, tls: Some(tls) } => {
+                // The connector uses TLS itself, so the client must not add it.
                 let plain = Target { is_tls: false, ..target.clone() };
                 Client::with_connector(config::PublicTls(Arc::clone(tls)), plain, None, limits).send(request(path)).await
             }

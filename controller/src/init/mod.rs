@@ -214,7 +214,7 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<InitResult
         names: names.iter().map(ToString::to_string).collect(),
     };
     create_store(&layout, &record, now_s)?;
-    let hash = stemma_wire::tls::spki_sha256(authority.root()).expect("the root was just made");
+    let hash = stemma_wire::tls::spki_sha256(authority.root()).expect("the new root certificate can be parsed");
     Ok(InitResult { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
 }
 
@@ -232,7 +232,7 @@ fn check_free(layout: &Layout) -> Result<(), InitError> {
 
 /// Creates the store of a new fleet, and stores the first admin in it.
 fn create_store(layout: &Layout, record: &FleetRecord, now_s: u64) -> Result<(), InitError> {
-    let fleet = Bytes::from(serde_json::to_vec(record).expect("a record of text"));
+    let fleet = Bytes::from(serde_json::to_vec(record).expect("a record of texts can be serialized"));
     // The UUID of a later epoch contains the time at which the fleet was resumed. The first epoch has no such time, so
     // its UUID is random (version 4).
     let epoch = uuid::Builder::from_random_bytes(random_bytes().map_err(InitError::Randomness)?).into_uuid();
@@ -244,9 +244,9 @@ fn create_store(layout: &Layout, record: &FleetRecord, now_s: u64) -> Result<(),
 
 /// Issues the first admin's certificate, and writes it with its key and the context file.
 fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(), InitError> {
-    let name = FIRST_ADMIN.parse().expect("a plain word is a principal's name");
+    let name = FIRST_ADMIN.parse().expect("the name of the first admin is valid");
     let issued = authority.issue_admin(name, now_s).map_err(CaError::from)?;
-    let key = issued.key.as_ref().expect("an admin's key is made with the certificate");
+    let key = issued.key.as_ref().expect("the certificate of an admin is issued with its key");
     let chain: String = issued.chain.iter().map(ca::pem).collect();
     files::write(&layout.admin().join("admin.pem"), FileSensitivity::Secret, chain.as_bytes())?;
     files::write(&layout.admin().join("admin.key"), FileSensitivity::Secret, ca::key_pem(key).as_bytes())?;
@@ -277,7 +277,7 @@ pub fn write_context(layout: &Layout, url: &str) -> Result<(), FileError> {
         cert: absolute.admin().join("admin.pem"),
         key: absolute.admin().join("admin.key"),
     };
-    let text = toml::to_string(&context).expect("paths and text");
+    let text = toml::to_string(&context).expect("paths and texts can be serialized");
     let path = layout.context();
     if fs::read(&path).is_ok_and(|present_content| present_content == text.as_bytes()) {
         return Ok(());
@@ -325,6 +325,7 @@ mod tests {
         assert_eq!(fs::read(data.join("store.redb")).unwrap(), store_bytes);
     }
 
+    /// Keys in either of two directories make `init` fail. When both directories are removed, `init` succeeds.
     #[test]
     fn w10_06_init_fails_when_authority_has_no_store() {
         let directory = tempfile::tempdir().unwrap();

@@ -52,8 +52,8 @@ pub(super) struct NodeDecision {
     record: Option<NewRecord>,
 }
 
-/// The data to store for a node. Either a task set is released to the node, or its present task set is kept and its
-/// release has a new name or versions that are not pinned.
+/// The data to store for a node. Either a task set is released to the node, or its present task set is kept. In the
+/// second case, the release has another name, or versions whose content is not fixed yet ([`PinnedRelease`]).
 pub(super) struct NewRecord {
     /// The size of the node's own part of a released task set, in bytes; `None` if the present task set is kept.
     own_bytes: Option<u64>,
@@ -96,6 +96,7 @@ impl DesiredContent for NodeContent {
         encode::known_part(&self.resolved)
     }
 
+    /// Returns the task set, which is computed again or read from the record. `|_, _| None`: no input is encoded yet.
     fn task_set(&self) -> Cow<'_, TaskSet> {
         match &self.task_set {
             TaskSetSource::Nothing => Cow::Owned(TaskSet::default()),
@@ -137,6 +138,7 @@ impl NodeResolution<'_> {
             Some(common) => record.without_common(common.hash, &common.values),
             None => record,
         };
+        // `taken` is the record's reference to the common values. A record without it needs no common values.
         let common = common.filter(|_| record.taken.is_some());
         let own_bytes = Some(record.own_bytes());
         let record = NewRecord { own_bytes, record: Some(record.encode()), profile, common, pinned };
@@ -171,6 +173,7 @@ impl NodeResolution<'_> {
             (Some(previous), Some(current)) if plan.has_obsolete_barriers => profiles.obsolete_barriers(previous, current),
             _ => Arc::default(),
         };
+        // The levels above the node may name another release by now. Then the task set is still from the recorded one.
         let recorded_release = || model.fleet.release(&ReleaseRef::new(record.release.as_deref()?).ok()?);
         let release = if plan.is_from_levels { node.release() } else { recorded_release() };
         let pinned = release.map(|release| releases_to_pin(model, release)).unwrap_or_default();
@@ -237,6 +240,7 @@ fn stored_profile(model: &Model, hash: Hash) -> Option<SentProfile> {
 /// Returns the message for a record that is not stored because the records of its cluster would then be too large
 /// together.
 pub(super) fn over_budget_reason(cluster: &str) -> String {
+    // `max_record_bytes(n)` is the limit of a cluster with `n` nodes. It grows by the same number for each node.
     format!(
         "with it, the task sets of cluster {cluster} would need more than {} bytes plus {} for each of its nodes; let their tasks read fewer \
          of the values that each node provides itself, or divide the cluster",
@@ -355,6 +359,7 @@ pub(super) fn bytes_by_node(transactions: &[Transaction]) -> Vec<(Uuid, u64)> {
 /// texts.
 pub(super) fn sweep_transactions(model: &Model) -> Vec<Transaction> {
     let used_profiles: BTreeSet<Hash> = model.released.values().filter_map(|record| record.base().profile).collect();
+    // `taken` is a record's reference to common values.
     let values: BTreeSet<Hash> = model.released.values().filter_map(|record| Some(record.taken.as_ref()?.values)).collect();
     let unused_profiles = model.profiles.keys().filter(|hash| !used_profiles.contains(*hash)).map(key::profile);
     let unused_values = model.value_lists.keys().filter(|hash| !values.contains(*hash)).map(key::common_values);
@@ -366,6 +371,7 @@ pub(super) fn sweep_transactions(model: &Model) -> Vec<Transaction> {
     let chunks_in_use = used_chunks(model, &used_parts);
     let unused_chunks = model.common_chunks.keys().filter(|hash| !chunks_in_use.contains(*hash)).map(key::common_chunk);
     let unused: Vec<String> = unused_profiles.chain(unused_values).chain(unused_parts).chain(unused_chunks).collect();
+    // A commit for this number of nodes has several operations per node, so as many deletions fit into one commit.
     unused.chunks(MAX_NODES_PER_COMMIT).map(|keys| keys.iter().cloned().fold(Transaction::new(), Transaction::delete)).collect()
 }
 
@@ -395,6 +401,7 @@ pub(super) async fn deletion_transactions(store: &dyn Store, deleted_nodes: &[Uu
         let mut transaction = Transaction::new();
         for node in nodes {
             transaction = key::node_entries(*node).fold(transaction, Transaction::delete);
+            // The images are earlier versions of the node's Observation.
             for image in snapshot.list(&ListQuery::prefix(key::observation_images(*node))).await?.entries {
                 transaction = transaction.delete(image.key);
             }

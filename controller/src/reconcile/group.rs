@@ -47,8 +47,8 @@ impl<'a> GroupInputCache<'a> {
         encoded
     }
 
-    /// Encodes the inputs, skipped tasks and tags of a group as common values. Texts and parts that other groups have
-    /// too are shared with these groups.
+    /// Encodes the values that the nodes of a group have in common: inputs, left-out tasks and tags. A text or part that
+    /// another group has too is stored once for both groups.
     fn common_values(&mut self, group: &GroupInputs) -> NamedValues {
         let (mut values, mut total_bytes) = (CommonValues::default(), 0);
         for (reference, input) in group.inputs() {
@@ -63,6 +63,7 @@ impl<'a> GroupInputCache<'a> {
         }
         values.add_tags(&mut total_bytes, tag_texts(group.tags()), tag_texts(group.primary_tags()));
         let mut common = values.into_named();
+        // The encoded records and the parts in memory are in the same order.
         let mut records = common.parts.iter_mut();
         Arc::make_mut(&mut common.values).intern_parts(|name, part| {
             let Some(record) = records.next() else { return };

@@ -170,10 +170,12 @@ impl Reconciler {
         let mut requests = self.full_request_queue.lock().await;
         self.run_first_pass().await;
         let mut full_resolve_timer = tokio::time::interval(FULL_RESOLVE_INTERVAL);
+        // The first tick is immediate. The first pass has just resolved all nodes.
         full_resolve_timer.tick().await;
         loop {
             tokio::select! {
                 () = self.cache.changed() => self.run_pass().await,
+                // A node has begun or ceased to hold up the nodes that wait for its tasks.
                 () = self.table.status().blocking_changed() => self.run_pass().await,
                 _ = full_resolve_timer.tick() => {
                     self.resolve_all().await;
@@ -203,6 +205,7 @@ impl Reconciler {
         let mut dirty: BTreeSet<Uuid> = std::mem::take(&mut self.lock_state().unpublished);
         dirty.extend(self.take_expired_holds(now));
         dirty.extend(affected_nodes(&model, &affected));
+        // Then it is not known which results are new, so the waves are built again from the store.
         if affected.all {
             self.lock_waves().clear();
         }
@@ -375,7 +378,8 @@ impl Reconciler {
         (resolved, deleted_nodes)
     }
 
-    /// Returns the decision for each resolved node. A node whose desired state is too large has none.
+    /// Returns the decision for each resolved node: which desired state it gets, and whether its new task set is released. A
+    /// node whose desired state is too large has none.
     fn decide(&self, model: &Model, resolved: &[Arc<ResolvedNode>], now: Timestamp) -> Vec<(Uuid, NodeDecision)> {
         let mut state = self.lock_state();
         let (mut decided, mut groups) = (Vec::new(), GroupInputCache::new(model.resolve_cache.texts()));
@@ -406,6 +410,7 @@ impl Reconciler {
         now: Timestamp,
     ) -> (Vec<(Uuid, NodeDecision)>, BTreeMap<Uuid, String>) {
         let existing = nodes.iter().copied().filter(|node| model.nodes.get(*node).is_some());
+        // The quota withholds the task sets of these nodes, until a time that is not known (`Withheld(None)`).
         let refused_nodes = self.admit_records(model, &decision::record_sizes(model, existing, &decided), deleted_nodes);
         decided.retain(|(node, _)| !refused_nodes.contains(&NodeId(*node)));
         let mut state = self.lock_state();

@@ -19,7 +19,9 @@ pub(super) async fn choose_primaries(registry: &Registry, fleet: &Fleet) -> Resu
     let mut outcome = Ok(());
     for cluster in clusters {
         if !fleet.unstored_holders(cluster).is_empty() {
+            // The audit log shows `elected` as the reason of the write.
             let stored = registry.write(&Caller::controller("elected"), |context| decide_primaries(context, cluster)).await;
+            // If several writes fail, the last error is returned.
             outcome = stored.map(drop).and(outcome);
         }
     }

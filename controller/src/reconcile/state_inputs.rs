@@ -90,11 +90,15 @@ pub(crate) fn orphans(model: &Model, node: Uuid) -> OrphanedPaths {
 /// Returns whether a node's host holds its desired state: what its agent has reported since the controller started or,
 /// if it has reported nothing, what the store contains.
 ///
-/// After a restart, the record of what was last sent to the host decides. If its parts differ from the desired parts,
-/// the host has not received the desired parts. If they are equal, the record shows whether the host confirmed them. A
-/// confirmation is stored some seconds later. If a crash loses it, the host is unconfirmed until it checks in again. A
-/// record of an earlier version may have no parts. Then the results of the task set decide. If the store has a record
-/// that the host became silent without a confirmation, that decides first.
+/// The first of these that the store contains decides:
+///
+/// 1. A record that the host became silent without a confirmation. Then the host is unconfirmed.
+/// 2. The digests of the parts that were last sent to the host. If they differ from those of the desired parts, the
+///    host has not received the desired parts. If they are equal, the record shows whether the host confirmed them.
+/// 3. The results of the task set. They decide if the record of an earlier version has no digests, or if there is none.
+///
+/// A confirmation is stored some seconds after the host sent it. If a crash loses the confirmation, the host is
+/// unconfirmed until it checks in again.
 ///
 /// `resolved` is the resolved node. `task_set_digests` are the digests of the task set that was released to it
 /// ([`task_set`]).
@@ -112,6 +116,7 @@ pub(crate) fn confirmation(
 
 /// Returns whether a node's host holds its desired state, from the store only (see [`confirmation`]).
 fn stored_confirmation(model: &Model, node: Uuid, resolved: Option<&ResolvedNode>, digests: &[PartDigest]) -> HostConfirmation {
+    // The host became silent (`lost`) before it confirmed its desired state (`untold`).
     if model.silence.get(&node).is_some_and(|silence| silence.lost && silence.untold) {
         return HostConfirmation::Unconfirmed;
     }
@@ -136,6 +141,7 @@ fn is_current(parts: SentParts, resolved: Option<&ResolvedNode>, task_set_digest
     let known = resolved.map(encode::known_part);
     let has_digest =
         |known: &Known| WireVersion::all().any(|version| digest_part(version, &encode_part(version, known)) == parts.known);
+    // Without a released task set, there are no digests to compare.
     known.as_ref().is_none_or(has_digest) && (task_set_digests.is_empty() || task_set_digests.contains(&parts.task_set))
 }
 
@@ -149,6 +155,7 @@ fn confirmation_from_results(model: &Model, node: Uuid, task_set_digests: &[Part
     match (results.has_results_for(task_set_digests), has_tasks) {
         (true, _) => HostConfirmation::Confirmed,
         (false, true) => HostConfirmation::Unconfirmed,
+        // A host sends no results for a task set without tasks.
         (false, false) => HostConfirmation::Unknown,
     }
 }
@@ -169,6 +176,7 @@ pub(crate) fn desired_too_large(model: &Model, resolved: &ResolvedNode, now: Tim
     }
     size::next_size(resolved).err().or_else(|| {
         let error = size::size_with_task_set(resolved, &record?.task_set()).err()?;
+        // A next task set that is due replaces the released one, whose size then does not matter.
         let state = candidate(model, resolved).state(now);
         (state != ReleaseState::Due).then_some(error)
     })
@@ -215,6 +223,7 @@ pub(crate) fn counted_task_statuses(model: &Model, node: Uuid) -> impl Iterator<
 /// `observe`. An older agent checks such a task. Its result may have a difference, and is then shown as for any other
 /// task.
 pub(crate) fn is_observed(model: &Model, node: Uuid, result: &TaskResult) -> bool {
+    // A result without a difference is not from a check.
     let is_unchecked = result.outcome == Outcome::WouldChange && result.diff.is_empty();
     let observed_ids = || observed_task_ids(model, model.released.get(&node)?);
     is_unchecked && observed_ids().is_some_and(|ids| ids.contains(&result.task))

@@ -246,7 +246,8 @@ async fn pass_opens_barrier_when_results_arrived_during_failed_pass() {
     assert_eq!(site.awaited_nodes(), []);
 }
 
-/// A full resolve finds results that no pass received, and counts them as a miss.
+/// A full resolve finds results that no pass received, and counts them as a miss. Results that a pass received are not
+/// counted.
 #[tokio::test]
 async fn resolve_all_counts_miss_when_pass_saw_no_result() {
     for (is_seen, expected_misses) in [(true, 0), (false, 1)] {
@@ -323,6 +324,7 @@ async fn x01_pass_releases_remaining_nodes_when_store_refuses_record() {
     site.put_waiting_cluster().await;
     site.store.refuse_key(Some(key::node_entry(key::RELEASED, NODE)));
     reconciler.run_first_pass().await;
+    // The store double reports a limit of 7 bytes for a refused key.
     let is_refused = || refusal(NODE).is_some_and(|reason| reason.contains(" the limit max_bytes is 7;"));
     assert!(is_refused(), "{:?}", refusal(NODE));
     assert_eq!(table.status().nodes_with_refused_release(), [NODE]);
@@ -351,6 +353,7 @@ async fn x03_f07_pass_withholds_releases_until_cluster_has_room() {
         (other_cluster_node, OTHER_GROUP),
     ])
     .await;
+    // The record of a node that does not exist uses the whole quota of the cluster, which has three nodes.
     let (filler, cluster) = (Uuid::from_u128(77), Some(ClusterId(CLUSTER)));
     let filler_size = RecordSize { node: NodeId(filler), cluster, stored: Some(FULL_BYTES), next: None };
     assert_eq!(reconciler.registry.record_quota().update_and_decide(&[filler_size], &[], |_| 3), QuotaDecision::default());
@@ -408,6 +411,7 @@ async fn x03_f07_cluster_usage_equals_stored_bytes_after_start() {
         [stored_bytes(NODE), Some(large_bytes)],
         "the node without a cluster still has its record"
     );
+    // The node returns to its group.
     site.put_large_release(&[(STAYING_NODE, FIRST_GROUP)]).await;
     site.reconciler.run_pass().await;
     assert_eq!(usage(&site.reconciler), [stored_bytes(NODE), stored_bytes(STAYING_NODE)]);
@@ -423,6 +427,7 @@ async fn x03_f07_cluster_usage_equals_stored_bytes_after_start() {
     assert_eq!(usage(&restarted), [stored_bytes(NODE), stored_bytes(STAYING_NODE)]);
 }
 
+/// The full resolve is requested before `run` starts. It runs after the first pass, so it finds no missed node.
 #[tokio::test]
 async fn resolve_all_now_follows_first_pass_when_requested_before() {
     let site = ReconcilerSite::new().await;

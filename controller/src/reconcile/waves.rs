@@ -41,6 +41,8 @@ impl TaskResults for TaskOutcomes<'_> {
         self.table.digests(node.0).map(|(_, task_set)| task_set.0)
     }
 
+    /// Returns the completion of a task on a node, for the nodes that wait for the task. The task is pending as long as
+    /// nothing is published for the node.
     fn completion(&self, node: NodeId, task: &str) -> Completion {
         if self.table.digests(node.0).is_none() {
             return Completion::Pending;
@@ -98,8 +100,8 @@ pub(super) struct Waves {
     obsolete_barriers: HashMap<Uuid, Arc<[desired::Barrier]>>,
     /// The revision of the last pass.
     revision: Revision,
-    /// The shut barriers that were computed since the last pass, by cluster, profile and index in the profile. A list
-    /// of nodes shows the same barriers for each of its nodes.
+    /// The shut barriers that were computed since the last pass, by cluster, profile and index in the profile. Many
+    /// nodes of a cluster wait at the same barriers, which are then computed once.
     shut_cache: HashMap<(ClusterId, ProfileHash, usize), ShutBarrier>,
 }
 
@@ -122,8 +124,8 @@ impl Waves {
         nodes.into_iter().flat_map(clusters).flatten().collect()
     }
 
-    /// Returns the barriers that are shut for a node. Returns `None` if its cluster has no wave, or the wave is of
-    /// another model.
+    /// Returns the barriers that are closed for a node: its task waits there for tasks of other nodes. Returns `None` if
+    /// the node has no cluster or profile, if its cluster has no wave, or if the wave is of another model.
     pub(super) fn shut_barriers(&mut self, model: &Model, node: NodeId) -> Option<Vec<ShutBarrier>> {
         let cluster = model.fleet.cluster_of_node(node)?;
         let wave = self.by_cluster.get(&cluster)?;
@@ -163,6 +165,7 @@ impl Waves {
                     self.cluster_of_node.remove(node)
                 }
             };
+            // A node that moved changes the waves of both clusters.
             for cluster in new_cluster.into_iter().chain(old_cluster.filter(|old_cluster| Some(*old_cluster) != new_cluster)) {
                 nodes.entry(cluster).or_default().push(NodeId(*node));
             }
@@ -315,8 +318,9 @@ mod tests {
         ObjectName::new(text).unwrap()
     }
 
+    /// The only node of a cluster is deleted. Then the waves contain neither the node nor a wave of the cluster.
     #[test]
-    fn waves_drop_nodes_and_clusters_when_deleted() {
+    fn waves_drop_node_and_wave_when_last_node_is_deleted() {
         let mut model = Model::default();
         put(&mut model, CLUSTER, name("c"), ClusterSpec::default());
         put(&mut model, GROUP, name("g"), NodeGroupSpec::new(ClusterId(CLUSTER)));

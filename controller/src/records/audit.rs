@@ -199,7 +199,7 @@ mod tests {
     fn audit_event_round_trips_when_older_version_wrote_record() {
         let object = r#"{"kind":"Node","uuid":"00000000-0000-0000-0000-000000000007","name":"n","action":"updated","before":3}"#;
         let text = format!(r#"{{"at":1,"principal":"p","manager":"m","objects":[{object}]}}"#);
-        let AuditRecord::Commit(event) = serde_json::from_str(&text).unwrap() else { panic!("it is a commit") };
+        let AuditRecord::Commit(event) = serde_json::from_str(&text).unwrap() else { panic!("the record is not a commit") };
         assert_eq!(event.whose, None);
         assert_eq!((&event.objects[0].was, event.objects[0].left, &event.action), (&None, None, &None));
         assert_eq!(serde_json::to_string(&AuditRecord::Commit(event)).unwrap(), text);
@@ -227,6 +227,7 @@ mod tests {
 
     #[test]
     fn x02_audit_event_round_trips_with_fleet_action() {
+        // The uuids of the epochs without their last digit.
         let epoch = "00000000-0000-0000-0000-00000000000";
         for action in [
             format!(r#"{{"kind":"fleet.resumed","epoch_before":"{epoch}1","epoch_after":"{epoch}2"}}"#),

@@ -63,7 +63,8 @@ pub fn extract_texts(inputs: &mut BTreeMap<String, InputValue>, chunks: &mut Chu
     texts.map(|(reference, chunks)| (reference, chunks.iter().map(&mut store_chunk).collect())).collect()
 }
 
-/// Adds the texts that [`extract_texts`] removed to the inputs again. `chunk` returns the stored chunk with a hash.
+/// Inserts into the inputs the texts that [`extract_texts`] removed from them. `find_chunk` returns a stored chunk by
+/// its hash.
 ///
 /// # Errors
 /// [`BadRecord::Damaged`] if a chunk is not stored.
@@ -111,7 +112,7 @@ mod tests {
         let first_texts = extract_texts(&mut first, &mut chunks);
         let first_chunk_count = chunks.len();
         let second_texts = extract_texts(&mut second, &mut chunks);
-        assert_eq!((first_chunk_count, chunks.len()), (15, 15), "the entry of its own is short");
+        assert_eq!((first_chunk_count, chunks.len()), (15, 15), "the chunk with the own text is too short for a hash");
         assert_eq!(first.keys().collect::<Vec<_>>(), ["labels.none", "labels.small"]);
         let stored = serde_json::to_string(&second_texts).unwrap();
         assert!(stored.len() < 2_000, "{}", stored.len());
@@ -120,6 +121,6 @@ mod tests {
         restore_texts(&mut second, decoded, |hash| chunks.get(hash).cloned()).unwrap();
         assert_eq!(second, inputs("other"));
         let error = restore_texts(&mut first, first_texts, |_| None).unwrap_err();
-        assert!(matches!(error, BadRecord::Damaged(_)), "a chunk is not there");
+        assert!(matches!(error, BadRecord::Damaged(_)), "no chunk is found");
     }
 }

@@ -35,8 +35,8 @@ const MAX_RECORDS_BYTES: usize = 1024 * 1024;
 /// small, there can be four times as many.
 const TARGET_PARTS: usize = 24;
 
-/// Maximum size of an encoded entry without its texts, in bytes. It has lengths, a variant, and the version of a
-/// secret.
+/// Maximum size of an encoded entry without its texts, in bytes. This covers the lengths of the texts, the variant of
+/// an input, and the version of a secret.
 const SENT_ENTRY_BYTES: usize = 32;
 
 /// Inputs, reasons and tags that the task sets of many nodes have in common. This type collects the values. It is also
@@ -126,7 +126,8 @@ impl CommonValues {
         }
     }
 
-    /// Adds tags, if the total size stays within the limit. `bytes` is the total size so far.
+    /// Adds tags, if the total size stays within the limit. `primaries` are the tags whose primary the nodes are. `bytes` is
+    /// the total size so far.
     pub fn add_tags(&mut self, bytes: &mut usize, tags: Vec<String>, primaries: Vec<String>) {
         if reserve(bytes, tags_bytes(&tags, &primaries)) {
             (self.tags, self.primaries) = (tags, primaries);
@@ -235,6 +236,7 @@ impl ValueList {
 
     /// Returns the value of an input, by the text of the input's reference.
     pub fn input(&self, reference: &str) -> Option<&InputValue> {
+        // The keys of the inputs ascend over all parts. Parts without inputs are the last ones.
         let part_index = self.parts.partition_point(|part| part.inputs.last().is_some_and(|(last, _)| **last < *reference));
         let inputs = &self.parts.get(part_index)?.inputs;
         Some(&inputs[position(inputs, reference)?].1)
@@ -258,6 +260,7 @@ impl ValueList {
         let mut earlier_count = 0;
         for part in &self.parts {
             match part.left_out.last() {
+                // The ids ascend over all parts, so no later part can have the task.
                 Some((last, _)) if **last >= *task => return Some(earlier_count + position(&part.left_out, task)?),
                 _ => earlier_count += part.left_out.len(),
             }
@@ -278,8 +281,9 @@ struct PartBuilder {
 }
 
 impl PartBuilder {
-    /// Adds a value to the current part. Ends the part if it is large enough and the key is a boundary, or if the part
-    /// is four times as large. `size` is the approximate size of the value, and `field` selects its map.
+    /// Adds a value to the current part. Ends the part if it has the minimum size and the key is a boundary, or if it
+    /// has four times the minimum size. A value of at least the minimum size becomes a part of its own. `size` is the
+    /// approximate size of the value, and `field` selects its map.
     fn add<V>(&mut self, key: &str, size: usize, field: impl FnOnce(&mut CommonValues) -> &mut BTreeMap<String, V>, value: V) {
         let is_large = size >= self.min_bytes;
         if is_large {
@@ -308,12 +312,12 @@ fn is_part_boundary(key: &str) -> bool {
 }
 
 impl CommonValuesRef {
-    /// Removes from a task set the entries that the common values also have. Returns a reference to them. `hash` is
-    /// the hash of the common values. If the entries are too small for a reference, removes nothing and returns
-    /// `None`.
+    /// Removes from a task set the entries that the common values also have. Returns a reference to these common
+    /// values, whose hash is `hash`. If the entries are too small for a reference, removes nothing and returns `None`.
     pub(super) fn extract(task_set: &mut TaskSet, hash: Hash, values: &ValueList) -> Option<Self> {
         let (inputs, input_bytes) = common_entries(&task_set.inputs, values.inputs(), text_len);
         let (left_out, left_out_bytes) = common_entries(&task_set.left_out, values.left_out(), |reason| reason.len());
+        // True if the task set has exactly the common tags. Other tags stay in the task set as a whole.
         let tags = values.tags() == (&*task_set.tags, &*task_set.primaries);
         let tag_bytes = if tags { tags_bytes(&task_set.tags, &task_set.primaries) } else { 0 };
         if input_bytes + left_out_bytes + tag_bytes < MIN_COMMON_BYTES {
@@ -337,14 +341,14 @@ impl CommonValuesRef {
         if has_right_length { Ok(()) } else { Err(self.damaged_record("are others")) }
     }
 
-    /// Builds the error for a reference whose values cannot be used. `problem` continues the sentence that begins with
-    /// the values.
+    /// Builds the error for a reference whose values cannot be used. `problem` is the predicate of the message, such as
+    /// `are not stored`.
     pub(super) fn damaged_record(&self, problem: &str) -> BadRecord {
         let error = format!("the values {} that the task set refers to {problem}", self.values);
         BadRecord::Damaged(serde_json::Error::custom(error))
     }
 
-    /// Adds the entries that [`CommonValuesRef::extract`] removed to a task set again.
+    /// Inserts into a task set the entries that [`CommonValuesRef::extract`] removed from it.
     pub(super) fn restore(&self, task_set: &mut TaskSet, values: &ValueList) {
         restore_entries(&mut task_set.inputs, values.inputs(), &self.inputs);
         restore_entries(&mut task_set.left_out, values.left_out(), &self.left_out);
@@ -373,6 +377,7 @@ impl CommonValuesRef {
 impl KeyBitmap {
     /// Encodes a subset. `bits` has one value for each key: whether the key is in the subset.
     fn from_bits(bits: &[bool]) -> Self {
+        // The first bit is the lowest one of its digit, so the bits are read from the last to the first.
         let digit = |four_bits: &[bool]| four_bits.iter().rev().fold(0, |digit, bit| digit * 2 + u32::from(*bit));
         let digits = bits.chunks(4).map(|four_bits| char::from_digit(digit(four_bits), 16).expect("four bits are a digit"));
         Self(digits.collect::<String>().into())
@@ -437,12 +442,12 @@ fn common_entries<'v, V: PartialEq + 'v>(
     value_bytes: impl Fn(&V) -> usize,
 ) -> (Vec<bool>, usize) {
     let mut bytes = 0;
-    let is_equal = |(key, value): &'v (Box<str>, V)| {
+    let compare = |(key, value): &'v (Box<str>, V)| {
         let is_equal = map.get(&**key) == Some(value);
         bytes += if is_equal { entry_bytes(key, value_bytes(value)) } else { 0 };
         is_equal
     };
-    (common.map(is_equal).collect(), bytes)
+    (common.map(compare).collect(), bytes)
 }
 
 /// Removes from a map the common entries whose mark is true. `marks` has one mark for each common entry.
@@ -473,6 +478,7 @@ mod tests {
         InputValue::Json(format!("\"{text}\"").into())
     }
 
+    /// Returns a record with `own_text` as an input and as a reason. The other inputs and reasons are always the same.
     fn record(own_text: &str) -> ReleasedRecord {
         let large = "x".repeat(400);
         let group_inputs = (0..9).map(|index| (format!("labels.g{index}"), value(&large)));
@@ -498,7 +504,7 @@ mod tests {
             stored.parts.iter().map(|record| (hash_content(record), part(record))).collect();
         let record: CommonValues = codec::decode(&stored.record).unwrap();
         assert!(record.inputs.is_empty() && record.left_out.is_empty());
-        assert!(record.clone().resolve_list(|_| None).is_err() || record.parts.is_empty(), "the parts are not there");
+        assert!(record.clone().resolve_list(|_| None).is_err() || record.parts.is_empty(), "the parts are missing");
         Arc::new(record.resolve_list(|name| parts.get(name).cloned()).unwrap())
     }
 
@@ -523,12 +529,14 @@ mod tests {
             let new_bytes: usize = second.parts.iter().filter(|part| !first.parts.contains(part)).map(Bytes::len).sum();
             assert!(
                 new_bytes > 0 && new_bytes <= max_new_bytes,
-                "{count} values of {bytes} bytes: {new_bytes} bytes for one that differs"
+                "{count} values of {bytes} bytes: {new_bytes} bytes of new parts for one other value"
             );
             assert_eq!((read_back(&first), read_back(&second)), (first.values, second.values));
         }
     }
 
+    /// The common values are those of another record. The second record lacks one of them (`labels.g4`), has another
+    /// value for `labels.host`, and stores only what is not common.
     #[test]
     fn x03_released_record_round_trips_with_own_values_only() {
         let (first, second) = (record("one"), record("two"));
@@ -550,12 +558,13 @@ mod tests {
         assert!((sent_bytes..sent_bytes + 1024).contains(&decoded.max_sent_bytes()), "{sent_bytes}");
         assert_eq!(["a", "b", "c"].map(|task| decoded.runs_task(task)), ["a", "b", "c"].map(|task| task_set.runs_task(task)));
         assert_eq!((decoded.revision, decoded.at, decoded.release.as_deref()), (7, Timestamp(8), Some("site@1")));
-        assert!(read_record(&stored, |_| None).is_err(), "the values are not there");
-        assert!(read_record(&stored, |_| Some(Arc::default())).is_err(), "the values are others");
+        assert!(read_record(&stored, |_| None).is_err(), "the common values are not found");
+        assert!(read_record(&stored, |_| Some(Arc::default())).is_err(), "the common values have another number of keys");
     }
 
     #[test]
     fn x03_f07_common_tags_are_restored_in_order() {
+        // The numbers are not ascending, so that sorted tags would differ.
         let tags: Vec<String> = (0..100).map(|index| format!("tag-{}-{}", index * 7 % 100, "x".repeat(50))).collect();
         for primaries in [Vec::new(), vec![tags[3].clone()]] {
             let task_set = TaskSet { tags: tags.clone(), primaries: primaries.clone(), ..TaskSet::default() };
@@ -569,10 +578,11 @@ mod tests {
             assert_eq!(*read_record(&stored, |_| Some(values)).unwrap().task_set(), task_set);
             let other = TaskSet { tags: tags[1..].to_vec(), ..task_set };
             let other = ReleasedRecord::new(1, Timestamp(2), other, None).without_common(common.hash, &common.values);
-            assert_eq!((other.taken.is_some(), other.base().tags.len()), (false, 99), "other tags are its own");
+            assert_eq!((other.taken.is_some(), other.base().tags.len()), (false, 99), "other tags are not common");
         }
     }
 
+    /// An older version stored the common values in one record without parts.
     #[test]
     fn value_list_is_read_when_record_has_no_parts() {
         let first = record("one");
@@ -591,6 +601,7 @@ mod tests {
         let common = common(&record("one"));
         assert_eq!(small.clone().without_common(common.hash, &common.values), small);
         let text = small.encode().0;
+        // `taken` is the field of the reference to common values, which older programs do not know.
         assert!(!text.windows(5).any(|part| part == b"taken"), "{text:?}");
         assert_eq!(read_record(&text, |_| None).unwrap(), small);
     }
@@ -604,14 +615,15 @@ mod tests {
         }
         let bytes: usize = values.into_named().parts.iter().map(Bytes::len).sum();
         assert!((480 * 1024..600 * 1024).contains(&bytes), "{bytes}");
+        // Each quotation mark needs four bytes in the record, because it is escaped twice.
         let quotes = InputValue::Json(serde_json::to_string(&"\"".repeat(150_000)).unwrap().into());
         let mut values = CommonValues::default();
         values.add_input(&mut 0, "labels.small".to_owned(), value("x"));
         values.add_input(&mut 0, "labels.quotes".to_owned(), quotes.clone());
         let encoded = values.clone().into_named();
-        assert!(values.inputs.iter().all(|(key, value)| encoded.values.input(key) == Some(value)), "some 600 kB");
+        assert!(values.inputs.iter().all(|(key, value)| encoded.values.input(key) == Some(value)), "600 kB are within the limit");
         values.add_input(&mut 0, "labels.more".to_owned(), quotes);
-        assert_eq!(*values.into_named().values, ValueList::default(), "some 1,200 kB");
+        assert_eq!(*values.into_named().values, ValueList::default(), "about 1,200 kB exceed the limit, so no value is common");
     }
 
     #[test]
@@ -620,8 +632,10 @@ mod tests {
             let bits: Vec<bool> = (0..count).map(|index| index % 3 == 0).collect();
             let bitmap = KeyBitmap::from_bits(&bits);
             assert_eq!((0..count).map(|index| bitmap.contains(index)).collect::<Vec<_>>(), bits);
+            // Four more keys would need one more digit.
             assert!(bitmap.has_len(count) && !bitmap.has_len(count + 4) && !bitmap.contains(count + 4));
         }
+        // `g` is not a hexadecimal digit.
         assert!(!KeyBitmap("g".into()).has_len(4));
     }
 }

@@ -183,6 +183,7 @@ impl<'de, const N: usize> Deserialize<'de> for HexBytes<N> {
 mod tests {
     use super::*;
 
+    /// Returns a certificate that was issued at `issued_s` and is valid for a day. Its serial determines its key.
     fn certificate(serial: u8, issued_s: u64) -> CertificateRecord {
         CertificateRecord {
             serial: HexBytes([serial; 16]),
@@ -193,6 +194,8 @@ mod tests {
         }
     }
 
+    /// A certificate is valid for a day, and its grace period ends 30 days later. Each renewal removes the certificates
+    /// whose grace period has ended.
     #[test]
     fn agent_record_drops_certificate_when_grace_has_ended() {
         let record = AgentRecord {
@@ -215,7 +218,7 @@ mod tests {
         let much_later = renewed(later, certificate(3, 31 * 86_400));
         assert_eq!(serials(&much_later), [2, 3]);
         let many = (0..200).fold(much_later, |record, serial| renewed(record, certificate(serial, 31 * 86_400)));
-        assert_eq!(many.certificates.len(), 202, "each can be named and taken back to its end");
+        assert_eq!(many.certificates.len(), 202, "no grace period has ended, so each can be revoked");
         assert_eq!((many.usable_count(62 * 86_400 - 1), many.usable_count(62 * 86_400)), (201, 0));
         assert_eq!(many.grace_ends_s(), 62 * 86_400);
         let last = renewed(many, certificate(1, 63 * 86_400));
@@ -227,6 +230,7 @@ mod tests {
         let text = serde_json::to_string(&HexBytes([0x0f, 0xa0])).unwrap();
         assert_eq!(text, "\"0fa0\"");
         assert_eq!(serde_json::from_str::<HexBytes<2>>(&text).unwrap(), HexBytes([0x0f, 0xa0]));
+        // Rust's integer parser accepts `+f`, which is not two hexadecimal digits.
         for bad in ["\"0f\"", "\"0fa0aa\"", "\"0fzz\"", "\"+f+f\"", "7"] {
             assert!(serde_json::from_str::<HexBytes<2>>(bad).is_err(), "{bad}");
         }

@@ -239,6 +239,7 @@ pub fn image(object: &[u8], revision: u64) -> Vec<u8> {
 /// Returns the uuid or name of the caller in a key under [`REQUESTS`], or `None` for any other key.
 pub fn read_request(key: &[u8]) -> Option<&[u8]> {
     let requester_and_id = key.strip_prefix(REQUESTS.as_bytes())?;
+    // The idempotency key follows the last slash. The name of a caller may contain slashes.
     let slash = requester_and_id.iter().rposition(|byte| *byte == b'/')?;
     Some(&requester_and_id[..slash])
 }
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn key_prefixes_are_prefix_free() {
+    fn no_key_prefix_begins_with_another_prefix() {
         let prefixes = [
             OBJECTS,
             HISTORY,

@@ -142,7 +142,7 @@ impl SentRecord {
 
 /// The task set that was released to a node. It is in force until another task set is released to the node. The record
 /// consists of the values that are specific to the node, and a reference to the common values, which many nodes share.
-/// This holds in memory and in the store.
+/// It has this form both in memory and in the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleasedRecord {
     /// The revision of the store from which the task set was computed.
@@ -197,23 +197,25 @@ impl ReleasedRecord {
         (if has_no_references { codec::encode(&stored) } else { codec::encode_newest(&stored) }, chunks)
     }
 
-    /// Converts a decoded record to its form in memory: adds the common values and the texts of the chunks. `values`
-    /// returns the common values with a hash, and `chunk` the text with a hash. `texts` stores equal texts only once.
+    /// Converts a decoded record to its form in memory: adds the common values and the texts of the chunks.
+    /// `find_values` returns common values by their hash, and `find_chunk` returns a chunk of a text by its hash.
+    /// `texts` stores equal texts only once.
     ///
     /// # Errors
     /// [`BadRecord::Damaged`] if the common values are missing or do not match, or if a chunk is missing.
     pub fn resolve(
         mut self,
-        values: impl FnOnce(&Hash) -> Option<Arc<ValueList>>,
-        chunk: impl Fn(&Hash) -> Option<Arc<str>>,
+        find_values: impl FnOnce(&Hash) -> Option<Arc<ValueList>>,
+        find_chunk: impl Fn(&Hash) -> Option<Arc<str>>,
         texts: &SharedTexts,
     ) -> Result<Self, BadRecord> {
+        // `taken` is the reference to the common values.
         if let Some(common) = &self.taken {
-            let values = values(&common.values).ok_or_else(|| common.damaged_record("are not stored"))?;
+            let values = find_values(&common.values).ok_or_else(|| common.damaged_record("are not stored"))?;
             common.check_values(&values)?;
             self.values = Some(values);
         }
-        chunks::restore_texts(&mut self.own.inputs, std::mem::take(&mut self.texts), chunk)?;
+        chunks::restore_texts(&mut self.own.inputs, std::mem::take(&mut self.texts), find_chunk)?;
         let TaskSet { left_out, inputs, .. } = &mut self.own;
         texts.intern_all(left_out.values_mut().chain(inputs.values_mut().flat_map(InputValue::chunks_mut)));
         Ok(self)
@@ -241,8 +243,7 @@ impl ReleasedRecord {
 
     /// Returns an upper bound of the task set's size when it is encoded for the host, in bytes.
     pub fn max_sent_bytes(&self) -> usize {
-        let own_bytes =
-            postcard::experimental::serialized_size(&self.own).expect("a task set holds nothing that postcard refuses");
+        let own_bytes = postcard::experimental::serialized_size(&self.own).expect("postcard can serialize every task set");
         let common_bytes =
             self.taken.as_ref().zip(self.values.as_ref()).map_or(0, |(common, values)| common.max_sent_bytes(values));
         own_bytes + common_bytes
@@ -302,8 +303,8 @@ fn of_known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TaskSe
 /// stored so that it is available after a restart, whatever the release contains by then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileRecord {
-    /// The wire version that `bytes` is encoded in. A record of commit 118d023 lacks this field and is in the first
-    /// version.
+    /// The wire version that `bytes` is encoded in. A record that an early program (commit 118d023) wrote lacks this
+    /// field, and is in the first version.
     #[serde(default = "first", skip_serializing_if = "is_first", deserialize_with = "known_version")]
     version: WireVersion,
     /// The profile, encoded in the wire version `version`.
@@ -386,6 +387,8 @@ impl ProfileRecord {
             let compute_hash = |version| profile.as_ref().map(|profile| hash_content(&encode_part(version, profile)));
             WireVersion::all().map_while(compute_hash).collect()
         };
+        // `names` caches the hashes by which the versions of the profile are named; `.0` is the cell with their list. The
+        // list is empty if the profile cannot be read.
         self.names.0.get_or_init(compute_hashes).get(version.index()).copied()
     }
 
@@ -423,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn released_record_is_refused_when_digest_version_is_newer() {
+    fn released_record_is_decoded_unless_digest_version_is_newer() {
         let record = |digest_version| {
             let task_set = TaskSet { digest_version, ..TaskSet::default() };
             ReleasedRecord::new(1, Timestamp(0), task_set, None)
@@ -457,7 +460,7 @@ mod tests {
         ];
         let record = ProfileRecord::new(postcard::to_allocvec(&Profile { tasks }).unwrap(), Vec::new());
         assert_eq!(record.untranslated(), &BTreeSet::from(["old".to_owned()]));
-        assert_eq!(record.observed(), &BTreeSet::from(["seen".to_owned()]), "y06");
+        assert_eq!(record.observed(), &BTreeSet::from(["seen".to_owned()]), "its own mode is observe");
     }
 
     #[test]
@@ -465,7 +468,7 @@ mod tests {
         let bytes = postcard::to_allocvec(&Profile::default()).unwrap();
         let record = ProfileRecord::new(bytes, Vec::new());
         let stored = codec::encode(&record);
-        assert_eq!(&stored[..], br#"{"schema":1,"record":{"bytes":[0],"blobs":[]}}"#, "as 118d023 wrote it");
+        assert_eq!(&stored[..], br#"{"schema":1,"record":{"bytes":[0],"blobs":[]}}"#, "the form that commit 118d023 wrote");
         assert_eq!(codec::decode::<ProfileRecord>(&stored).unwrap(), record);
         let stored_by_newer = br#"{"schema":1,"record":{"version":9,"bytes":[0],"blobs":[]}}"#;
         let error = codec::decode::<ProfileRecord>(stored_by_newer).unwrap_err();
@@ -499,7 +502,7 @@ mod tests {
             assert_eq!(codec::decode::<HeldRevision>(&newer).unwrap(), sent_revision);
             assert_eq!(codec::decode::<SentRecord>(&newer).unwrap(), sent_record(sent_revision, parts, unconfirmed));
             let contains_field = newer.windows(b"unconfirmed".len()).any(|window| window == b"unconfirmed");
-            assert_eq!(contains_field, unconfirmed, "a confirmed one is stored as the version before wrote it");
+            assert_eq!(contains_field, unconfirmed, "a confirmed record has no such field, as in the older version");
         }
     }
 
@@ -515,6 +518,7 @@ mod tests {
                 barriers: Vec::new(),
             }],
         };
+        // `NEXT` is a version for tests, which only debug builds have.
         let (old, new) = (WireVersion::CURRENT, WireVersion::NEXT);
         let profile_hash = |version| hash_content(&encode_part(version, &profile));
         let task_set = |version| TaskSet { profile: Some(profile_hash(version)), ..TaskSet::default() };

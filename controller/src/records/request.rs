@@ -54,7 +54,8 @@ impl RequestRecord {
 
     /// Returns whether a caller may see the response. The caller must have sent the request, and must still have all
     /// rights that it had then. If the record has no caller, any caller that is not bound to a cluster may see the
-    /// response.
+    /// response. If the recorded caller is not a principal, only the rights are compared, because the key of the record
+    /// already contains the caller's name.
     pub fn is_visible_to(&self, caller: &RequesterRecord) -> bool {
         let Some(requester) = self.asked_by else { return caller.within.is_none() };
         let same_principal = requester.principal.is_none_or(|uuid| caller.principal == Some(uuid));
@@ -120,6 +121,8 @@ mod tests {
     use super::*;
     use crate::records::codec;
 
+    /// Each row contains the recorded caller, the caller that wants to see the record, and whether it may. A caller is
+    /// a principal (by number), a role, and the cluster that the caller is bound to. `old_record` has no caller.
     #[test]
     fn request_record_is_visible_only_with_equal_or_wider_rights() {
         let requester = |principal: Option<u128>, role, within: Option<u128>| RequesterRecord {
@@ -153,8 +156,10 @@ mod tests {
         }
     }
 
+    /// The request was sent at time 7. Each row contains the recorded caller, the uuid of a principal and the time of
+    /// its creation. Without a recorded uuid, only a principal that existed at time 7 can be the sender.
     #[test]
-    fn x04_f11_request_record_belongs_to_maker_when_name_is_reused() {
+    fn x04_f11_request_record_belongs_to_sender_after_name_reuse() {
         let asked_by = |principal: Option<u128>| {
             let principal = principal.map(Uuid::from_u128);
             Some(RequesterRecord { principal, role: PrincipalRole::Operator, within: None })

@@ -5,7 +5,7 @@ use stemma_core::object::Spec;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 /// Returns the API error for a body that is refused. The error names an invalid field, or lists the keys that another
-/// manager owns.
+/// manager owns. For such conflicts, the field of the error is that of the first conflict.
 pub fn bad_body<S: Spec>(error: WriteError) -> ApiError {
     match error {
         WriteError::Body(error) => bad_field(S::KIND.word(), &error),

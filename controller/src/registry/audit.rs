@@ -37,8 +37,8 @@ pub struct AuditEntries {
 }
 
 impl Registry {
-    /// Returns the next entries that `filter` selects, at most the number in `page`. The size of a page is limited too,
-    /// but a page has at least one entry if one is found.
+    /// Returns the next entries that `filter` selects, at most `page.limit`. The size of a page and the number of
+    /// scanned entries are limited too. An entry that is larger than a page is returned alone.
     ///
     /// # Errors
     /// Fails if the store fails or an entry cannot be decoded.

@@ -108,7 +108,7 @@ impl SharedBudget {
         self.0.shares.is_within_own_share(1, self.0.lock().holdings.principal_usage(&requester.name))
     }
 
-    /// Acquires a share regardless of the limits. It accounts for a resource that is already in use.
+    /// Acquires a share regardless of the limits. The share counts a resource that is already in use.
     pub(crate) fn take_unchecked(&self, requester: &Requester, amount: u64) -> Share {
         self.0.take(&mut self.0.lock(), requester.holder(), amount)
     }
@@ -123,6 +123,7 @@ impl SharedBudget {
         // `_queue_ticket` is dropped before `receiver`, so no share is sent to a request that has ended.
         let _queue_ticket = QueueTicket { budget: &self.0, principal: &requester.name, ticket };
         self.0.serve_waiters();
+        // This future requests shares to yield for as long as there are such shares, and never completes.
         let yield_requests = async {
             while let Some(retry_at) = self.0.request_yield(&requester.name) {
                 sleep_until(retry_at).await;
@@ -196,8 +197,8 @@ impl BudgetState {
 
 /// The operations on the shared state.
 impl BudgetInner {
-    /// Acquires a share without a check of the limits. If the shares of the budget yield, registers the share for
-    /// notifications.
+    /// Acquires a share without a check of the limits. If the shares of the budget can be requested to yield, registers
+    /// the share for this notification.
     fn take(self: &Arc<Self>, state: &mut BudgetState, holder: ShareHolder, amount: u64) -> Share {
         state.change_holding(&holder, 0, amount);
         let yield_notification = self.yields_after.map(|_| {
@@ -245,9 +246,9 @@ impl BudgetInner {
         Some((sender, share))
     }
 
-    /// Notifies a share that it has to yield to a waiting request of `principal`. It is the oldest share whose
-    /// principal holds more than `principal`. If that share was not held long enough yet, notifies nobody. Returns the
-    /// time at which to call this function again, or `None` if there is no such share.
+    /// Notifies one share that it has to yield to a waiting request of `principal`: the oldest share of a principal
+    /// that holds more than `principal`. If that share was not held long enough yet, notifies nobody. Returns the time
+    /// at which to call this function again. Returns `None` if no share can yield to this principal.
     fn request_yield(&self, principal: &str) -> Option<Instant> {
         let yields_after = self.yields_after?;
         let mut state = self.lock();
@@ -298,6 +299,7 @@ impl Drop for Share {
         if let Some((ticket, _)) = &self.yield_notification {
             self.budget.lock().yielding_shares.remove(ticket);
         }
+        // The whole amount returns to the budget.
         self.set_amount(0);
     }
 }
@@ -307,13 +309,15 @@ mod tests {
     use super::*;
     use crate::registry::testing::{bound_viewer, viewer};
 
+    /// Of a budget of 16, a principal may hold 4, and 1 is reserved for admins. A principal that holds nothing may get
+    /// one larger share. The second viewer waits until the first viewer's share of 15 is dropped.
     #[tokio::test(start_paused = true)]
     async fn take_waits_until_share_is_dropped() {
         let budget = SharedBudget::new(Shares::from_total(16));
         let [first_viewer, second_viewer, admin] = [viewer("one"), viewer("other"), Requester::from_listener("root")];
-        let first_share = budget.try_take(&first_viewer, 15).expect("it holds nothing");
+        let first_share = budget.try_take(&first_viewer, 15).expect("the first viewer holds nothing yet");
         assert!(budget.try_take(&first_viewer, 1).is_none() && budget.try_take(&second_viewer, 1).is_none());
-        assert!(budget.try_take(&admin, 1).is_some(), "a part is kept for it");
+        assert!(budget.try_take(&admin, 1).is_some(), "a part of the budget is reserved for admins");
         let start = Instant::now();
         assert!(budget.take(&second_viewer, 4, Duration::from_secs(5)).await.is_none());
         assert_eq!(start.elapsed(), Duration::from_secs(5));
@@ -321,15 +325,17 @@ mod tests {
             tokio::task::yield_now().await;
             drop(first_share);
         });
-        let next_share = next_share.expect("it was given back");
+        let next_share = next_share.expect("the first share was dropped");
         let mut unchecked_share = budget.take_unchecked(&first_viewer, 100);
         unchecked_share.set_amount(2);
-        assert_eq!(budget.0.lock().total, 6);
+        assert_eq!(budget.0.lock().total, 6, "4 of the second viewer, and 2 of the unchecked share");
         drop((next_share, unchecked_share));
         let state = budget.0.lock();
         assert_eq!((state.total, &state.holdings), (0, &ShareUsage::default()));
     }
 
+    /// The first viewer holds 12 of 16. It requests 6 more before the second viewer, which holds nothing, requests 10.
+    /// When the first viewer releases 6, only one of the two requests fits.
     #[tokio::test(start_paused = true)]
     async fn take_serves_smallest_holder_first() {
         let budget = SharedBudget::new(Shares { total: 16, max_per_principal: 12, max_per_cluster: 16, reserved_for_admins: 0 });
@@ -343,12 +349,13 @@ mod tests {
             });
         assert!(
             share_of_larger_holder.is_none() && share_of_smaller_holder.is_some(),
-            "one would have had room, and another that holds nothing waited"
+            "the viewer that holds nothing is served, although its request is the later one"
         );
         drop((second, share_of_smaller_holder));
         assert!(budget.0.lock().waiters.is_empty());
     }
 
+    /// The first viewer's two shares are the whole budget. They may have to yield after 10 seconds.
     #[tokio::test(start_paused = true)]
     async fn x03_f05_share_yields_to_smaller_holder_when_held_long() {
         let budget = SharedBudget::with_yielding(
@@ -367,11 +374,13 @@ mod tests {
         // The waiting request of a principal does not make the principal's own shares yield.
         let further_share = tokio::select! {
             share = budget.take(&first_viewer, 8, Duration::from_mins(1)) => share,
-            () = shares[0].wait_for_yield() => panic!("it gave way to its own principal"),
+            () = shares[0].wait_for_yield() => panic!("a share yields to its own principal"),
         };
         assert!(further_share.is_none());
     }
 
+    /// Of a budget of 16, all principals that are bound to one cluster may hold 8. `bound_viewer` gets the name of a
+    /// viewer and the number of the cluster that it is bound to.
     #[tokio::test(start_paused = true)]
     async fn x03_take_limits_cluster_to_half_when_principals_are_bound() {
         let budget = SharedBudget::new(Shares::from_total(16));
@@ -382,7 +391,7 @@ mod tests {
         let (max_wait, third_viewer, fourth_viewer) = (Duration::from_secs(5), bound_viewer("c", 1), bound_viewer("d", 2));
         let (third_share, fourth_share) =
             tokio::join!(budget.take(&third_viewer, 1, max_wait), budget.take(&fourth_viewer, 4, max_wait));
-        assert!(third_share.is_none() && fourth_share.is_some(), "who waits for its own cluster keeps nobody else");
+        assert!(third_share.is_none() && fourth_share.is_some(), "a full cluster delays no other cluster");
         first.set_amount(3);
         assert!(budget.try_take(&bound_viewer("c", 1), 1).is_some());
         drop((first, second, fourth_share));
@@ -394,6 +403,7 @@ mod tests {
     async fn take_refuses_waiter_when_principal_has_max_waiting() {
         let budget = SharedBudget::new(Shares::from_total(16));
         let viewer_one = viewer("one");
+        // One principal may hold 4 of 16, so all further requests of this viewer wait.
         let _whole_share = budget.try_take(&viewer_one, 4).unwrap();
         let tickets: Vec<_> = (0..MAX_WAITING_PER_PRINCIPAL).filter_map(|_| budget.0.enqueue(&viewer_one, 1)).collect();
         assert_eq!(tickets.len(), MAX_WAITING_PER_PRINCIPAL);

@@ -38,7 +38,7 @@ pub struct Caller {
 }
 
 /// A flag that is set when no client waits for the response any more. The code that decides a write never awaits, so it
-/// cannot be dropped. It polls this flag instead.
+/// cannot be dropped. It polls this flag instead. In tests, the second field counts the checks of the flag.
 #[derive(Clone, Debug, Default)]
 pub struct Canceled(Arc<AtomicBool>, #[cfg(test)] CancelChecks);
 
@@ -74,6 +74,7 @@ impl Canceled {
     /// test has chosen.
     pub fn is_set(&self) -> bool {
         #[cfg(test)]
+        // Field 0 is the flag. Field 1 has the number of checks so far, and the check that sets the flag.
         if Some(self.1.count.fetch_add(1, Ordering::Relaxed)) == self.1.canceled_from {
             self.0.store(true, Ordering::Relaxed);
         }

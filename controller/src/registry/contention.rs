@@ -70,6 +70,8 @@ impl ContentionQueues {
 mod tests {
     use super::*;
 
+    /// The first write has its turn for the entry `a`. Five later writes wait for `a` and `b`, which they name in
+    /// different orders. A transaction on `a` is contended if it requires the entry to be absent.
     #[tokio::test]
     async fn contention_queue_serves_in_order_when_entry_is_contended() {
         let queues = Arc::new(ContentionQueues::default());
@@ -94,6 +96,6 @@ mod tests {
         for n in 0..5 {
             assert_eq!(receiver.recv().await, Some(n));
         }
-        assert_eq!(queues.contended_entries(&transaction_on_absent("a")).len(), 0, "the queue has gone with the last");
+        assert_eq!(queues.contended_entries(&transaction_on_absent("a")).len(), 0, "no write waits for `a` any more");
     }
 }

@@ -40,8 +40,8 @@ pub struct Context<'a> {
     pub trusted_now: Option<Timestamp>,
     /// Maximum number of nodes in the fleet, as configured.
     pub(super) max_nodes: usize,
-    /// The byte counts of the stored records of released task sets, by node and cluster. A release that exceeds its
-    /// quota is refused.
+    /// The byte counts of the stored records of released task sets, by node and cluster. A larger record of a node is
+    /// refused if its cluster would exceed its quota.
     pub(super) record_quota: &'a Mutex<RecordQuota>,
     pub(super) reads: &'a ContextReads,
     pub(super) extension_answers: &'a ExtensionAnswers,
@@ -98,7 +98,8 @@ impl Context<'_> {
 
     /// Fails if the caller may not write an object in the scope `scope` (a cluster, shared objects, or unplaced nodes).
     /// `api` is the API call that creates such an object. `text` returns the words for the object in the error
-    /// message.
+    /// message. If the caller's role would allow the write and only the cluster is wrong, the message names the cluster
+    /// that the caller is bound to.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`].
@@ -122,7 +123,8 @@ impl Context<'_> {
         self.record_quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an extension's answer to a question, or `None` if exactly this question was not sent to the extension.
+    /// Returns the answer of an extension (a program that decides tags) to a question. Returns `None` if exactly this
+    /// question was not sent to the extension.
     pub(super) fn extension_answer(&self, question: &ExtensionQuestion) -> Option<&[u8]> {
         self.extension_answers.get(question)
     }

@@ -36,8 +36,8 @@ impl Draft {
         &self.audited
     }
 
-    /// Returns the objects that the audit event lists, for changes. The caller sets the clusters in which each object
-    /// was before and after the write.
+    /// Returns the objects that the audit event lists, for modification. The caller adds the clusters in which each
+    /// object was before and after the write.
     pub(super) fn audited_mut(&mut self) -> &mut [AuditedObject] {
         &mut self.audited
     }
@@ -105,6 +105,7 @@ impl Draft {
 
     /// Replaces the encoded form of an object that the draft already writes. The object's name must be unchanged.
     pub(super) fn replace_encoded<S: Resource>(&mut self, object: &Object<S>, encoded: &Bytes) {
+        // The draft has two operations with this encoded form: one for the object, and one for its history.
         let (object_key, history) = (key::object(S::KIND, object.meta.uuid), key::history(S::KIND, object.meta.uuid));
         for op in &mut self.ops {
             match op {
@@ -147,8 +148,8 @@ impl Draft {
         Transaction { preconditions: self.preconditions, ops: self.ops }
     }
 
-    /// Replaces an object's old name by its new name in the index of names. The commit fails if another object has the
-    /// new name.
+    /// Replaces an object's old name by its new name in the index of names. `old_object` is `None` for a new object,
+    /// and `new_object` is `None` for a deleted object. The commit fails if another object has the new name.
     fn write_names<S: Resource>(&mut self, old_object: Option<&Object<S>>, new_object: Option<&Object<S>>) {
         let index_key =
             |object: &Object<S>| S::name_text(&object.meta.name).map(|name| key::name(S::KIND, object.spec.scope(), &name));
@@ -168,6 +169,7 @@ impl Draft {
     /// Adds a reference to an object. The commit fails if that object does not exist. The reference mark of the object
     /// is written too, so that a concurrent deletion of the object fails.
     pub(super) fn add_reference(&mut self, reference: &ObjectReference) {
+        // Objects refer to a release by its name, and to all other objects by their uuid.
         let target = match reference.kind {
             Kind::Release => key::name(Kind::Release, None, &reference.id),
             kind => format!("{}{}/{}", key::OBJECTS, kind.word(), reference.id),
@@ -187,7 +189,8 @@ impl Draft {
         self.put_keys.contains(target_key.as_bytes()) || self.ops.iter().any(creates)
     }
 
-    /// Lists an object in the audit event, with its version before the write.
+    /// Lists an object in the audit event, with its version before the write. The fields that are `None` or empty here
+    /// are set later.
     fn audit_object<S: Resource>(&mut self, object: &Object<S>, action: Action, old_object: Option<&Object<S>>) {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
         let before = old_object.map(|o| o.meta.resource_version);

@@ -12,10 +12,10 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::store::BoxFuture;
 
-/// Maximum number of questions of one write that are sent at the same time.
+/// Maximum number of questions that one write sends to extensions (programs that decide tags) at the same time.
 const MAX_CONCURRENT_QUESTIONS: usize = 8;
 
-/// The client that sends questions to extensions.
+/// The client that sends questions to extensions. An extension is an external program that decides tags of nodes.
 pub trait ExtensionClient: Send + Sync {
     /// Returns whether an extension of this name is declared.
     fn is_declared(&self, name: &str) -> bool;

@@ -81,6 +81,7 @@ impl MapName {
             Self::Labels => {
                 let old_merge = inherited.labels.merge;
                 inherited.labels = change_map(self, &inherited.labels, write, manager, now)?;
+                // The write contains no `merge_labels` and provides labels. Without a stored value, it becomes true.
                 inherited.labels.merge = merge_labels_after_write(old_merge, None, true, BodyShape::Native);
             }
             Self::Annotations => {

@@ -62,8 +62,8 @@ use crate::store::{Entry, Precondition, Revision, Store, StoreError, Transaction
 
 /// Maximum number of attempts at a write. An attempt fails if another write commits first.
 const MAX_ATTEMPTS: usize = 16;
-/// Maximum number of times that a write sends questions to extensions. It sends them again if the nodes of a question
-/// changed after the question was sent.
+/// Maximum number of times that a write sends questions to extensions (programs that decide tags). It sends them again
+/// if the nodes of a question changed after the question was sent.
 const MAX_EXTENSION_ROUNDS: usize = 4;
 /// Maximum duration of a write. It is shorter than the time that a client waits for a response.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(20);
@@ -101,7 +101,8 @@ pub enum DecisionError {
     Refused(Box<ApiError>),
     /// The decision needs an entry that was not read yet. The decision is repeated with that entry.
     NeedsRead(MissingRead),
-    /// The decision needs answers of extensions. It is repeated with these answers, on the then current state.
+    /// The decision needs answers of extensions (programs that decide tags). It is repeated with these answers, on the
+    /// then current state.
     NeedsAnswers(Vec<ExtensionQuestion>),
 }
 
@@ -112,7 +113,8 @@ enum AttemptError {
     /// Another write changed one of these entries, or other writes wait for them. This write waits for its turn in the
     /// queues of these entries. It is then decided again at this revision or later.
     Contended(BTreeSet<Bytes>, Revision),
-    /// The write needs answers of extensions. Other writes to the same entries do not wait for these answers.
+    /// The write needs answers of extensions (programs that decide tags). Other writes to the same entries do not wait
+    /// for these answers.
     NeedsAnswers(Vec<ExtensionQuestion>),
 }
 
@@ -172,6 +174,7 @@ pub struct Registry {
 fn load_record_quota(model: &Model) -> RecordQuota {
     let mut quota = RecordQuota::default();
     let record_sizes: Vec<_> = model.nodes.iter().map(|node| released::record_size(model, node.meta.uuid)).collect();
+    // The decision is ignored: no record is new here, and no node was removed.
     quota.update_and_decide(&record_sizes, &[], |cluster| model.count_nodes_in(cluster));
     quota
 }
@@ -198,6 +201,7 @@ impl Registry {
             principal_limiter,
             cluster_limiter,
             decision_budget,
+            // The line below the literal sets the default.
             max_nodes: 0,
             record_quota,
         }
@@ -311,9 +315,10 @@ impl Registry {
         Err(ApiError::new(ErrorType::ServerBusy, message))
     }
 
-    /// Makes one attempt at a write: decides and commits it. `queued` are the entries in whose queues the write is
-    /// first. Fails with [`AttemptError::Contended`] if other writes wait for further entries of the transaction, or if
-    /// another write commits first.
+    /// Makes one attempt at a write: decides and commits it. `precondition` is for the record of a request that has an
+    /// idempotency key. `queued` are the entries in whose queues the write is first. Fails with
+    /// [`AttemptError::Contended`] if other writes wait for further entries of the transaction, or if another write
+    /// commits first.
     async fn attempt<F>(
         &self,
         caller: &Caller,
@@ -377,8 +382,9 @@ impl Registry {
         Err(ApiError::new(ErrorType::ServerBusy, message).retry_after(seconds))
     }
 
-    /// Charges bytes that a principal's write stored to its rate and to the rate of its cluster. The bytes may be in
-    /// the store or outside of it, such as in a blob.
+    /// Charges bytes that a principal's write stored to its rate and to the rate of its cluster. An admin of the fleet,
+    /// and a cluster, may store several times as much, so only a part of the bytes is charged to them. The bytes may be
+    /// in the store or outside of it, such as in a blob.
     pub(crate) fn record_stored(&self, requester: &Requester, bytes: u64) {
         if requester.credential == Credential::Listener {
             return;
@@ -390,8 +396,9 @@ impl Registry {
         }
     }
 
-    /// Charges bytes that releases to nodes of a cluster stored to the rate of the cluster. A changed value that many
-    /// nodes share causes these bytes, so all principals that are bound to the cluster are charged together.
+    /// Charges the stored bytes of task sets that were released to nodes of a cluster to the rate of the cluster. A
+    /// changed value that many nodes share causes these bytes. So all principals that are bound to the cluster are
+    /// charged together.
     pub(crate) fn record_released(&self, cluster: ClusterId, bytes: u64) {
         self.cluster_limiter.spend(cluster, bytes / CLUSTER_FACTOR, Instant::now());
     }
@@ -526,8 +533,9 @@ impl Registry {
     }
 }
 
-/// Builds the transaction of a decision: the changes, the audit event if there are changes, the record of a request
-/// with an idempotency key, and the precondition on the requester's principal.
+/// Builds the transaction of a decision. It contains the changes, the audit event if there are changes, and the
+/// precondition on the requester's principal. For a request with an idempotency key, it also contains the record of the
+/// request. `precondition` is the precondition on the key of that record.
 fn transaction_with_record(caller: &Caller, precondition: Option<Precondition>, decided: &DecidedWrite) -> Transaction {
     let DecidedWrite { decision, now, requester_precondition, requester, .. } = decided;
     let draft = decision.draft.clone();

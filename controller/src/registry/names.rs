@@ -74,8 +74,8 @@ impl NameResolver for ModelNames<'_> {
         }
     }
 
-    /// Returns the names of all objects of a kind, for hints at a similar name. Empty for kinds that no field names
-    /// here.
+    /// Returns the names of all objects of a kind, for hints at a similar name. Empty for kinds to which no field
+    /// refers by a name that is looked up here.
     fn all_names(&self, kind: Kind) -> Vec<String> {
         match kind {
             Kind::ClusterTemplate => self.model.templates.iter().map(|object| object.meta.name.to_string()).collect(),
@@ -83,7 +83,6 @@ impl NameResolver for ModelNames<'_> {
                 self.model.groups.iter().filter_map(|group| group_path(self.model, GroupId(group.meta.uuid))).collect()
             }
             Kind::Node => self.model.nodes.iter().filter_map(|node| node.meta.name.as_ref().map(ToString::to_string)).collect(),
-            // No field refers to another kind by a name that is looked up here.
             _ => Vec::new(),
         }
     }
@@ -104,6 +103,7 @@ pub fn group_path(model: &Model, id: GroupId) -> Option<String> {
 /// Finds a node group by its uuid, or by its full name `CLUSTER/GROUP`.
 pub fn group_at<'m>(model: &'m Model, path: &str) -> Option<&'m Arc<NodeGroup>> {
     match path.split_once('/') {
+        // Names of groups belong to a cluster. So without a cluster, only a uuid is found.
         None => model.groups.find(None, path),
         Some((cluster, group)) => {
             let cluster = model.clusters.find(None, cluster)?;

@@ -93,15 +93,17 @@ mod tests {
             limiter.spend(1, MIB, start);
             is_admitted
         });
-        assert_eq!(stored.count(), 8, "mebibytes at once");
-        assert!(limiter.wait_time(&2, start).is_none(), "another node waits for nobody");
+        assert_eq!(stored.count(), 8, "the burst is 8 MiB");
+        assert!(limiter.wait_time(&2, start).is_none(), "the rate of another node is separate");
+        // The debt is 9 MiB, because the refused attempt was charged too. It is 8 MiB after 32 seconds.
         for (seconds, is_admitted) in [(0, false), (31, false), (33, true), (34, true)] {
             assert_eq!(limiter.wait_time(&1, after(seconds)).is_none(), is_admitted, "{seconds} s");
         }
         limiter.spend(2, 1, after(1000));
-        assert_eq!(limiter.lock().paid_off_at.len(), 1, "nothing is left of who is quiet");
+        assert_eq!(limiter.lock().paid_off_at.len(), 1, "the entry of node 1, which has no debt, is removed");
     }
 
+    /// A node that stores exactly its rate, in ten small reports per second, never waits.
     #[test]
     fn w10_01_limiter_refills_equally_when_reports_are_frequent() {
         let (limiter, start) = (ByteRateLimiter::new(ByteRate::RESULTS), Instant::now());
@@ -126,14 +128,14 @@ mod tests {
         }
         // 32 MiB at once, 256 KiB for each second, and the excess of the last write.
         assert!((39 * MIB..41 * MIB).contains(&stored_bytes), "{stored_bytes}");
-        assert!(limiter.wait_time(&"other", start).is_none(), "others wait for nobody");
+        assert!(limiter.wait_time(&"other", start).is_none(), "the rate of another principal is separate");
     }
 
     #[test]
     fn wait_time_returns_duration_when_bucket_is_empty() {
         let (limiter, start) = (ByteRateLimiter::new(ByteRate { burst_bytes: 100, bytes_per_second: 10 }), Instant::now());
         limiter.spend((), 100, start);
-        assert_eq!(limiter.wait_time(&(), start), Some(Duration::ZERO), "all is spent");
+        assert_eq!(limiter.wait_time(&(), start), Some(Duration::ZERO), "the debt is as large as the burst");
         limiter.spend((), 50, start);
         assert_eq!(limiter.wait_time(&(), start), Some(Duration::from_secs(5)));
         assert_eq!(limiter.wait_time(&(), start + Duration::from_secs(6)), None);

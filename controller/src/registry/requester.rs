@@ -118,9 +118,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns the rights to record in a new credential of `holder` as the rights of its issuer. If the requester
-    /// issues the credential for itself, they are copied from the record in the credential that it presented. Returns
-    /// `None` if that credential has no such record.
+    /// Returns the rights of the issuer, to be recorded in a new credential of `holder`. These are the requester's own
+    /// rights. If the requester issues the credential for itself, they are the rights recorded in the credential that
+    /// it presented. Returns `None` if that credential records no rights.
     pub fn rights_for_credential(&self, holder: &Principal, model: &Model) -> Option<Rights> {
         let principal = self.principal(model).filter(|principal| principal.meta.uuid == holder.meta.uuid);
         match (&self.credential, principal) {
@@ -149,7 +149,8 @@ impl Requester {
         }
     }
 
-    /// Returns the requester's principal. Returns `None` if there is none, as in a fleet that an older version created.
+    /// Returns the requester's principal, by uuid, or by name if the requester has no uuid. Returns `None` if there is
+    /// none, as in a fleet that an older version created.
     pub fn principal<'m>(&self, model: &'m Model) -> Option<&'m Principal> {
         let principal = match self.uuid {
             Some(uuid) => model.principals.get(uuid),

@@ -59,6 +59,8 @@ fn commit_concurrently(store: &dyn Store, transaction: Transaction) {
     std::thread::scope(|scope| scope.spawn(commit).join().unwrap());
 }
 
+/// The request is recorded, and the same request gets the same answer. Another request with its key is refused. A dry
+/// run, and a write without a key, record nothing.
 #[tokio::test]
 async fn write_is_idempotent_when_request_changes_no_object() {
     let directory = tempfile::tempdir().unwrap();
@@ -120,6 +122,8 @@ async fn write_returns_prior_answer_when_same_request_committed_concurrently() {
     assert!(store.snapshot().await.unwrap().get(b"test/1").await.unwrap().is_none(), "nothing was written");
 }
 
+/// At hour 25, the records of hour 0 are older than a day, and those of hour 2 are not. There are more old records than
+/// one page contains.
 #[tokio::test]
 async fn prune_requests_drops_all_pages() {
     let directory = tempfile::tempdir().unwrap();
@@ -136,6 +140,7 @@ async fn prune_requests_drops_all_pages() {
     assert_eq!(registry.prune_requests().await.unwrap(), 0);
 }
 
+/// A page has at most 4 MiB, unless its only entry is larger. The pages together have every entry once, in both orders.
 #[tokio::test]
 async fn read_audit_ends_page_by_bytes_without_repeating_entries() {
     let directory = tempfile::tempdir().unwrap();
@@ -200,6 +205,8 @@ impl Clock for ManualClock {
     }
 }
 
+/// The record of a request is valid for a day. When the clock jumps, it is suspect, so the record does not expire. The
+/// same request then returns the earlier revision.
 #[tokio::test]
 async fn x04_f12_write_is_not_repeated_when_clock_jumps() {
     let directory = tempfile::tempdir().unwrap();

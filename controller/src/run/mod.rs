@@ -248,7 +248,7 @@ pub async fn run(config: Config, sockets: ActivatedSockets) -> anyhow::Result<()
         failure = controller.wait_for_failure() => Some(failure),
     };
     // systemd is notified at once that the controller stops. Otherwise systemd would still expect watchdog
-    // notifications.
+    // notifications. The result is ignored, because the call fails if systemd did not start the controller.
     let _not_under_systemd = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     controller.stop().await;
     match failure {

@@ -403,6 +403,7 @@ impl AgentsThread {
     async fn start(self) -> Result<(Worker, ThreadEnd, BoundListener), StartError> {
         let (sender, receiver) = oneshot::channel();
         let (thread, thread_end) = thread::start("agents", move || self.serve(sender)).map_err(StartError::Thread)?;
+        // If the thread ends before it sends its listener or an error, the sender is dropped.
         let listener = receiver.await.map_err(|_| StartError::Thread(std::io::ErrorKind::BrokenPipe.into()))??;
         Ok((thread, thread_end, listener))
     }

@@ -280,8 +280,8 @@ struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// Calls `renew` if the certificate is old, or if the clock was ahead when the certificate was issued (F24). A
-    /// failed renewal is logged, and tried again at the next check.
+    /// Calls `renew` if the certificate is old, or if the clock was ahead when the certificate was issued. A failed
+    /// renewal is logged, and tried again at the next check.
     fn renew_if_old<E: std::error::Error>(&mut self, now_s: u64, renew: impl FnOnce() -> Result<(), E>) {
         let is_from_future = self.created_s > now_s.saturating_add(MAX_SET_BACK_S);
         if !is_from_future && now_s.saturating_sub(self.created_s) < self.renew_after_s {
@@ -394,7 +394,7 @@ mod tests {
             tokio::time::sleep_until(start + Duration::from_secs(10)).await;
         }
         let second_log = tokio::time::timeout(Duration::from_hours(1), next_hosts_ahead(&table, &mut report)).await;
-        assert!(second_log.is_err(), "it is reported only once");
+        assert!(second_log.is_err(), "without a further change, there is no further log");
     }
 
     /// A host that is alternately ahead of the store and not is logged at most once a minute. A new host is logged at
@@ -431,7 +431,7 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
         table.set_ahead(flapping_node, None);
         table.set_ahead(new_node, None);
-        assert!(next_hosts_ahead(&table, &mut report).await.is_empty(), "the newest change is logged, though later");
+        assert!(next_hosts_ahead(&table, &mut report).await.is_empty(), "the last change is logged too, but later");
         assert!(start.elapsed() < Duration::from_secs(80), "{:?}", start.elapsed());
     }
 

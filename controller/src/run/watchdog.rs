@@ -46,8 +46,9 @@ mod tests {
     use super::*;
     use crate::run::thread;
 
+    /// The future of the thread blocks until the test sends a message. `ping` is called only after that.
     #[tokio::test]
-    async fn watchdog_expires_when_thread_is_stuck() {
+    async fn ping_threads_pings_only_when_no_thread_hangs() {
         let (release, receiver) = mpsc::channel::<()>();
         let (worker, _ended) = thread::start("still", move || async move {
             let _released_or_dropped = receiver.recv();

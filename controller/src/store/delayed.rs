@@ -11,16 +11,18 @@ use super::{
     StoreIdentity, Transaction, Watch, WatchError,
 };
 
-/// The delay of every answer except those to commits.
+/// Duration by which a [`DelayedStore`] delays each answer, except the answers to commits.
 pub(crate) const READ_DELAY: Duration = Duration::from_millis(5);
 
-/// An engine whose answers are delayed: answers to reads by [`READ_DELAY`], answers to commits by the given duration.
+/// An engine whose answers are delayed, and the delay of its answers to commits. [`READ_DELAY`] delays the answers to
+/// reads.
 pub(crate) struct DelayedStore(Arc<dyn Store>, Duration);
 
 /// A snapshot whose reads are delayed.
 struct DelayedSnapshot(Box<dyn Snapshot>);
 
-/// The changes of a delayed engine. The weak reference does not prevent the engine from being closed.
+/// The source of the changes for a watch of a delayed engine. The reference to the engine is weak, so it does not
+/// prevent the engine from being closed.
 struct DelayedChanges(Weak<dyn Store>);
 
 impl DelayedStore {
@@ -89,10 +91,11 @@ impl Snapshot for DelayedSnapshot {
 }
 
 impl ChangeSource for DelayedChanges {
+    /// Returns the change of a revision, after [`READ_DELAY`]. Reads it with a new watch of the inner engine.
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>> {
         delay_read(Box::pin(async move {
-            // The strong reference to the store ends when the read has begun, because a watch must not prevent its
-            // closing.
+            // The strong reference is dropped before the wait for the change, because a watch must not prevent the
+            // store from being closed.
             let mut watch = self.0.upgrade().ok_or(StoreError::Closed)?.watch(revision);
             watch.next().await
         }))

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-/// A point in the single history of a store. Every commit that changes something creates the next one.
+/// The number of a state of a store. Each commit that changes something makes a new state, with the next number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, derive_more::Display)]
 pub struct Revision(u64);
 
@@ -20,14 +20,15 @@ impl Revision {
         self.0
     }
 
-    /// Returns the next revision, from which a watch continues after a list. Saturates at the maximum.
+    /// Returns the next revision, or the maximum if this is the maximum. After a list, a caller watches from the
+    /// revision after that of the list.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// Returns eight bytes that sort in the order of revisions. Keys of the history and of audit events end in these
-    /// bytes.
+    /// Returns eight bytes that sort in the order of revisions. The keys of stored object versions and of audit events
+    /// end in these bytes.
     pub const fn to_key(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
@@ -51,7 +52,7 @@ impl Epoch {
     }
 }
 
-/// A key, its value, and the revisions of its writes (etcd's `create_revision`, `mod_revision` and `version`).
+/// A key, its value and its version, and the revisions of its first and last write. The fields are named as in etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The key.
@@ -133,7 +134,7 @@ pub enum SortOrder {
     /// From the first key to the last.
     #[default]
     Ascending,
-    /// From the last key to the first. In a history, this lists the newest entries first.
+    /// From the last key to the first. If the keys end in a revision, the newest entries are listed first.
     Descending,
 }
 
@@ -201,6 +202,8 @@ pub struct EntryList {
 mod tests {
     use super::*;
 
+    /// Each case is a prefix, and the end of its range. To form the end, the last byte of the prefix that is not 255 is
+    /// increased by one, and the bytes after it are dropped. The byte after `/` is `0`.
     #[test]
     fn prefix_range_ends_after_last_key_of_prefix() {
         let cases: [(&[u8], Option<&[u8]>); 5] =
@@ -210,6 +213,7 @@ mod tests {
         }
     }
 
+    /// `after` and `before` exclude the given key, and never extend the range beyond its old limits.
     #[test]
     fn key_range_only_narrows_when_paging() {
         let range = KeyRange::prefix("b/");

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::entry::Revision;
 use super::transaction::{Refusal, UnmetPrecondition};
 
-/// An error of the engine, shared by all callers that it affects.
+/// An error of the storage engine, shared by all callers that it affects.
 pub type EngineError = Arc<dyn StdError + Send + Sync>;
 
 /// The reason why a store could not be read or written.
@@ -166,7 +166,8 @@ fn parent_directory(path: &Path) -> String {
     path.parent().unwrap_or(Path::new(".")).display().to_string()
 }
 
-/// Returns the end of a message about a lost or damaged store: how to restore the store at `path`.
+/// Returns the end of a message about a lost or damaged store: how to restore the store at `path`. A copy is of the
+/// whole data directory.
 fn restore_advice(path: &Path) -> String {
     format!(
         "restore a backup (docs/backup.md) or copy back {} from a copy that was made while the controller was stopped",

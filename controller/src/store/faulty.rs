@@ -41,6 +41,7 @@ struct DamagedSnapshot {
 }
 
 impl FaultyStore {
+    /// Wraps an engine. Nothing fails until a fault is injected.
     pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
         let (read_only, unreadable) = (AtomicBool::new(false), AtomicBool::new(false));
         let (refused_key, damaged_key) = (Mutex::default(), Mutex::default());
@@ -81,6 +82,7 @@ impl FaultyStore {
         match fault {
             _ if self.read_only.load(Ordering::SeqCst) => Err(StoreError::ReadOnly { cause: injected_error() }),
             None if self.is_refused(&transaction) => {
+                // The maximum is an arbitrary number for the message.
                 Err(Refusal::TooLarge { bytes: transaction.size_bytes(), max: 7, raised_by: None }.into())
             }
             None => self.inner.commit(transaction).await,
@@ -177,6 +179,7 @@ mod tests {
     use super::*;
     use crate::store::redb::testing::memory_store;
 
+    /// The keys `a` and `b` are written. The answer to the commit of `b` is lost.
     #[tokio::test]
     async fn faulty_store_injects_faults_in_order() {
         let store = FaultyStore::new(memory_store());

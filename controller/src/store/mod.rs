@@ -78,8 +78,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns a consistent view of the whole store at one revision. Later commits do not change it.
     ///
-    /// A caller must drop a snapshot after one request at the latest. Until then, the engine retains all old data that
-    /// the snapshot can read.
+    /// A caller must drop a snapshot when the request that it serves ends, or earlier. Until then, the engine retains
+    /// all old data that the snapshot can read.
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Closed`].
@@ -128,7 +128,7 @@ pub struct StoreIdentity {
     /// The name and version of the program that last wrote to the store before it was opened, or `None` if none is
     /// recorded.
     pub written_by: Option<String>,
-    /// A record about the fleet that the creator of the store wrote. The store itself does not read this record.
+    /// Data about the fleet, which the creator of the store supplied. The store itself does not read these bytes.
     pub fleet: Bytes,
 }
 

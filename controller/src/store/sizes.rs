@@ -41,7 +41,7 @@ impl EntrySizes {
     }
 
     /// Returns the total size of the entries whose keys begin with a segment such as `history/`, in bytes. Returns
-    /// `None` until [`Self::complete`] was called.
+    /// `None` until [`Self::complete`] was called, because until then a sum can be negative.
     pub(super) fn get(&self, segment: &str) -> Option<u64> {
         let sums = self.lock();
         let sum = || u64::try_from(sums.by_prefix.get(segment.as_bytes()).copied().unwrap_or_default()).unwrap_or_default();

@@ -15,7 +15,7 @@ pub struct Stats {
     sizes: EntrySizes,
     /// Transactions that became durable and changed something, which is the number of new revisions.
     pub commits: Counter,
-    /// Entries written, including those of history and audit.
+    /// Entries written, including stored object versions and audit events.
     pub puts: Counter,
     /// Entries deleted.
     pub deletes: Counter,

@@ -10,7 +10,8 @@ use super::entry::Revision;
 
 /// Operations on entries, and preconditions for the operations. Either all operations are done, or none.
 ///
-/// One write of the API is one transaction: the object, its after-image, an audit event and the record of the request.
+/// One write of the API is one transaction. It contains the object, a copy of its new version for the history, an audit
+/// event, and a record by which a repeated request is recognized.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// The preconditions. All are checked before the first operation.
@@ -72,6 +73,7 @@ impl Transaction {
     /// # Errors
     /// [`Refusal`] that names the exceeded limit or the invalid key.
     pub fn check(&self, limits: &TransactionLimits) -> Result<(), Refusal> {
+        // The limit includes the preconditions.
         let ops = self.ops.len() + self.preconditions.len();
         if ops > limits.max_ops {
             return Err(Refusal::TooManyOps { ops, max: limits.max_ops, raised_by: limits.ops_raised_by });
@@ -133,7 +135,8 @@ pub enum Op {
         /// The value.
         value: Bytes,
     },
-    /// Writes an entry whose key ends in the revision of this commit, as those of after-images and audit events do.
+    /// Writes an entry whose key ends in the revision of this commit, as the keys of stored object versions and of
+    /// audit events do.
     ///
     /// An engine that does not know the revision of a commit in advance (etcd) may store the entry under another key,
     /// as long as reads and watches show the key that ends in the revision.
@@ -156,6 +159,7 @@ impl Op {
         matches!(self, Self::Delete { .. })
     }
 
+    /// Returns the size of the key and the value, in bytes. The key of a `PutAtRevision` includes the revision.
     fn size_bytes(&self) -> usize {
         match self {
             Self::Put { key, value } => key.len() + value.len(),
@@ -326,6 +330,7 @@ pub struct KeyDisplay(pub Bytes);
 impl fmt::Display for KeyDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = self.0.escape_ascii().to_string();
+        // The escaped text is ASCII, so a cut after 64 bytes is a cut after 64 characters.
         match whole.get(..64) {
             Some(start) if start.len() < whole.len() => write!(f, "\"{start}…\""),
             _ => write!(f, "\"{whole}\""),

@@ -108,7 +108,7 @@ pub trait ChangeSource: Send + Sync {
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>>;
 }
 
-/// A position in the changes of a store.
+/// A reader of the changes of a store, one revision after the other.
 pub struct Watch {
     source: Box<dyn ChangeSource>,
     next: Revision,

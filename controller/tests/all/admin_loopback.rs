@@ -29,7 +29,8 @@ fn config(directory: &std::path::Path, admin: &str, agents: &str) -> Result<Conf
     Config::load_with_sockets(&run, &ActivatedSockets::default()).map_err(|error| error.to_string())
 }
 
-/// Sends a request with these header lines. Returns the status and the text of the response.
+/// Sends a request for the list of nodes with these header lines, each with its line end. Returns the status, and the
+/// text of the response with its headers.
 async fn get_nodes(address: SocketAddr, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET /v1/nodes HTTP/1.1\r\n{headers}connection: close\r\n\r\n");
@@ -39,6 +40,8 @@ async fn get_nodes(address: SocketAddr, headers: &str) -> (u16, String) {
     (response.split(' ').nth(1).unwrap().parse().unwrap(), response)
 }
 
+/// Each case is the headers, the expected status, and the type of the error. Each refused request is counted in the
+/// metrics. It is also in the journal, where other tests of this process may add lines.
 #[tokio::test]
 async fn s75_w15_07_plain_listener_rejects_foreign_host_and_origin() {
     let logged_before = install_logger();
@@ -85,7 +88,7 @@ async fn s75_w15_07_plain_listener_rejects_foreign_host_and_origin() {
 }
 
 #[test]
-fn s75_start_rejects_plain_http_when_agent_address_is_not_loopback() {
+fn s75_start_rejects_plain_http_when_address_is_not_loopback() {
     let directory = tempfile::tempdir().unwrap();
     for agents in ["0.0.0.0:0", "[::]:0", "192.0.2.1:9444"] {
         let error = config(directory.path(), "http://127.0.0.1:0", agents).unwrap_err();
@@ -97,7 +100,8 @@ fn s75_start_rejects_plain_http_when_agent_address_is_not_loopback() {
     }
 }
 
-/// Regression: a viewer's revoked token counted as no token, so its sender was an admin.
+/// A request without a token has the rights of an admin on this listener. Regression: a viewer's revoked token counted
+/// as no token, so its sender was an admin.
 #[tokio::test]
 async fn x04_plain_listener_rejects_token_when_no_longer_valid() {
     let api = TestApi::start().await;
@@ -115,7 +119,8 @@ async fn x04_plain_listener_rejects_token_when_no_longer_valid() {
     assert_eq!(create_node("a", "notused").await, 201, "a placeholder without the form of a token is ignored");
 }
 
-/// Regression: a viewer's token in a wrong header form counted as no token, so its sender was an admin.
+/// A request without a token has the rights of an admin on this listener. Regression: a viewer's token in a wrong
+/// header form counted as no token, so its sender was an admin.
 #[tokio::test]
 async fn x04_plain_listener_rejects_token_when_header_is_malformed() {
     let api = TestApi::start().await;

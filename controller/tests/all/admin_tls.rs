@@ -21,6 +21,8 @@ async fn send_join_token_request(fleet: &Fleet, method: Method, headers: &[(&str
     (status, if status < 400 { String::new() } else { error_response(&response).kind })
 }
 
+/// A browser names the site of a page in its headers. Also refused are the media types of forms, which a browser sends
+/// to other sites without a check.
 #[tokio::test]
 async fn w10_08_admin_listener_rejects_write_from_other_site() {
     let fleet = Fleet::start().await;
@@ -77,6 +79,7 @@ async fn open_silent(source: [u8; 4], target: SocketAddr) -> TcpStream {
     tokio::time::timeout(TIMEOUT, socket.connect(target)).await.unwrap().unwrap()
 }
 
+/// The controller allows 100 unfinished handshakes of one address, and refuses more.
 #[tokio::test]
 async fn w10_09_admin_listener_serves_others_when_one_address_is_silent() {
     let fleet = Fleet::start().await;

@@ -12,6 +12,7 @@ use stemma_wire::message::{Epoch, Message as _, PartDigest, Revision, encode};
 
 use crate::fleet::{self, Fleet, Host, desired_state, error_response, idle_check_in, send_request};
 
+/// Each of two hosts has a desired state at revision 5. The first host requests that of the second in several ways.
 #[tokio::test]
 async fn s31_agent_listener_rejects_request_for_other_nodes_state() {
     let fleet = Fleet::start().await;
@@ -44,6 +45,8 @@ async fn s31_agent_listener_rejects_request_for_other_nodes_state() {
     assert_eq!(fleet.refused_count("path.unknown"), 10);
 }
 
+/// The host claims to hold a desired state of a later revision or of another epoch. Then it adds the name of a group to
+/// its message.
 #[tokio::test]
 async fn s36_check_in_cannot_set_placement_or_revision() {
     let fleet = Fleet::start().await;
@@ -71,6 +74,8 @@ async fn s36_check_in_cannot_set_placement_or_revision() {
     fleet.wait_until_audited(&format!("node/{}", host.node), "message.malformed", 1).await;
 }
 
+/// The host claims to hold a desired state of revision 8, but its state is published at revision 5. So the controller
+/// sends the state only after it is raised to revision 9.
 #[tokio::test]
 async fn check_in_returns_state_once_revision_passes_held_revision() {
     let fleet = Fleet::start().await;
@@ -111,6 +116,7 @@ struct AgentRequest<'a> {
     body: Vec<u8>,
 }
 
+/// The body has one byte more than a request for a certificate may have.
 #[tokio::test]
 async fn s43_agent_listener_rejects_oversized_body_and_audits() {
     let fleet = Fleet::start().await;
@@ -140,6 +146,8 @@ async fn s50_agent_listener_rejects_undecodable_body_and_audits() {
     assert_refused(&fleet, &mut host, request, "message.version").await;
 }
 
+/// The paths contain encoded slashes, dots or a zero byte in the place of an identifier. The first loop is about the
+/// agent listener, the second about the admin listener.
 #[tokio::test]
 async fn s54_agent_listener_rejects_path_as_id_and_audits() {
     let fleet = Fleet::start().await;
@@ -167,6 +175,7 @@ async fn s54_agent_listener_rejects_path_as_id_and_audits() {
     assert_eq!(fleet.last_revision().await, revision_before, "no state change");
 }
 
+/// Only a body that is not JSON is audited. Ordinary mistakes of an operator are not.
 #[tokio::test]
 async fn admin_listener_audits_refusal_when_request_does_not_parse() {
     let fleet = Fleet::start().await;

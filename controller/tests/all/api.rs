@@ -81,6 +81,8 @@ async fn apply_matches_random_ownership_scenarios() {
     run_scenarios("propagation/ssa_map_fuzz.json").await;
 }
 
+/// The vectors follow `OpenStack`'s guideline for filters by tags: `traits`, `traits-any`, `not-traits` and
+/// `not-traits-any`.
 #[tokio::test]
 async fn node_list_filters_by_traits_per_guideline() {
     let Some(vectors) = load_vectors("traits/trait_filter.json") else { return };
@@ -125,6 +127,8 @@ async fn assert_pages(api: &TestApi, case: &Value) {
     assert_eq!(Value::from(pages), case["expected_pages"], "{query} by {limit}");
 }
 
+/// A request with the same idempotency key and body is a repetition. With the same key and another body, it is refused.
+/// The first response can also be read by the key.
 #[tokio::test]
 async fn write_returns_same_response_when_repeated() {
     let api = TestApi::start().await;
@@ -140,6 +144,7 @@ async fn write_returns_same_response_when_repeated() {
     assert_eq!((&recorded["status"], &recorded["body"]), (&json!(201), &response.body));
 }
 
+/// Two edits send the same `If-Match`. The first changes the object, so the second is refused.
 #[tokio::test]
 async fn write_fails_when_etag_is_stale() {
     let api = TestApi::start().await;
@@ -168,6 +173,8 @@ async fn create_site(api: &TestApi) {
     assert_eq!(response["objects"].as_array().map(Vec::len), Some(5), "{response}");
 }
 
+/// The group's tombstone of the label `debug` ends the inheritance of the template's value. The levels are listed from
+/// the template to the node.
 #[tokio::test]
 async fn node_resolution_shows_origin_of_each_value() {
     let api = TestApi::start().await;
@@ -186,6 +193,8 @@ async fn node_resolution_shows_origin_of_each_value() {
     assert_eq!((&explanation["value"], &explanation["used_by"]), (&json!("gold"), &json!(["conf"])));
 }
 
+/// A repeated manifest changes nothing. An apply with one invalid object changes none of its objects. A label of
+/// another manager is a conflict.
 #[tokio::test]
 async fn apply_is_atomic() {
     let api = TestApi::start().await;
@@ -206,6 +215,7 @@ async fn apply_is_atomic() {
     );
 }
 
+/// Each refusal names an object that refers to the object. The second loop deletes the referring objects first.
 #[tokio::test]
 async fn delete_fails_when_object_is_referenced() {
     let api = TestApi::start().await;
@@ -227,6 +237,8 @@ async fn delete_fails_when_object_is_referenced() {
     }
 }
 
+/// The role of the group gives the node the tag `nginx`. A tag in use cannot be deleted. An unknown tag or role is
+/// refused.
 #[tokio::test]
 async fn node_tags_follow_roles_and_manual_assignment() {
     let api = TestApi::start().await;
@@ -314,7 +326,7 @@ async fn plain_listener_rejects_foreign_client_and_origin() {
 }
 
 #[tokio::test]
-async fn json_body_is_bounded() {
+async fn json_body_is_rejected_when_malformed_or_deep() {
     let api = TestApi::start().await;
     let deep = format!("{{\"name\":\"x\",\"extra\":{}1{}}}", "[".repeat(200), "]".repeat(200));
     for body in ["{\"name\":\"a\",\"name\":\"b\"}", "{\"name\":", "[]", "\"x\"", "{\"name\":\"\\ud800\"}", deep.as_str()] {
@@ -398,6 +410,8 @@ async fn write_fails_when_desired_state_would_be_too_large() {
     assert_eq!(api.get("/v1/clusters/c").await["annotations"], json!({}), "nothing was changed");
 }
 
+/// A number is stored as the text that was sent, as in `1.50`. Annotations over the limit of size are refused. The
+/// field `merge_labels` is changed only by true and false.
 #[tokio::test]
 async fn map_writes_apply_same_bounds_and_merge_in_every_form() {
     let api = TestApi::start().await;
@@ -429,6 +443,7 @@ async fn map_writes_apply_same_bounds_and_merge_in_every_form() {
     assert_eq!((response.status, response.kind()), (400, "field.invalid"), "{}", response.body);
 }
 
+/// Forty concurrent writes add one label each. All succeed, and no label is lost.
 #[tokio::test]
 async fn registry_answers_each_when_forty_writers_share_object() {
     let api = std::sync::Arc::new(TestApi::start().await);
@@ -450,7 +465,7 @@ async fn registry_answers_each_when_forty_writers_share_object() {
 }
 
 #[tokio::test]
-async fn head_returns_headers_of_get() {
+async fn head_returns_status_of_get_without_body() {
     let api = TestApi::start().await;
     for (path, status) in [("/v1/nodes", 200), ("/healthz", 200), ("/v1/nodes/absent", 404)] {
         let get = api.send("GET", path, &[], None).await;
@@ -472,6 +487,7 @@ async fn patch_rejects_change_of_uuid() {
     assert!(response.message().starts_with("/uuid cannot be changed"), "{}", response.message());
 }
 
+/// The filter `deleting` selects nodes whose deletion is not complete. Here each deletion is complete at once.
 #[tokio::test]
 async fn node_list_is_empty_when_filtering_for_deleting() {
     let api = TestApi::start().await;
@@ -494,6 +510,7 @@ async fn node_list_is_empty_when_filtering_for_deleting() {
     assert_eq!((refusal.status, refusal.kind()), (400, "request.query"));
 }
 
+/// Version 1.37 of Ironic's API introduced these filters. A client that names no version may use them.
 #[tokio::test]
 async fn trait_filters_require_version_1_37() {
     let api = TestApi::start().await;

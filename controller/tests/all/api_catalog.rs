@@ -28,6 +28,8 @@ async fn expect_error(api: &TestApi, method: &str, path: &str, body: Value, stat
     response.body["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
+/// The catalogue has the API of `OpenStack`'s Glance. Glance fails with status 500 on these requests. Here the response
+/// is 400, or 409 for a name that is in use.
 #[tokio::test]
 async fn catalog_returns_400_when_glance_fails_on_bad_input() {
     let api = TestApi::start().await;
@@ -107,6 +109,7 @@ async fn catalog_not_found_error_suggests_closest_name() {
     assert_eq!(message, "404 Not Found: Namespace Site has no property 'teir' (did you mean \"tier\"?).");
 }
 
+/// A tag is created once by two requests with one idempotency key. A write with an outdated `If-Match` is refused.
 #[tokio::test]
 async fn namespace_has_etag_and_is_created_once_when_repeated() {
     let api = TestApi::start().await;
@@ -121,6 +124,7 @@ async fn namespace_has_etag_and_is_created_once_when_repeated() {
     assert_eq!((refusal.status, refusal.kind()), (412, "precondition.failed"));
 }
 
+/// While `protected` is true, no write may remove a part of the namespace.
 #[tokio::test]
 async fn protected_namespace_rejects_removal_in_each_form() {
     let api = TestApi::start().await;
@@ -163,7 +167,7 @@ async fn protected_namespace_rejects_removal_in_each_form() {
 
 /// Regression: 400 nodes have 100 labels each, and none of these labels is in a catalogue of 2,000 keys. The comparison
 /// of each label of each node with all keys took minutes. Now each label key is compared once, however many nodes have
-/// it.
+/// it. The number of listed findings and the number of tags in a namespace are limited too.
 #[tokio::test]
 async fn catalog_findings_are_bounded_when_objects_are_many() {
     let api = TestApi::start().await;
@@ -193,6 +197,8 @@ async fn catalog_findings_are_bounded_when_objects_are_many() {
     api.expect("POST", &path, &json!({"tags": tags[1..]}), 201).await;
 }
 
+/// The `resource_version` in a manifest is the revision that the object must have. Zero means that the object must not
+/// exist, and null means no check.
 #[tokio::test]
 async fn apply_fails_when_object_revision_differs() {
     let api = TestApi::start().await;
@@ -222,6 +228,8 @@ async fn apply_fails_when_object_revision_differs() {
     apply(json!([namespace(Value::Null, "C")]), 200).await;
 }
 
+/// The catalogue allows gold and silver for `tier`, and whole numbers for `memory_mb`. A requirement may use only the
+/// operators that a key allows.
 #[tokio::test]
 async fn catalog_rejects_disallowed_values_and_requirements() {
     let api = TestApi::start().await;
@@ -258,6 +266,7 @@ async fn catalog_rejects_disallowed_values_and_requirements() {
     api.expect("POST", "/v1/clusters/c/nodegroups", &body, 202).await;
 }
 
+/// A new catalogue turns existing values into findings, and is accepted. A later write of such a value is refused.
 #[tokio::test]
 async fn apply_rejects_only_new_findings_when_catalog_changes() {
     let api = TestApi::start().await;
@@ -306,7 +315,8 @@ async fn unknown_key_warning_appears_when_operator_writes_key() {
     }
 }
 
-/// A finding from a change of a node remains on the node, and the response contains it once.
+/// A finding from a change of a node remains on the node, and the response contains it once. The value `iron` is not
+/// allowed for `tier`. The unknown key `teir` is similar to `tier`.
 #[tokio::test]
 async fn node_findings_list_disallowed_values() {
     let api = TestApi::start().await;
@@ -326,6 +336,7 @@ async fn node_findings_list_disallowed_values() {
     assert_eq!(codes(&api.get("/v1/nodes/detail").await["nodes"][0]), codes(&response.body));
 }
 
+/// The query must name exactly one key.
 #[tokio::test]
 async fn key_explanation_suggests_closest_key_when_unknown() {
     let api = TestApi::start().await;
@@ -359,7 +370,8 @@ async fn glance_version_two_is_listed_as_clients_expect() {
     assert!(version["links"][0]["href"].as_str().unwrap().ends_with("/v2/"));
 }
 
-/// Regression: a header that was neither true nor false replaced all tags of the namespace.
+/// Regression: a header that was neither true nor false replaced all tags of the namespace. The expected result of each
+/// case is true (append), false (replace) or `None` (refuse).
 #[tokio::test]
 async fn y09_tag_write_appends_when_append_header_is_true() {
     let api = TestApi::start().await;
@@ -485,7 +497,8 @@ async fn y05_duplicate_tag_error_names_index() {
     }
 }
 
-/// Regression: a write of the tags that were read reversed their stored order, and changed the owner of the field.
+/// Regression: a write of the tags that were read reversed their stored order, and changed the owner of the field. A
+/// write of fewer tags by another manager is a conflict.
 #[tokio::test]
 async fn y05_tag_write_changes_nothing_when_tags_are_unchanged() {
     let api = TestApi::start().await;
@@ -511,6 +524,7 @@ async fn y05_tag_write_changes_nothing_when_tags_are_unchanged() {
     assert_eq!((refusal.status, refusal.kind()), (409, "label.conflict"), "{}", refusal.body);
 }
 
+/// Each request has one invalid field, in a member of a namespace or in the namespace itself.
 #[tokio::test]
 async fn y05_member_error_names_field_of_sent_body() {
     let api = TestApi::start().await;

@@ -78,6 +78,8 @@ async fn w05_group_filter_returns_nodes_or_fails_when_group_is_unknown() {
     }
 }
 
+/// As in Magnum, a group without a role of its own has the role `worker`, so this filter lists it. The filter uses
+/// Magnum's role of a group, or a role that the group gives to its nodes.
 #[tokio::test]
 async fn w05_group_list_filters_by_role() {
     let api = TestApi::start().await;
@@ -103,6 +105,7 @@ async fn w05_group_list_filters_by_role() {
     }
 }
 
+/// Clusters show a count too. As in Magnum, masters are not part of it.
 #[tokio::test]
 async fn w05_group_shows_node_count() {
     let api = TestApi::start().await;
@@ -134,6 +137,8 @@ async fn w05_group_shows_node_count() {
     assert_eq!(summary["node_count"], 2);
 }
 
+/// The manifest leaves out the template, so the cluster and its two nodes lose the labels of the template. A dry run
+/// lists the same changes as the apply.
 #[tokio::test]
 async fn w06_apply_names_changed_fields_and_lost_labels() {
     let api = TestApi::start().await;
@@ -168,6 +173,8 @@ async fn w12_level_shows_inherited_release_and_mode() {
     }
 }
 
+/// A second manager applies the same values. It becomes an owner of the label, which is the only change. The cluster
+/// `us` has no field to own.
 #[tokio::test]
 async fn w06_apply_reports_ownership_change_when_values_are_equal() {
     let api = TestApi::start().await;
@@ -179,6 +186,7 @@ async fn w06_apply_reports_ownership_change_when_values_are_equal() {
     assert_eq!((&response["objects"][1]["action"], &response["objects"][1]["changes"]), (&json!("unchanged"), &json!([])));
 }
 
+/// A dry run lists the same changes as the write. `lost_labels` has the number of nodes that lose each label.
 #[tokio::test]
 async fn w06_single_write_names_changed_fields() {
     let api = TestApi::start().await;
@@ -203,7 +211,7 @@ async fn w06_single_write_names_changed_fields() {
 }
 
 /// A manager that returns a field to its default owns the field. An apply with another value is then a conflict. A
-/// plain write of another manager is not, until an apply with `force` owns the field.
+/// plain write of the default by another manager is not a conflict, until an apply with `force` sets another value.
 #[tokio::test]
 async fn y05_default_value_is_owned_by_author_when_reset() {
     let api = TestApi::start().await;
@@ -231,6 +239,7 @@ fn changed_fields(response: &Value) -> Vec<&str> {
     response["changes"].as_array().expect("a list").iter().map(|change| change["field"].as_str().expect("a field")).collect()
 }
 
+/// Each expected text begins the name of a changed field. A dry run lists the same changes as the write.
 #[tokio::test]
 async fn w06_subresource_writes_name_changed_fields() {
     let api = TestApi::start().await;
@@ -313,6 +322,8 @@ async fn w06_write_returns_changes_when_representation_is_preferred() {
     assert_eq!(api.send("DELETE", "/v1/nodes/n2", &[], None).await.status, 204);
 }
 
+/// Clients of Ironic (`baremetal`) and of Magnum (`container-infra`) name their API in a header. Without the header,
+/// the document is for Ironic.
 #[tokio::test]
 async fn w07_version_document_names_newest_version_of_requested_api() {
     let api = TestApi::start().await;
@@ -330,6 +341,7 @@ async fn w07_version_document_names_newest_version_of_requested_api() {
     }
 }
 
+/// A JSON patch replaces only what exists. A field of the object exists also while it has its default value.
 #[tokio::test]
 async fn w07_patch_replaces_field_when_at_default() {
     let api = TestApi::start().await;
@@ -380,6 +392,7 @@ async fn w07_allow_header_names_methods_of_path() {
     }
 }
 
+/// The warning describes three of 600 tasks, and counts the others.
 #[tokio::test]
 async fn w11_warning_stays_short_when_edit_affects_many_tasks() {
     let api = TestApi::start().await;
@@ -429,6 +442,7 @@ async fn unassignment_ends_by_same_rule_in_call_and_manifest() {
     assert_eq!(api.get("/v1/nodes/n1/tags").await["unassigned"], json!([]), "the unassignment ends with the role");
 }
 
+/// `connection` is not a field of Ironic, so only a client without these headers gets it.
 #[tokio::test]
 async fn node_has_ironic_fields_with_either_client_header() {
     let api = TestApi::start().await;
@@ -442,7 +456,8 @@ async fn node_has_ironic_fields_with_either_client_header() {
     assert!(api.get("/v1/nodes/n1").await.get("connection").is_some());
 }
 
-/// Regression: an apply of one node also listed findings of its cluster about other objects.
+/// Regression: an apply of one node also listed findings of its cluster about other objects. Each finding is shown as
+/// its object, and the written object that caused it, if that is another one.
 #[tokio::test]
 async fn w11_apply_warns_only_about_findings_of_own_objects() {
     let api = TestApi::start().await;

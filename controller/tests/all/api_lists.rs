@@ -8,7 +8,7 @@ use stemma_wire::endpoint::{Endpoint, Method, PAGING_PARAMETERS, SocketKind};
 
 use crate::served::TestApi;
 
-/// Number of nodes. They fill more than a few blocks of the index.
+/// Number of nodes, enough to fill several blocks of the list's index.
 const NODES: usize = 1_300;
 
 /// Returns the node of the fleet with this number. Every field that a filter reads differs between some of the nodes.
@@ -159,6 +159,7 @@ async fn list_filters_return_matches_in_every_order() {
     }
 }
 
+/// Each case is a write, and the list that a query returns directly after it.
 #[tokio::test]
 async fn list_changes_after_write() {
     let api = TestApi::start().await;
@@ -187,6 +188,28 @@ async fn list_changes_after_write() {
     }
     // 90 nodes of the cluster do not inherit the label, because their merge_labels is false.
     assert_eq!(matching_names(&api, "selector=site%3Dber1").await.len(), matching_names(&api, "cluster=prod").await.len() - 90);
+}
+
+/// Nodes without a name (only a driver) come last in the descending order of names. Regression: a page that ended with one of them was the
+/// last page, so the other nodes without a name were missing.
+#[tokio::test]
+async fn list_by_name_has_every_unnamed_node_when_descending() {
+    let api = TestApi::start().await;
+    for body in [
+        json!({"name": "a"}),
+        json!({"driver": "fake"}),
+        json!({"name": "b"}),
+        json!({"driver": "fake"}),
+        json!({"driver": "fake"}),
+    ] {
+        api.expect("POST", "/v1/nodes", &body, 201).await;
+    }
+    for (direction, expected_names) in [("asc", ["", "", "", "a", "b"]), ("desc", ["b", "a", "", "", ""])] {
+        let nodes = nodes_on_all_pages(&api, format!("/v1/nodes?sort_key=name&sort_dir={direction}&limit=1")).await;
+        assert_eq!(nodes.iter().map(object_name).collect::<Vec<_>>(), expected_names, "{direction}");
+        let uuids: BTreeSet<&str> = nodes.iter().filter_map(|node| node["uuid"].as_str()).collect();
+        assert_eq!(uuids.len(), nodes.len(), "each node is listed once");
+    }
 }
 
 #[tokio::test]
@@ -238,7 +261,7 @@ async fn list_pages_continue_when_objects_are_added_and_deleted() {
 const IRONIC_TEXT_FILTERS: [&str; 7] =
     ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
-/// Paths of the lists of Ironic that accept the parameter `fields`.
+/// Paths of the lists in Ironic's API that accept the parameter `fields`.
 const IRONIC_LISTS: [&str; 3] = ["/v1/nodes", "/v1/allocations", "/v1/inspection_rules"];
 
 /// The version header of Ironic's clients.
@@ -356,6 +379,7 @@ async fn list_rejects_unknown_field_selection() {
     assert!(tested_count > 15, "{tested_count}");
 }
 
+/// Principals, certificates and join tokens are not objects, but their lists have filters and pages too.
 #[tokio::test]
 async fn non_object_lists_are_paged() {
     let api = TestApi::start().await;

@@ -32,6 +32,7 @@ async fn patch(api: &TestApi, path: &str, operations: &Value) -> (u16, Value) {
     (response.status, response.body)
 }
 
+/// A test compares numbers by value, so 80.0 equals 80. A test of an unset field compares with its default.
 #[tokio::test]
 async fn json_patch_tests_copies_and_moves_fields_and_keys() {
     let api = TestApi::start().await;
@@ -71,6 +72,7 @@ async fn json_patch_tests_copies_and_moves_fields_and_keys() {
     assert_eq!(patch(&api, "/v1/nodes/n1", &operations).await.0, 200);
 }
 
+/// Each patch edits the result of the patch before it.
 #[tokio::test]
 async fn json_patch_adds_to_unset_field_and_resets_default() {
     let api = TestApi::start().await;
@@ -97,6 +99,7 @@ async fn json_patch_adds_to_unset_field_and_resets_default() {
     }
 }
 
+/// Each patch has a valid operation before the failing one.
 #[tokio::test]
 async fn json_patch_names_failed_operation_and_changes_nothing() {
     let api = TestApi::start().await;
@@ -134,6 +137,7 @@ async fn json_patch_names_failed_operation_and_changes_nothing() {
     assert_eq!(api.get("/v1/clusters/eu").await, cluster_before);
 }
 
+/// `upgrade` is an action of Magnum's API, which gives a cluster another template.
 #[tokio::test]
 async fn cluster_upgrade_sets_release_of_template() {
     let api = TestApi::start().await;
@@ -152,6 +156,7 @@ async fn cluster_upgrade_sets_release_of_template() {
     assert_eq!(api.get("/v1/clusters/eu").await["release"], "site@1");
 }
 
+/// Magnum's action `upgrade` is supported only for a whole cluster, and `resize` is not supported.
 #[tokio::test]
 async fn unsupported_action_is_rejected() {
     let api = TestApi::start().await;
@@ -434,7 +439,8 @@ async fn y05_release_rename_succeeds_when_release_is_unreferenced() {
     }
 }
 
-/// Other forms of a write name this field `maintenance_reason`. docs/api.md has the table of such names.
+/// This path names the field `reason`, and other forms of a write name it `maintenance_reason`. docs/api.md has the
+/// table of such names.
 #[tokio::test]
 async fn y05_maintenance_error_names_reason_when_blank() {
     let api = TestApi::start().await;

@@ -53,6 +53,7 @@ async fn x06_write_rejects_empty_reason() {
     assert_eq!(api.send("POST", "/v1/nodes", &headers, Some(&node)).await.status, 201);
 }
 
+/// Each case is a query, and the lines of the listed entries as `ACTION KIND/NAME`.
 #[tokio::test]
 async fn audit_list_filters_by_object_manager_and_time() {
     let api = start_filled().await;
@@ -93,8 +94,8 @@ async fn audit_list_filters_by_object_manager_and_time() {
     }
 }
 
-/// Regression: the entries of the creation and of the deletion of a token were both `unchanged`, and nothing
-/// distinguished them.
+/// The token belongs to a node, so its entries show the node as unchanged, and the token as a part. Regression: the
+/// entries of the creation and of the deletion of a token were both `unchanged`, and nothing distinguished them.
 #[tokio::test]
 async fn y09_audit_list_distinguishes_token_creation_and_deletion() {
     let api = TestApi::start().await;
@@ -232,6 +233,7 @@ async fn y09_audit_entry_shows_old_and_new_values() {
     );
 }
 
+/// A rule becomes sensitive in its second version. The audit then hides the actions of all versions.
 #[tokio::test]
 async fn y09_audit_entry_omits_values_when_field_is_secret() {
     let api = TestApi::start().await;
@@ -251,6 +253,8 @@ async fn y09_audit_entry_omits_values_when_field_is_secret() {
     }
 }
 
+/// The first stored version of the node is deleted, as a compaction does. Two entries need it: the entries of the
+/// creation and of the first edit.
 #[tokio::test]
 async fn y09_audit_entry_reports_missing_values_when_history_is_compacted() {
     let api = start_filled().await;
@@ -269,7 +273,8 @@ async fn y09_audit_entry_reports_missing_values_when_history_is_compacted() {
     );
 }
 
-/// Without this limit, a list of a write of many objects would need too much memory.
+/// An entry shows the changes of at most 100 objects. Without this limit, a list of a write of many objects would need
+/// too much memory.
 #[tokio::test]
 async fn y09_audit_entry_limits_changes_unless_object_is_selected() {
     const NODES: usize = 120;
@@ -288,6 +293,7 @@ async fn y09_audit_entry_limits_changes_unless_object_is_selected() {
     assert!(objects[NODES - 1]["changes"].is_array(), "{}", objects[NODES - 1]);
 }
 
+/// The first node is named a, then b, then c. A second node gets the name a later, so the name a finds both.
 /// Regression: changes of a node before its rename were found by the old name only, and later changes by the new name
 /// only.
 #[tokio::test]

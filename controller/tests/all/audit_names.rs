@@ -74,6 +74,7 @@ async fn y09_audit_value_shows_group_name_at_write_time() {
     assert_eq!(value_changes(&api, "node/p1", "nodegroup").await, both_moves);
 }
 
+/// The template is renamed between two writes that refer to it, and deleted at the end.
 #[tokio::test]
 async fn y09_audit_value_shows_template_name_at_write_time() {
     let api = start_filled().await;
@@ -87,6 +88,7 @@ async fn y09_audit_value_shows_template_name_at_write_time() {
     assert_eq!(value_changes(&api, "cluster/prod", "cluster_template").await, both_changes, "the template is deleted");
 }
 
+/// The primary of a tag changes between two nodes. One of these is then renamed and deleted.
 #[tokio::test]
 async fn y09_audit_value_shows_tag_holder_name_at_write_time() {
     let api = TestApi::start().await;
@@ -124,6 +126,8 @@ async fn y09_audit_value_shows_cluster_name_when_principal_is_deleted() {
     assert_eq!(value_changes(&api, "principal/vera", "cluster").await, expected);
 }
 
+/// The stored version of the group from its creation is deleted, as a compaction does. The earlier name is then
+/// unknown.
 #[tokio::test]
 async fn y09_audit_value_shows_uuid_when_history_lacks_name() {
     let api = start_filled().await;

@@ -20,6 +20,7 @@ async fn wait_until_failure_blocks(fleet: &Fleet, first_host: &mut Host, state: 
     wait_until_state(fleet, "n2", "blocked", &format!("b waits for {awaited}: n1 (a failed there)")).await;
 }
 
+/// Task b of n2 waits for task a of n1. Each of the five responses with the state of n2 shows it.
 #[tokio::test]
 async fn y06_node_is_blocked_in_each_answer_when_awaited_host_fails() {
     let (fleet, mut first_host, _second) = start_with_two_hosts(site("1")).await;
@@ -64,6 +65,7 @@ async fn y06_drifted_task_hides_no_blocking_host_or_running_task() {
     fleet.controller.stop().await;
 }
 
+/// Task b of n2 waits for task a of n1, which is paused on its host.
 #[tokio::test]
 async fn y06_node_is_blocked_until_awaited_host_resumes() {
     let (fleet, mut first_host, _second) = start_with_two_hosts(site("1")).await;
@@ -108,9 +110,10 @@ async fn wait_until_blocked(fleet: &Fleet, reasons: [&str; 2]) {
     }
 }
 
-/// The reason of n3 while n2 is blocked.
+/// The reason for which n3 is blocked while n2 is blocked: task e of n3 waits for task b of n2.
 const BLOCKED_BEHIND: &str = "e waits for b on tags y: n2 (it is blocked itself)";
 
+/// Task e of n3 waits for task b of n2, which waits for task a of n1.
 #[tokio::test]
 async fn y06_chain_of_nodes_is_blocked_when_first_host_fails() {
     let fleet = start_fleet(site_with_chain("1", &["a", "b", "e"], &json!({}))).await;
@@ -131,7 +134,8 @@ async fn y06_chain_of_nodes_is_blocked_when_first_host_fails() {
     fleet.controller.stop().await;
 }
 
-/// Regression: the reason named the stage, or that the host is blocked, but not the task that blocks the others.
+/// Task b waits for stage st2, which waits for stage st, which waits for task a. Regression: the reason named the
+/// stage, or that the host is blocked, but not the task that blocks the others.
 #[tokio::test]
 async fn y06_blocked_reason_names_earlier_task_when_stage_is_incomplete() {
     let mut site = site("1");
@@ -143,6 +147,8 @@ async fn y06_blocked_reason_names_earlier_task_when_stage_is_incomplete() {
     fleet.controller.stop().await;
 }
 
+/// Task e of n3 waits for task b of n2, which waits for task a of n1. Node n1 has not joined, or does not meet the
+/// requirements of its group.
 #[tokio::test]
 async fn y06_node_is_blocked_when_awaited_host_cannot_run() {
     for (x_fields, has_joined, reason) in [
@@ -171,6 +177,8 @@ async fn y06_node_is_blocked_when_awaited_host_cannot_run() {
     }
 }
 
+/// Task e of n3 waits for task b of n2, which waits for task a of n1. Node n1 still has the task set of version 1,
+/// which lacks task a.
 #[tokio::test]
 async fn y06_node_is_blocked_when_held_or_paused_host_lacks_task() {
     let fleet = start_fleet(site_with_chain("1", &["x0", "y0", "z0"], &json!({}))).await;
@@ -246,7 +254,8 @@ async fn y06_reason_names_task_before_marker_of_other_host() {
     fleet.controller.stop().await;
 }
 
-/// Regression: the reason was that the task had failed, but it had never run.
+/// Task b of n2 waits for task a2 of n1, which requires task a. Regression: the reason was that a2 had failed, but it
+/// had never run.
 #[tokio::test]
 async fn y06_reason_names_requirement_when_awaited_task_was_skipped() {
     let mut site = site_with_tasks([shell_task("a2", "x", json!({"requires": ["a"]}))]);
@@ -260,7 +269,8 @@ async fn y06_reason_names_requirement_when_awaited_task_was_skipped() {
     fleet.controller.stop().await;
 }
 
-/// Regression: the reason named the marker of the waiting host itself, which does nothing and waits for nothing.
+/// Task b of n2 requires marker k of the same node, which waits for task a of n1. Regression: the reason named the
+/// marker, which does nothing and waits for nothing.
 #[tokio::test]
 async fn y06_reason_names_awaited_task_behind_own_marker() {
     let after_a = json!([{"name": "a", "tags": ["x"]}]);

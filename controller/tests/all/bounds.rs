@@ -16,6 +16,7 @@ fn text_map(count: usize, bytes: usize) -> Value {
     (0..count).map(|n| (format!("k{n}"), "v".repeat(bytes).into())).collect::<Map<String, Value>>().into()
 }
 
+/// Eight fields of 60,000 bytes are below the limit of 524,288 bytes, and a ninth exceeds it.
 #[tokio::test]
 async fn x03_f04_object_size_is_limited() {
     let api = TestApi::start().await;
@@ -54,6 +55,7 @@ async fn cluster_accepts_maps_up_to_limits() {
     assert_eq!(response.status, 200, "{}", response.body);
 }
 
+/// A cluster has at most 256 tags. After one is deleted, another can be added.
 #[tokio::test]
 async fn x03_f07_tag_count_is_limited_when_added_singly() {
     let api = TestApi::start().await;
@@ -78,6 +80,7 @@ async fn x03_f08_allocation_rejects_too_many_traits() {
     assert!(refusal.message().contains("traits: it has 200000 entries, and the maximum is 50"), "{}", refusal.body);
 }
 
+/// A path that ends after the slash does not name all traits.
 #[tokio::test]
 async fn x06_empty_trait_name_is_rejected() {
     let api = TestApi::start().await;
@@ -90,7 +93,8 @@ async fn x06_empty_trait_name_is_rejected() {
     assert_eq!(api.get("/v1/nodes/n/traits").await["traits"], json!(["CUSTOM_A"]));
 }
 
-/// Regression: all traits were deleted, whatever the body named.
+/// Only an empty object is allowed, and it counts as no body. Regression: all traits were deleted, whatever the body
+/// named.
 #[tokio::test]
 async fn x06_delete_rejects_body() {
     let api = TestApi::start().await;
@@ -106,6 +110,7 @@ async fn x06_delete_rejects_body() {
     api.expect("DELETE", "/v1/nodes/n/traits", &json!({}), 204).await;
 }
 
+/// Each rejected name is a space or a character that shows nothing.
 #[tokio::test]
 async fn x06_blank_namespace_name_is_rejected() {
     let api = TestApi::start().await;
@@ -153,7 +158,8 @@ async fn x06_filter_rejects_empty_value() {
     assert!(selection.body["uuid"].is_string() && selection.body.get("name").is_none(), "{}", selection.body);
 }
 
-/// Returns a path of the endpoint. Each part in braces becomes a name, and `{map}` the name of a map.
+/// Returns a path of the endpoint, and checks that this path leads to the endpoint. Each part in braces becomes a name,
+/// and `{map}` the name of a map.
 fn endpoint_path(endpoint: Endpoint) -> String {
     let route = endpoint.route();
     let part = |part: &str| match part {
@@ -196,6 +202,7 @@ async fn x06_every_query_parameter_rejects_empty_value() {
     assert!(tested_count > 300, "only {tested_count} parameters were tested");
 }
 
+/// The call `owners` gives keys to another manager, and `tombstones` ends the inheritance of keys.
 #[tokio::test]
 async fn x06_map_call_rejects_empty_keys() {
     let api = TestApi::start().await;
@@ -270,7 +277,8 @@ async fn x06_empty_list_entry_is_rejected_in_every_form() {
     }
 }
 
-/// Regression: file bodies had no limit, so any principal that may send them could fill the disk.
+/// Here each principal may store 2 MiB of bodies that no release names. Regression: file bodies had no limit, so any
+/// principal that may send them could fill the disk.
 #[tokio::test]
 async fn x03_unnamed_file_bodies_are_limited() {
     let api = TestApi::start().await;
@@ -330,6 +338,7 @@ async fn x03_object_count_is_limited_for_each_kind() {
     assert_eq!(creation.status, 200, "{}", creation.body);
 }
 
+/// A fleet of at most two nodes can have two join tokens.
 #[tokio::test]
 async fn x03_token_count_is_limited_to_node_count() {
     let api = TestApi::start_with_max_nodes(2).await;

@@ -25,6 +25,7 @@ use uuid::Uuid;
 use crate::fleet::{Fleet, Host, TIMEOUT, call, desired_state, error_response, idle_check_in, send_request, wait_until};
 use crate::reported::observe;
 
+/// The host checks the signature of the state with the fleet's root key. The next check-in gets no state.
 #[tokio::test]
 async fn check_in_returns_signed_state_once_after_join() {
     let fleet = Fleet::start().await;
@@ -43,6 +44,8 @@ async fn check_in_returns_signed_state_once_after_join() {
     fleet.controller.stop().await;
 }
 
+/// The state of revision 6 equals that of revision 5, so it does not end the wait. The state of revision 7 ends the
+/// wait.
 #[tokio::test]
 async fn waiting_check_in_returns_only_when_state_changes() {
     let fleet = Fleet::start().await;
@@ -65,6 +68,7 @@ async fn waiting_check_in_returns_only_when_state_changes() {
     wait_until(|| fleet.components().desired.waiting_check_ins() == 0).await;
 }
 
+/// A host sends a second check-in on another connection. The first one then ends at once.
 #[tokio::test]
 async fn check_in_supersedes_waiting_one() {
     let fleet = Fleet::start().await;
@@ -78,6 +82,7 @@ async fn check_in_supersedes_waiting_one() {
     assert_eq!(first_check_in.await.unwrap(), Ok(CheckInResponse::Superseded));
 }
 
+/// A controller that stops answers a check-in that it holds open, and does not cut the connection.
 #[tokio::test]
 async fn stop_answers_waiting_check_in() {
     let fleet = Fleet::start().await;
@@ -90,6 +95,7 @@ async fn stop_answers_waiting_check_in() {
     assert!(matches!(waiting_check_in.await.unwrap(), Ok(CheckInResponse::Current(_))));
 }
 
+/// A host can fetch a profile and a blob only while its own desired state names them.
 #[tokio::test]
 async fn content_is_served_while_desired_state_names_hash() {
     let fleet = Fleet::start().await;
@@ -133,9 +139,9 @@ fn content_path(kind: &str, hash: Hash) -> String {
     format!("/agent/v1/{kind}/{hash}")
 }
 
-/// A limit of silence that no host exceeds during a test, however slow the machine is.
+/// Time without a check-in after which a host is silent. No host reaches it in a test, however slow the machine is.
 const LONG_SILENCE: Duration = Duration::from_hours(1);
-/// A limit of silence that each host exceeds at once.
+/// Time without a check-in after which a host is silent. Each host reaches it at once.
 const SHORT_SILENCE: Duration = Duration::from_millis(1);
 
 /// Publishes a desired state for the node. Its host counts as silent after `silent_after` without a check-in.
@@ -150,6 +156,7 @@ fn is_recorded_lost(fleet: &Fleet, node: Uuid) -> Option<bool> {
     fleet.components().registry.cache().model().silence.get(&node).map(|record| record.lost)
 }
 
+/// Each of the two changes is one commit. Check-ins of a host that is not silent write nothing.
 #[tokio::test]
 async fn liveness_is_stored_only_when_silence_starts_or_ends() {
     let fleet = Fleet::start().await;
@@ -170,7 +177,8 @@ async fn liveness_is_stored_only_when_silence_starts_or_ends() {
     assert_eq!(fleet.last_revision().await, revision_before + 2);
 }
 
-/// The controller checks all hosts in turn. So between two silences of the other host, it also checked this host.
+/// A host whose check-in is held open is not silent. The controller checks all hosts in turn. So between two silences
+/// of the other host, it also checked this host.
 #[tokio::test]
 async fn y06_liveness_ignores_host_when_check_in_waits() {
     let fleet = Fleet::start().await;
@@ -197,6 +205,8 @@ async fn y06_liveness_ignores_host_when_check_in_waits() {
     waiting_check_in.abort();
 }
 
+/// A desired state has at most 256 KiB. Fifty annotations of 4 KiB fit, but not together with 15 reported labels of 4
+/// KiB.
 #[tokio::test]
 async fn oversized_desired_state_is_a_finding_and_unpublished() {
     let fleet = Fleet::start_reconciled().await;
@@ -234,6 +244,8 @@ async fn next_desired(host: &mut Host) -> SignedDesired {
     panic!("no desired state arrives");
 }
 
+/// A release that a host received is pinned below `fixed/` with its imports, and cannot be edited. A release that no
+/// host received can be edited. The deletion of the node removes its observation.
 #[tokio::test]
 async fn release_pins_versions_and_node_deletion_removes_records() {
     let fleet = Fleet::start_reconciled().await;
@@ -323,6 +335,8 @@ async fn w09_two_hosts_with_one_identity_are_reported() {
     assert_eq!(codes, ["node.incomplete", "identity.doubled"]);
 }
 
+/// The check-in has a wrong digest. The audit finds its refusal by the name and the uuid of the node, also after the
+/// deletion of the node.
 #[tokio::test]
 async fn audit_finds_refused_check_in_of_deleted_node() {
     let fleet = Fleet::start().await;

@@ -58,6 +58,7 @@ fn uses_left(fleet: &Fleet, token: &str) -> Value {
     token::get(&fleet.components().registry.cache().model(), id).unwrap()["uses_left"].clone()
 }
 
+/// By default, a token has one use. The second token has two.
 #[tokio::test]
 async fn s20_token_is_rejected_when_used_up() {
     let fleet = Fleet::start().await;
@@ -74,6 +75,8 @@ async fn s20_token_is_rejected_when_used_up() {
     fleet.join("web-4").await;
 }
 
+/// A host that did not receive the response repeats its request. The repetition works only with the same token, name
+/// and key, and until the token expires.
 #[tokio::test]
 async fn s20_repeated_join_returns_certificate_for_same_key() {
     let fleet = Fleet::start().await;
@@ -103,6 +106,7 @@ async fn s20_repeated_join_returns_certificate_for_same_key() {
     assert_eq!(fleet.last_revision().await, revision, "nothing is written");
 }
 
+/// Also shows that concurrent repetitions get one node, and that a node has at most 256 valid certificates.
 #[tokio::test]
 async fn s20_repeated_join_fails_when_token_or_node_was_deleted() {
     let fleet = Fleet::start().await;
@@ -134,6 +138,7 @@ async fn s20_repeated_join_fails_when_token_or_node_was_deleted() {
     assert!(error.message.contains("256 certificates that can still be used"), "{error:?}");
 }
 
+/// A renewal ends the time in which the host may repeat its join.
 #[tokio::test]
 async fn s20_repeated_join_fails_when_host_has_renewed() {
     let fleet = Fleet::start().await;
@@ -145,6 +150,7 @@ async fn s20_repeated_join_fails_when_host_has_renewed() {
     assert_eq!(fleet.enrol(&token, "web-1", &request.csr).await.unwrap_err(), bad_token_error());
 }
 
+/// In each round, two hosts join at once with one token.
 #[tokio::test]
 async fn s21_single_use_token_admits_one_of_two_joins() {
     let fleet = Arc::new(Fleet::start().await);
@@ -173,6 +179,7 @@ async fn s21_single_use_token_admits_one_of_two_joins() {
     assert_eq!(fleet.components().registry.cache().model().nodes.iter().count(), 1000);
 }
 
+/// In each round, two hosts join at once with one token, each over its own connection.
 #[tokio::test]
 async fn s21_single_use_token_admits_one_when_two_connections_race() {
     let fleet = Arc::new(Fleet::start().await);
@@ -204,6 +211,7 @@ async fn s21_single_use_token_admits_one_when_two_connections_race() {
     fleet.wait_until_counted("token.invalid", rounds as u64).await;
 }
 
+/// By default, a token is valid for 30 minutes.
 #[tokio::test]
 async fn s22_token_is_rejected_when_expired() {
     let fleet = Fleet::start().await;
@@ -220,6 +228,7 @@ async fn s22_token_is_rejected_when_expired() {
     fleet.join("web-1").await;
 }
 
+/// A token for web-1 admits no other host, and no second host of web-1. A refused join does not use up the token.
 #[tokio::test]
 async fn s23_token_keeps_uses_when_bound_to_other_target() {
     let fleet = Fleet::start().await;
@@ -266,6 +275,7 @@ async fn y09_token_creation_fails_when_node_has_host() {
     assert_eq!(fleet.enrol(&token, "web-1", &new_key_and_request().csr).await.unwrap().node, new_node);
 }
 
+/// The certificate request asks for the rights of an authority and for the name of an admin.
 #[tokio::test]
 async fn s24_enrol_lists_each_refused_field() {
     let fleet = Fleet::start().await;
@@ -295,6 +305,7 @@ fn token_principal(token: &str) -> String {
     format!("token/{}", token.split('.').next().unwrap())
 }
 
+/// The certificate is for a day, has one name, and is not that of an authority.
 #[tokio::test]
 async fn s24_certificate_holds_only_controller_values() {
     let fleet = Fleet::start().await;
@@ -308,6 +319,7 @@ async fn s24_certificate_holds_only_controller_values() {
     assert_eq!(certificate.subject().iter_attributes().count(), 0);
 }
 
+/// The key on another curve (P-384) is refused, because only P-256 is allowed.
 #[tokio::test]
 async fn s25_enrol_rejects_bad_signature_weak_key_and_other_nodes_key() {
     let fleet = Fleet::start().await;
@@ -335,6 +347,7 @@ async fn s25_enrol_rejects_bad_signature_weak_key_and_other_nodes_key() {
     assert_eq!(other_host.renew(&first_request.csr).await.unwrap_err().kind, "csr.invalid", "a renewal refuses the key too");
 }
 
+/// Two hosts of one name join at once with one token of two uses. The refused host does not use up the token.
 #[tokio::test]
 async fn enrol_admits_one_host_when_two_share_name() {
     let fleet = Arc::new(Fleet::start().await);
@@ -440,6 +453,8 @@ async fn delete_node(fleet: &Fleet, node: Uuid) {
     fleet.components().desired.publish(PassResult { revision: Revision(fleet.last_revision().await), changes });
 }
 
+/// After five wrong tokens from one network, each token from there is refused for a time. Joins with a good token are
+/// not limited.
 #[tokio::test]
 async fn s27_wrong_tokens_are_limited_without_delaying_joining_fleet() {
     let fleet =
@@ -510,6 +525,8 @@ async fn enrol_from(fleet: &Fleet, source_address: &str, token: &str, name: &str
     answer.map(|answer| answer.node).map_err(|error| (error.status(), error.kind.name()))
 }
 
+/// A network may send five wrong tokens, and all networks together eight. A good token is refused only in a network
+/// that has reached its own limit.
 #[tokio::test]
 async fn s27_s29_enrol_accepts_good_token_when_many_guess_tokens() {
     let limits = AttemptLimits { per_network: 5, total: 8, refill_s: 3 };
@@ -547,6 +564,8 @@ async fn s27_s29_enrol_accepts_good_token_when_many_guess_tokens() {
     fleet.enrol(&good_token, "web-2", &new_key_and_request().csr).await.unwrap();
 }
 
+/// Ended tokens are removed after a day. The record of a deleted node is removed when its certificate can no longer be
+/// used for a renewal.
 #[tokio::test]
 async fn prune_removes_only_expired_records() {
     let fleet = Fleet::start().await;
@@ -593,6 +612,7 @@ async fn prune_removes_only_expired_records() {
     );
 }
 
+/// The node requests certificates until it has 256 of them.
 #[tokio::test]
 async fn certificate_records_are_kept_and_limited_per_node() {
     let fleet = Fleet::start().await;
@@ -613,6 +633,8 @@ async fn certificate_records_are_kept_and_limited_per_node() {
     assert_eq!(node_record["record"]["certificates"].as_array().unwrap().len(), 256);
 }
 
+/// With a used token, the error is the same for an existing, a free and an invalid name. A good token gets an error
+/// that describes the name. The name `validate` is reserved, because it is also a path of the API.
 #[tokio::test]
 async fn s30_node_names_are_revealed_only_to_good_tokens() {
     let fleet = Fleet::start().await;
@@ -632,6 +654,7 @@ async fn s30_node_names_are_revealed_only_to_good_tokens() {
     fleet.enrol(&good_token, "free", &new_key_and_request().csr).await.unwrap();
 }
 
+/// Each name could also be an option, a path of the API, or the name of every host.
 #[tokio::test]
 async fn y04_enrol_rejects_foreign_or_ambiguous_host_name() {
     let fleet = Fleet::start().await;
@@ -648,6 +671,7 @@ async fn y04_enrol_rejects_foreign_or_ambiguous_host_name() {
     fleet.enrol(&good_token, "dot", &new_key_and_request().csr).await.unwrap();
 }
 
+/// The secret is not in the store either. The second half lists invalid requests for a token.
 #[tokio::test]
 async fn token_is_shown_without_secret_and_can_be_deleted() {
     let fleet = Fleet::start().await;

@@ -56,6 +56,7 @@ impl EventReader {
                 let (block, rest) = (block.to_owned(), rest.to_owned());
                 self.text = rest;
                 let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+                // A comment has no data.
                 let Some(data) = field("data") else { continue };
                 let class = field("event").unwrap().to_owned();
                 return Some((field("id").map(str::to_owned), class, serde_json::from_str(data).unwrap()));
@@ -97,6 +98,8 @@ async fn site() -> TestApi {
     server
 }
 
+/// One write created the four objects, so their events have one revision. Only the last event has an id, from which a
+/// client can continue.
 #[tokio::test]
 async fn event_id_is_set_on_last_event_of_revision() {
     let server = site().await;
@@ -131,6 +134,7 @@ async fn event_id_is_set_on_last_event_of_revision() {
     assert_eq!(resumed_stream.next_change().await.1, "deleted node/loose in -");
 }
 
+/// The second stream selects nodes with the label `tier=gold`. Node n1 loses and regains this label.
 #[tokio::test]
 async fn event_filter_reports_object_when_leaving_selection() {
     let server = site().await;
@@ -234,6 +238,7 @@ async fn event_stream_closes_at_keep_alive_when_token_expired() {
     assert_eq!(stream.next_text().await, None);
 }
 
+/// The client waits nine or eleven seconds before it reads 20 events.
 #[tokio::test]
 async fn event_stream_closes_when_client_reads_nothing_for_ten_seconds() {
     let server = TestApi::start().await;
@@ -265,6 +270,8 @@ async fn event_stream_closes_when_client_reads_nothing_for_ten_seconds() {
     }
 }
 
+/// A node that is not placed in a group has the state `unplaced`. The stream sends the states of all nodes again,
+/// because it lost some changes.
 #[tokio::test]
 async fn event_stream_sends_all_states_when_changes_are_dropped() {
     let (server, fleet) = (site().await, Fleet::start().await);
@@ -327,6 +334,7 @@ async fn y06_event_stream_starts_after_own_write() {
     assert_eq!((&data["name"], &data["state"]), (&json!("n1"), &json!("unplaced")));
 }
 
+/// The store retains eight changes of 32.
 #[tokio::test]
 async fn event_stream_rejects_compacted_revision() {
     let options = RedbOptions { kept_changes: 8, recent_changes: 8, ..RedbOptions::default() };
@@ -340,6 +348,7 @@ async fn event_stream_rejects_compacted_revision() {
     assert!(detail.contains("list the objects again"), "{detail}");
 }
 
+/// The principal is bound to the cluster prod.
 #[tokio::test]
 async fn event_stream_hides_other_clusters_when_principal_is_bound() {
     let server = site().await;
@@ -384,6 +393,7 @@ async fn event_stream_hides_other_clusters_when_principal_is_bound() {
     );
 }
 
+/// Each principal sees the name that the node had in its cluster, and not the name that the node gets when it leaves.
 /// Regression: a principal that is bound to a cluster was sent the later name of a node that had left the cluster.
 #[tokio::test]
 async fn x04_f15_event_stream_shows_old_name_when_object_leaves_cluster() {
@@ -421,6 +431,8 @@ async fn x04_f15_event_stream_shows_old_name_when_object_leaves_cluster() {
     }
 }
 
+/// There can be 250 streams. Other requests still succeed then. When the controller stops, each stream ends with an
+/// event.
 #[tokio::test]
 async fn event_streams_have_own_limit_and_final_event() {
     let server = site().await;
@@ -447,7 +459,9 @@ async fn event_streams_have_own_limit_and_final_event() {
     }
 }
 
-/// Regression: the selector of an event stream ignored reported values, and ignored the labels that hosts provide.
+/// Host n1 reports the labels `rack` and `slot`, and the cluster accepts only `rack`. So `slot` is selected as
+/// `reported:slot`. Regression: the selector of an event stream ignored reported values, and ignored the labels that
+/// hosts provide.
 #[tokio::test]
 async fn event_filter_matches_reported_values_as_lists_do() {
     let server = site().await;

@@ -62,13 +62,14 @@ fn ntp_input(task_set: &TaskSet) -> &InputValue {
     &task_set.inputs["labels.ntp"]
 }
 
-/// Checks that no pass missed a change: neither a full resolve now nor an earlier one finds a node that is not up to
-/// date.
+/// Checks that the reconciler missed no change: neither a full resolve now nor an earlier one finds a node that is not
+/// up to date.
 async fn assert_nothing_missed(fleet: &Fleet) {
     let missed_count = fleet.components().reconciler.resolve_all_now().await;
     assert_eq!((missed_count, fleet.components().metrics.counters().missed.get()), (Some(0), 0));
 }
 
+/// The task set has the label `ntp` as an input. While the node is held, a new value reaches the known part only.
 #[tokio::test]
 async fn label_is_sent_at_once_and_task_set_when_released() {
     let mut fleet = Fleet::start_reconciled().await;
@@ -104,6 +105,7 @@ async fn label_is_sent_at_once_and_task_set_when_released() {
     fleet.controller.stop().await;
 }
 
+/// The hold ends at a set time, after an hour.
 #[tokio::test]
 async fn task_set_is_released_when_hold_ends() {
     let clock = Arc::new(fleet::TestClock::default());
@@ -125,7 +127,7 @@ async fn task_set_is_released_when_hold_ends() {
 }
 
 /// The reason for which a task is left out and the order of tasks are not part of the task digest. A change of them
-/// releases no task set.
+/// releases no task set. The label `tier` changes with each edit, so that the host gets a new known part.
 #[tokio::test]
 async fn task_set_is_not_released_when_only_profile_changes() {
     let fleet = Fleet::start_reconciled().await;
@@ -148,7 +150,8 @@ async fn task_set_is_not_released_when_only_profile_changes() {
     fleet.controller.stop().await;
 }
 
-/// A held host waits at the barriers of the task set that it has, even if the current order of tasks has dropped them.
+/// Task ntp of node n waits for task `first` of node db. A held host waits at the barriers of the task set that it has,
+/// even if the current order of tasks has dropped them.
 #[tokio::test]
 async fn held_node_waits_at_old_barrier_when_order_dropped_barrier() {
     let fleet = Fleet::start_reconciled().await;
@@ -176,8 +179,9 @@ async fn held_node_waits_at_old_barrier_when_order_dropped_barrier() {
     fleet.controller.stop().await;
 }
 
+/// Task ntp of node n waits for task `first` of node db, until db reports that `first` succeeded.
 #[tokio::test]
-async fn result_opens_barrier_of_other_host_in_same_pass() {
+async fn result_opens_barrier_of_other_host() {
     let fleet = Fleet::start_reconciled().await;
     fleet.apply(ordered_tasks("a", "false", &["ntp"])).await;
     fleet.apply(json!([{"kind": "NodeGroup", "cluster": "c", "name": "dbs", "roles": ["db"]}])).await;
@@ -192,8 +196,8 @@ async fn result_opens_barrier_of_other_host_in_same_pass() {
 }
 
 /// Returns the tasks whose barriers are open for the host. The host forgets its desired state first, so the response
-/// contains all open barriers. A pass publishes a state before its barriers, so this waits for a full resolve after
-/// that pass.
+/// contains all open barriers. The reconciler publishes a state before its barriers, so this waits for a full resolve
+/// first.
 async fn open_barriers(fleet: &Fleet, host: &mut Host) -> Vec<String> {
     assert_nothing_missed(fleet).await;
     host.held_desired = None;
@@ -221,7 +225,7 @@ fn ordered_tasks(tier: &str, condition: &str, after: &[&str]) -> Value {
 }
 
 /// Two releases with the same content share the results of resolving. Each node's record still has the release of its
-/// group.
+/// group. An edit of a release that a node runs is refused.
 #[tokio::test]
 async fn w01_release_is_recorded_and_pinned_under_group_name() {
     let fleet = Fleet::start_reconciled().await;
@@ -245,7 +249,7 @@ async fn w01_release_is_recorded_and_pinned_under_group_name() {
     fleet.controller.stop().await;
 }
 
-/// Waits until the released task set of node n is recorded under this name.
+/// Waits until the store records a released task set of this release for node n, and returns its JSON form.
 async fn wait_until_recorded(fleet: &Fleet, name: &str) -> Value {
     let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
@@ -356,6 +360,7 @@ async fn w07_move_reports_finding_when_node_lacks_required_trait() {
     fleet.controller.stop().await;
 }
 
+/// A repeated edit changes nothing, so it has no warning.
 #[tokio::test]
 async fn w07_requirement_edit_warns_about_unmet_nodes() {
     let fleet = Fleet::start_reconciled().await;
@@ -423,8 +428,8 @@ async fn w10_05_costly_condition_keeps_task_on_running_host() {
     fleet.controller.stop().await;
 }
 
-/// The known part may become too large together with the task set that a held host keeps, however small the next task
-/// set is.
+/// A desired state has at most 256 KiB. The held task set has 120,000 bytes of parameters, so annotations of 150,000
+/// bytes do not fit. They would fit with the next task set, which is small.
 #[tokio::test]
 async fn held_task_set_can_make_desired_state_too_large() {
     let fleet = Fleet::start_reconciled().await;

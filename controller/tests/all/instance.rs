@@ -18,14 +18,15 @@ fn site(release: Option<&str>, ntp: &str) -> Value {
     ])
 }
 
-/// Applies node n with these traits. Its instance requires the trait `CUSTOM_GPU`. Its label `gpus` is the number of
-/// traits.
+/// Applies node n with these traits. Its `instance_info` requires the trait `CUSTOM_GPU`. Its label `gpus` is the
+/// number of traits.
 async fn set_instance(fleet: &Fleet, traits: &[&str]) {
     let instance = json!({"traits": ["CUSTOM_GPU"]});
     let node = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "instance_info": instance, "traits": traits, "labels": {"gpus": traits.len().to_string()}});
     fleet.apply(json!([node])).await;
 }
 
+/// The node lacks a trait that its `instance_info` requires. So its first task set with tasks is withheld.
 #[tokio::test]
 async fn check_in_omits_task_set_when_instance_is_unmet() {
     let fleet = Fleet::start_reconciled().await;

@@ -38,7 +38,8 @@ fn reset_cases() -> Vec<ResetCase> {
     ]
 }
 
-/// The manager that changes a field by a plain write owns the field, also if the new value is the default.
+/// The manager that changes a field by a plain write owns the field, also if the new value is the default. The manifest
+/// of another manager with the previous value is then a conflict.
 #[tokio::test]
 async fn y05_manual_reset_conflicts_with_manifest_of_same_field() {
     let server = TestApi::start().await;
@@ -83,6 +84,7 @@ async fn y05_creator_owns_written_fields_when_at_default() {
     let owners = async |node: &str| server.get(&format!("/v1/nodes/{node}")).await["field_owners"].to_string();
     let [posted_owners, applied_owners] = [owners("posted").await, owners("applied").await];
     assert_eq!(posted_owners.replace("one:update", "one:apply"), applied_owners);
+    // Of the six fields, `hold` has no value.
     assert_eq!(posted_owners.matches("one:update").count(), 5, "{posted_owners}");
 }
 
@@ -114,7 +116,8 @@ async fn assigned_tags(server: &TestApi) -> Value {
     stored_node.get("tags").cloned().unwrap_or_else(|| json!({"assigned": [], "unassigned": []}))
 }
 
-/// A tag of a node has one owner, whether the tag is assigned or unassigned (docs/concepts.md).
+/// A tag of a node has one owner, whether the tag is assigned or unassigned (docs/concepts.md). An apply with `force`,
+/// or with `adopt` and the name of the owner, overrules the owner.
 #[tokio::test]
 async fn y05_manual_tag_removal_conflicts_with_manifest() {
     let server = TestApi::start().await;

@@ -90,6 +90,7 @@ async fn y05_single_call_respects_other_owner_when_force_is_false() {
     }
 }
 
+/// Each call adds a value, or repeats a value that `git` owns.
 #[tokio::test]
 async fn y05_single_call_succeeds_when_change_touches_no_owned_value() {
     let server = start_owned().await;

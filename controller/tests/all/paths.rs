@@ -22,6 +22,7 @@ fn file(id: &str, path: &str, tag: &str) -> Value {
 /// tasks conflict. All paths but the first are templates, because a write of a level that brings two equal literal
 /// paths to a node is refused.
 fn site() -> Value {
+    // A level has a label and a parameter whose value is their own name. An edit sets one of them to `z`.
     let level = |name: &str| json!({name: name});
     let params = |name: &str| json!({(format!("p{name}")): format!("p{name}")});
     let mut conditional = file("conditional", "/etc/{{ 'z' }}", "x");
@@ -113,7 +114,8 @@ async fn y01_edit_lists_path_conflict_and_fails_when_strict() {
     }
 }
 
-/// Regression: the write was refused, although a task in mode `observe` writes nothing.
+/// Two tasks of one node have the same path. Regression: the write was refused, although a task in mode `observe`
+/// writes nothing.
 #[tokio::test]
 async fn y01_write_accepts_observed_task_at_same_path() {
     for (first_mode, second_mode, status) in [
@@ -141,8 +143,9 @@ async fn y01_write_accepts_observed_task_at_same_path() {
     }
 }
 
-/// Regression: two tasks that already conflict at one path could conflict at any other path too. A new version that
-/// moved both tasks to another path was accepted.
+/// Task a has tag x, and all other tasks have tag y. The paths `/bin/1` and `/usr/bin/1` count as one. Regression: two
+/// tasks that already conflict at one path could conflict at any other path too. A new version that moved both tasks to
+/// another path was accepted.
 #[tokio::test]
 async fn y01_conflicting_tasks_keep_path_and_reject_new_conflict() {
     let objects = |version: &str, tasks: &[Value]| {

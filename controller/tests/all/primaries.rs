@@ -41,13 +41,14 @@ async fn primary(server: &TestApi) -> Value {
     entries[0].clone()
 }
 
-/// Returns the object of each finding in a response that is about a parked primary.
+/// Returns the objects of the findings in a response that are about a parked primary.
 fn parked_findings(answer: &Value) -> Vec<String> {
     let findings = answer["findings"].as_array().expect("a list").iter();
     let selected = findings.filter(|finding| finding["code"] == "primary.parked");
     selected.map(|finding| finding["object"].as_str().expect("an object").to_owned()).collect()
 }
 
+/// Node db-1 is primary, and is parked first in a dry run.
 #[tokio::test]
 async fn x07_park_keeps_primary_and_reports_finding() {
     let server = TestApi::start().await;
@@ -147,6 +148,7 @@ async fn x07_node_write_reports_moved_primary() {
     assert_eq!((create_answer.status, &create_answer.body["moved_primaries"]), (201, &expected), "{}", create_answer.body);
 }
 
+/// While `primaries` of the cluster names db-3, no other write can make another node primary.
 #[tokio::test]
 async fn x07_cluster_primaries_take_precedence_over_other_writes() {
     let server = TestApi::start().await;
@@ -249,6 +251,7 @@ async fn x07_apply_names_primary_created_by_same_apply() {
     assert_eq!(server.get("/v1/nodes/as-1").await["primary_tags"], json!(["seat"]));
 }
 
+/// The errors and the finding contain the commands that edit `primaries` of the cluster.
 #[tokio::test]
 async fn x07_primary_error_says_how_to_change_cluster_primaries() {
     let server = TestApi::start().await;
@@ -283,6 +286,7 @@ async fn x07_primary_error_says_how_to_change_cluster_primaries() {
     assert_eq!((answer.status, &answer.body["moved_primaries"]), (200, &expected_move), "{}", answer.body);
 }
 
+/// A node cannot be renamed while `primaries` of its cluster contains its name.
 #[tokio::test]
 async fn x07_node_keeps_name_when_cluster_names_node() {
     let server = TestApi::start().await;
@@ -319,8 +323,9 @@ async fn x07_node_keeps_name_when_cluster_names_node() {
     assert_eq!([&entry["node"], &entry["chosen_by"], &entry["named"]], [&json!("db-4"), &json!("cluster"), &json!("db-4")]);
 }
 
+/// `primaries` of the cluster names the deleted node. The response warns of this, and lists the move of the primary.
 #[tokio::test]
-async fn x07_node_deletion_reports_empty_primary() {
+async fn x07_node_deletion_reports_moved_primary() {
     let server = TestApi::start().await;
     site(&server).await;
     write(&server, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-3"}})).await;
@@ -334,6 +339,8 @@ async fn x07_node_deletion_reports_empty_primary() {
     }
 }
 
+/// `release_primary` is allowed only in a write that parks the node. The last node that is not parked cannot release
+/// its primary.
 #[tokio::test]
 async fn x07_release_primary_moves_to_next_node_or_fails() {
     let server = TestApi::start().await;
@@ -365,6 +372,7 @@ async fn x07_release_primary_moves_to_next_node_or_fails() {
     assert_eq!(park("web-1", "?release_primary=true").await.status, 200, "web-1 is not a primary");
 }
 
+/// The first loop lists invalid requests, the second valid ones. A repetition changes nothing.
 #[tokio::test]
 async fn x07_set_primary_requires_node_with_tag() {
     let server = TestApi::start().await;
@@ -404,8 +412,8 @@ async fn x07_set_primary_requires_node_with_tag() {
     assert_eq!(parked_findings(&answer.body), ["cluster/eu", "node/db-1"]);
 }
 
-/// Regression: when a cluster stopped naming a node, the choice of that node was not stored, and another node became
-/// primary.
+/// The cluster names an existing node, or a node that is created later. Regression: when a cluster stopped naming a
+/// node, the choice of that node was not stored, and another node became primary.
 #[tokio::test]
 async fn x07_node_keeps_primary_tag_when_cluster_stops_naming_node() {
     let json_patch = json!([{"op": "remove", "path": "/primaries/mysql"}]);

@@ -39,6 +39,7 @@ async fn admin_client(fleet: &Fleet, name: &str) -> Client {
     fleet.client_at(fleet.controller.admin_address(), chain, private_key(&request_key.key))
 }
 
+/// Two admins send requests with the same idempotency key. Neither sees the request or the answer of the other one.
 #[tokio::test]
 async fn w15_05_idempotency_key_is_scoped_to_principal() {
     let fleet = Fleet::start().await;
@@ -61,6 +62,8 @@ async fn w15_05_idempotency_key_is_scoped_to_principal() {
     }
 }
 
+/// A client without a certificate requests the renewal of a certificate. The refusal is in the log and in the metrics,
+/// and not in the store.
 #[tokio::test]
 async fn w15_03_w15_04_refusal_is_logged_and_counted_in_metrics() {
     let fleet = Fleet::start().await;

@@ -29,7 +29,7 @@ pub(crate) async fn observe(host: &mut Host, observation: &Observation) -> bool 
     check_in.observation = Some(observation.clone());
     match call(&mut host.client, "/agent/v1/checkin", &check_in).await.unwrap() {
         CheckInResponse::Current(update) => update.observation == Some(check_in.observation_digest),
-        CheckInResponse::Superseded => panic!("superseded by nobody"),
+        CheckInResponse::Superseded => panic!("no other check-in exists that could supersede this check-in"),
     }
 }
 
@@ -72,6 +72,7 @@ async fn w07_rule_write_names_affected_nodes_and_lost_values() {
         json!([action("add-trait", json!({"name": name})), action("set-attribute", rack)])
     };
     let rule = json!({"kind": "InspectionRule", "name": "a", "actions": actions("CUSTOM_A")});
+    // Returns the response header with the number of hosts that the write affects.
     let hosts = |answer: &hyper::Response<Bytes>| answer.headers()["stemma-hosts"].to_str().unwrap().to_owned();
     let dry_run_answer = fleet.request_raw(Method::POST, "/v1/apply?dry_run=true", &json!({"objects": [rule]})).await;
     assert_eq!((dry_run_answer.status().as_u16(), &*hosts(&dry_run_answer)), (200, "1"), "{dry_run_answer:?}");
@@ -105,6 +106,8 @@ async fn y08_rule_effect_is_reported_once_in_each_answer() {
     fleet.apply(json!([{"kind": "Cluster", "name": "prod"}, group])).await;
     let mut host = fleet.join_group("prod/web", "web-1").await;
     assert!(observe(&mut host, &Observation::default()).await);
+    // The rule has two effects that are findings. Both labels would be the variable `STEMMA_LABEL_TIER`, and the group
+    // forbids the trait.
     let label = |key: &str| json!({"op": "set-attribute", "args": {"path": format!("labels/{key}"), "value": "x"}});
     let actions = json!([label("tier"), label("TIER"), {"op": "add-trait", "args": {"name": "CUSTOM_A"}}]);
     let assert_named_once = |source: &str, text: &str| {
@@ -136,6 +139,8 @@ async fn y08_rule_effect_is_reported_once_in_each_answer() {
     assert_named_once("PATCH", &header(&patch_answer));
 }
 
+/// A host reports one trait more than the maximum of 50. An operator can still set 50 traits, and the host gets its
+/// desired state.
 #[tokio::test]
 async fn s38_51_detected_traits_block_no_operator_or_host() {
     let fleet = Fleet::start().await;
@@ -163,8 +168,8 @@ async fn s38_51_detected_traits_block_no_operator_or_host() {
     fleet.wait_until_audited(&format!("node/{}", host.node), "trait.invalid", 1).await;
 }
 
-/// However many observations a node sends, the last one of each node survives a restart, and the store has at most ten
-/// earlier images of a node.
+/// Many observations of each node are stored, in two halves with a restart after each. The last one survives, and the
+/// store has ten earlier observations (images) of each node.
 #[tokio::test]
 async fn x01_observations_survive_restart_when_sent_in_bulk() {
     const OBSERVATIONS: usize = 1000;
@@ -189,6 +194,7 @@ async fn x01_observations_survive_restart_when_sent_in_bulk() {
         for name in &names {
             uuids.push(fleet.read(&format!("/v1/nodes/{name}")).await["uuid"].as_str().unwrap().parse().unwrap());
         }
+        // The first node gets many observations in sequence. Then all nodes get some at the same time.
         let parts = fleet.components();
         store_observations(Arc::clone(parts), uuids[0], half * OBSERVATIONS / 2..(half + 1) * OBSERVATIONS / 2).await;
         let store_for_node = |node: &Uuid| {
@@ -284,7 +290,7 @@ async fn x01_too_frequent_reports_are_a_finding_and_metric() {
         (sequence..sequence + 64).map(result).collect::<Vec<_>>()
     };
     let mut sequence = 1;
-    // The burst limit is 8 MiB.
+    // The controller delays results of a host after 8 MiB at once. Each result has 20 KiB.
     while sequence < 2_000 && fleet.components().intake.store_results(host.node, results(sequence)).await.is_ok() {
         sequence += 64;
     }
@@ -394,6 +400,7 @@ async fn x01_unusable_input_of_host_is_one_finding_and_metric() {
     let assert_findings = async |findings: &[&str], message: Option<&str>| {
         let findings = findings.iter().map(|finding| (*finding).to_owned()).collect();
         fleet.components().intake.store_report(host.node, Report { findings, ..Report::default() }).await.unwrap();
+        // Without a message, no finding of this code is expected.
         let expected = message
             .map(|message| json!({"severity": "warning", "code": "report.findings", "object": "node/web-1", "message": message}));
         let node = fleet.read("/v1/nodes/web-1").await;
@@ -411,8 +418,10 @@ async fn x01_unusable_input_of_host_is_one_finding_and_metric() {
     assert_findings(&[], None).await;
 }
 
+/// A task reads a fact that would be a map with a million levels. The observation is stored without this fact, and the
+/// finding is shown also after a restart.
 #[tokio::test]
-async fn s39_deeply_nested_facts_are_accepted() {
+async fn s39_deeply_nested_fact_is_dropped_with_finding() {
     let mut fleet = Fleet::start_reconciled().await;
     let task =
         json!({"id": "a", "type": "file", "tags": ["x"], "parameters": {"path": "/a", "template": "{{ facts.cpu.count }}"}});
@@ -463,6 +472,8 @@ fn results(from: u64, count: u64) -> Vec<TaskResult> {
     (from..from + count).map(result).collect()
 }
 
+/// The controller stores results of a host up to a limit. It does not acknowledge more, and requests a wait of ten
+/// seconds, so the host keeps them.
 #[tokio::test]
 async fn w10_01_host_keeps_results_when_controller_requests_wait() {
     let fleet = Fleet::start().await;
@@ -472,15 +483,17 @@ async fn w10_01_host_keeps_results_when_controller_requests_wait() {
     for _ in 0..20 {
         let check_in = CheckIn { results: results(acknowledged + 1, 64), ..idle_check_in(None, 0) };
         let answer = call(&mut host.client, "/agent/v1/checkin", &check_in).await.unwrap();
-        let CheckInResponse::Current(update) = answer else { panic!("superseded by nobody") };
+        let CheckInResponse::Current(update) = answer else { panic!("another check-in superseded this one") };
         if update.acknowledged == acknowledged {
             waits.push(update.next_check_in_ms);
         }
         acknowledged = update.acknowledged;
     }
-    assert!(acknowledged * 16_000 < 12 << 20, "{acknowledged} were stored");
+    // The limit is 8 MiB at once and 32 KiB per second after that.
+    assert!(acknowledged * 16_000 < 12 << 20, "{acknowledged} results were stored");
     assert!(waits.len() > 5 && waits.iter().all(|wait| *wait == 10_000), "{waits:?}");
     assert_eq!(fleet.refused_count("results_too_fast"), waits.len() as u64);
+    // A refused check-in is audited. The delays before it are not.
     let malformed_check_in = CheckIn { observation_digest: PartDigest([9; 32]), ..idle_check_in(None, 0) };
     call::<_, CheckInResponse>(&mut host.client, "/agent/v1/checkin", &malformed_check_in).await.unwrap_err();
     let principal = format!("node/{}", host.node);

@@ -32,7 +32,8 @@ fn with_primary(mut site: Value) -> Value {
     site
 }
 
-/// Waits until this number of barriers is open for the host. Returns the tasks of these barriers.
+/// Checks in until the last list of open barriers from the controller has this length, and the host has a desired
+/// state. Returns the tasks of these barriers.
 async fn wait_for_barriers(host: &mut Host, count: usize) -> Vec<String> {
     let (mut open_tasks, deadline) = (Vec::new(), Instant::now() + TIMEOUT);
     while Instant::now() < deadline {
@@ -106,7 +107,7 @@ async fn w08_explain_reports_sent_state_only_when_host_confirmed() {
     // A released state is stored before it is published.
     host.first_state().await;
     host.next_update(0).await;
-    // A pass publishes the state of a host before it updates the connection that is shown.
+    // The reconciler publishes the state of a host before it updates the connection that is shown.
     let explanation =
         wait_until(&fleet, &explain_path("n1"), |body| body["told"] == true && body["connection"] == "connected").await;
     assert!(explanation["last_seen"].is_string(), "{explanation}");
@@ -285,6 +286,7 @@ async fn barrier_waits_when_node_is_paused_on_host() {
 
     // After a resume the host runs its task, and the result opens the barrier.
     first_host.local = LocalState::default();
+    // The result must be for the task set that the controller publishes now.
     while first_host.held_desired.is_none_or(|held_state| {
         fleet.components().desired.digests(first_host.node).is_none_or(|(_, task_set)| task_set != held_state.task_set)
     }) {
@@ -297,8 +299,10 @@ async fn barrier_waits_when_node_is_paused_on_host() {
     fleet.controller.stop().await;
 }
 
+/// A host reports a hold of its own. A change of the node's roles does not change its task set until the host reports
+/// no hold.
 #[tokio::test]
-async fn host_hold_keeps_task_set_while_labels_change() {
+async fn task_set_changes_only_without_hold_on_host() {
     let fleet = Fleet::start_reconciled().await;
     fleet.apply(site()).await;
     let mut host = fleet.join_group("c/gx", "n1").await;
@@ -319,6 +323,7 @@ async fn host_hold_keeps_task_set_while_labels_change() {
         digest_before,
         "the hold on the host withholds the new task set"
     );
+    // This local state has no hold.
     host.local = parked_state();
     host.next_update(0).await;
     wait_until_settled(&fleet).await;
@@ -330,6 +335,8 @@ async fn host_hold_keeps_task_set_while_labels_change() {
     fleet.controller.stop().await;
 }
 
+/// A host reports the labels `zone` and `rack`, which its cluster accepts. A write that removes such a label from the
+/// node lists the label, and a write that replaces its value does not.
 #[tokio::test]
 async fn w06_write_names_lost_labels_when_hosts_filled_values() {
     let fleet = Fleet::start_reconciled().await;

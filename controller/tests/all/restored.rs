@@ -109,6 +109,8 @@ async fn x02_hosts_ahead_are_reported_and_follow_in_new_epoch() {
     assert_eq!(read_untold_reason().await, json!(null), "the host has confirmed its state");
 }
 
+/// A reported backup is stored, audited and shown with its age. A dry run stores none, and a revision that the store
+/// does not have is refused.
 #[tokio::test]
 async fn x02_metrics_show_age_of_last_backup() {
     let fleet = Fleet::start().await;
@@ -140,6 +142,8 @@ async fn x02_metrics_show_age_of_last_backup() {
     assert_eq!((status, &refusal["error"]["type"]), (403, &json!("auth.forbidden")), "{refusal}");
 }
 
+/// Two resumes of the fleet begin two new epochs. After a restart, a host in either of the earlier epochs gets a state
+/// of the last one.
 #[tokio::test]
 async fn x02_epoch_survives_restart_and_follows_earlier_ones() {
     let mut fleet = Fleet::start_reconciled().await;
@@ -224,7 +228,9 @@ async fn x02_hosts_stay_ahead_when_store_was_rolled_back() {
     }
 }
 
-/// The store of an earlier version has no record of the states that were sent to its hosts.
+/// The store of an earlier version has no record of the states that were sent to its hosts. A host without such a
+/// record may report a revision from before the first record of the store. If it reports a later one, it counts as
+/// ahead and gets nothing.
 #[tokio::test]
 async fn x02_host_without_record_counts_as_never_sent() {
     let fleet = Fleet::start_reconciled().await;
@@ -388,6 +394,7 @@ async fn x02_unknown_host_is_refused_and_counted() {
         assert_eq!(host.check_in(0).await.unwrap_err().kind, "auth.revoked");
         host.client = fleet.client(host.chain.clone(), host.key.clone_key());
     }
+    // The metric counts hosts, so the second attempt of the same host does not change it.
     assert!(metrics_text().contains("\nstemma_hosts_unknown 1\n"), "{}", metrics_text());
     assert_eq!(fleet.read("/v1/fleet").await["unknown_hosts"], json!(1));
 }

@@ -19,6 +19,7 @@ const MAX_CONCURRENT_WRITES: u64 = 128;
 /// The number of writes that the test sends. It exceeds the number of blocking threads of the runtime (512).
 const WRITES: usize = 600;
 
+/// Many writes wait for a store that answers a commit after an hour. A read is answered at once.
 #[tokio::test]
 async fn read_does_not_wait_when_writers_wait_for_store() {
     let server = Arc::new(TestApi::start_on_store(Some(COMMIT_DELAY), RedbOptions::default()).await);
@@ -29,7 +30,7 @@ async fn read_does_not_wait_when_writers_wait_for_store() {
     }
     // The writes with a permit are committed and wait for the store. All others wait for a permit.
     let (store, deadline) = (Arc::clone(server.api().registry.store()), Instant::now() + TIMEOUT);
-    while store.head().await.expect("a store").get() < MAX_CONCURRENT_WRITES {
+    while store.head().await.expect("the store returns its revision").get() < MAX_CONCURRENT_WRITES {
         assert!(Instant::now() < deadline, "fewer writes are committed");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

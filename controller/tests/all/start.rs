@@ -17,7 +17,7 @@ use crate::fleet::{new_config, wait_until};
 /// Starts a controller that must not start, and returns the message of the error.
 async fn start_error(config: stemma_controller::config::Config) -> String {
     match start(config, Options::default()).await {
-        Ok(_) => panic!("it started"),
+        Ok(_) => panic!("the controller started"),
         Err(error) => error.to_string(),
     }
 }
@@ -58,6 +58,8 @@ async fn s71_start_names_fixing_command_when_key_is_open() {
     start(new_config(data), Options::default()).await.unwrap().stop().await;
 }
 
+/// The data directory, or its directory `trust`, belongs to user 65534. A start fails, and `init` creates nothing
+/// there.
 #[tokio::test]
 #[allow(clippy::print_stdout, reason = "a test that is left out says so")]
 async fn w10_11_start_rejects_directory_of_other_user() {
@@ -157,6 +159,7 @@ async fn start_waits_when_other_controller_releases_store_soon() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let open_store = RedbStore::open(&data.join("store.redb"), RedbOptions::default()).unwrap();
+    // The start is polled once while the store is open, and must wait.
     let mut second_start = std::pin::pin!(start(new_config(data), Options::default()));
     tokio::select! {
         biased;
@@ -167,6 +170,8 @@ async fn start_waits_when_other_controller_releases_store_soon() {
     second_start.await.unwrap().stop().await;
 }
 
+/// Each file of the data directory in turn may be written by others, and each secret may be read by others. A start
+/// names the file.
 #[tokio::test]
 async fn s71_start_checks_every_file_before_serving() {
     let directory = new_fleet();
@@ -241,6 +246,7 @@ async fn w10_15_start_names_both_files_when_key_does_not_match() {
     let keys = names.map(read_key);
     for (name, own_key) in names.iter().zip(&keys) {
         let (key, certificate) = (trust.join(format!("{name}.key")), trust.join(format!("{name}.pem")));
+        // A start fails with each key that belongs to another certificate.
         for other_key in keys.iter().filter(|other_key| *other_key != own_key) {
             fs::write(&key, other_key).unwrap();
             assert_eq!(

@@ -90,6 +90,8 @@ async fn metrics(fleet: &Fleet) -> String {
     String::from_utf8(answer.body().to_vec()).unwrap()
 }
 
+/// The request header `accept` selects the format of the metrics. In each format the type of a counter is declared, and
+/// only `OpenMetrics` ends with `# EOF`.
 #[tokio::test]
 async fn y09_metrics_use_accepted_format_and_keep_counter_type() {
     let fleet = Fleet::start_reconciled().await;
@@ -185,6 +187,8 @@ async fn start_converged() -> (Fleet, Host) {
     (fleet, host)
 }
 
+/// Each write of a new release version changes the state of the node. The next read of each kind does not show the old
+/// state `converged`.
 #[tokio::test]
 async fn y06_read_after_write_sees_write() {
     let (fleet, mut host) = start_converged().await;
@@ -221,6 +225,7 @@ async fn y06_wait_after_write_ignores_earlier_state() {
     let (fleet, mut host) = start_converged().await;
     for round in 2..8_u64 {
         fleet.apply(site(&round.to_string())).await;
+        // Even rounds check the read, and odd rounds check the events.
         if round % 2 == 0 {
             assert_ne!(fleet.read("/v1/nodes/n").await["state"], "converged", "round {round}");
         } else {
@@ -326,6 +331,7 @@ async fn y06_unconfirmed_node_stays_unconfirmed_after_restart() {
     wait_until(&fleet, "m", |node| node["state"] == "converged").await;
     let group = json!([{"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"], "labels": {"rack": "7"}}]);
     fleet.apply(group).await;
+    // This receives the label, but makes no further check-in that would confirm it.
     new_parts(&mut host).await;
     take_over_next(&mut other_host).await;
     wait_until(&fleet, "n", |node| node["state"] == "changing" && node["notes"] == json!(["untold"])).await;
@@ -345,6 +351,8 @@ async fn y06_unconfirmed_node_stays_unconfirmed_after_restart() {
     fleet.controller.stop().await;
 }
 
+/// Node m has confirmed its desired state, and node n has not. Both facts are stored, and are shown after a restart
+/// before any host checks in.
 #[tokio::test]
 async fn y06_restart_preserves_confirmation_of_each_node() {
     let (mut fleet, mut host) = start_converged().await;
@@ -360,7 +368,7 @@ async fn y06_restart_preserves_confirmation_of_each_node() {
     // No host has checked in since the restart.
     for (name, state, notes) in [("n", "changing", json!(["untold"])), ("m", "converged", json!([]))] {
         let node = fleet.read(&format!("/v1/nodes/{name}")).await;
-        assert_eq!((&node["state"], &node["notes"]), (&json!(state), &notes), "before the first pass or after it: {node}");
+        assert_eq!((&node["state"], &node["notes"]), (&json!(state), &notes), "before or after the reconciler's pass: {node}");
     }
     wait_until_metric(&fleet, "stemma_nodes_noted{note=\"untold\"} 1\n").await;
     assert_eq!(is_state_in_answers(&fleet, "n", "changing").await, [true; 5]);
@@ -399,6 +407,8 @@ async fn y09_explain_shows_published_and_confirmed_state() {
     fleet.controller.stop().await;
 }
 
+/// The agent reports that it is stuck, two kinds of findings, and orphaned paths. Two later reports first omit all but
+/// the stuck agent, and then that too.
 #[tokio::test]
 async fn y06_agent_report_is_in_each_answer_until_cleared() {
     let (fleet, mut host) = start_converged().await;

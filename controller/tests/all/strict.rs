@@ -59,6 +59,7 @@ async fn y09_strict_write_fails_in_each_form_when_finding_is_new() {
             assert!(findings.contains("reference.unset") && findings.contains("labels.tier"), "{findings}");
             assert_eq!(labels(&server).await, labels_before, "{method} {path}{query}");
         }
+        // The finding is only a warning, so a write that is not strict succeeds.
         let answer = write(&server, method, &format!("{path}?dry_run=true&strict=false"), &body).await;
         assert_eq!(answer.status, 200, "{method} {path}: {}", answer.body);
     }
@@ -66,6 +67,8 @@ async fn y09_strict_write_fails_in_each_form_when_finding_is_new() {
     assert_eq!((bad_query_answer.status, bad_query_answer.kind()), (400, "request.query"), "{}", bad_query_answer.body);
 }
 
+/// Manager `team` owns one field of a node. Another manager adopts the fields of `team`, or of a manager that owns
+/// nothing, which is a warning.
 #[tokio::test]
 async fn y09_apply_reports_when_adopted_manager_owns_nothing() {
     let server = TestApi::start().await;
@@ -100,6 +103,8 @@ async fn y09_apply_reports_when_adopted_manager_owns_nothing() {
     }
 }
 
+/// An apply that adopts from a manager without fields fails with a conflict, and the warning explains why. A text that
+/// is not `MANAGER` or `MANAGER:OPERATION` is refused.
 #[tokio::test]
 async fn y09_conflict_names_empty_adoption_and_rejects_bad_manager() {
     let server = TestApi::start().await;
@@ -152,6 +157,8 @@ async fn y09_strict_write_succeeds_when_finding_is_old() {
     assert_eq!(write(&server, "POST", "/v1/nodes", &node).await.status, 201);
 }
 
+/// A dry run lists the hosts that the write affects (`hosts`), and those whose task set it changes
+/// (`changed_task_sets`). A write that is no dry run lists neither.
 #[tokio::test]
 async fn y09_dry_run_names_hosts_with_changed_task_sets() {
     let server = TestApi::start().await;
@@ -163,6 +170,7 @@ async fn y09_dry_run_names_hosts_with_changed_task_sets() {
         uuids.push(server.get(&format!("/v1/nodes/{node}")).await["uuid"].clone());
     }
     // The task set contains the only label that its template reads, `tier`. web-2 has its own value of that label.
+    // `max_hosts` is the number of nodes below the object. `changed_indexes` are indexes of `uuids`.
     for (method, path, body, max_hosts, changed_indexes) in [
         ("PATCH", "/v1/clustertemplates/base/labels", json!({"unused": "1"}), 2, vec![]),
         ("PATCH", "/v1/clustertemplates/base/labels", json!({"tier": "silver"}), 2, vec![0]),

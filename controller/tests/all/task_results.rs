@@ -43,7 +43,8 @@ fn site_with_observed(task: Value) -> Value {
     site
 }
 
-/// A current agent reports that it did not check the task, an older agent that the task would change something.
+/// A node is converged without a result of task a, whose mode is `observe`. Task b of another host waits for a, so that
+/// host is blocked. The result at the end is of an older agent, which reports that a would change something.
 #[tokio::test]
 async fn y06_observed_task_is_awaited_only_across_hosts() {
     let (fleet, mut first_host, _second_host) =
@@ -95,7 +96,7 @@ async fn y06_observed_task_is_shown_and_named_by_dependents() {
 
 /// A task in mode `noop` follows one in mode `observe`, whose possible changes are unknown.
 #[tokio::test]
-async fn y06_noop_reason_names_no_observed_task() {
+async fn y06_noop_reason_omits_observed_task() {
     let noop_task = shell_task("z", "x", json!({"mode": "noop"}));
     let (fleet, mut host) = start_with_one_host(site_with_observed(noop_task), "n1").await;
     report_result(&mut host, 1, "a", Outcome::WouldChange).await;

@@ -64,10 +64,13 @@ async fn s01_handshake_fails_when_authority_is_unknown() {
     assert_handshake_refused(&fleet, &mut host, client, "tls_unknown_issuer").await;
 }
 
+/// A host's certificate has expired after 25 hours. For 30 days after its end, the host can only renew it. After that,
+/// the handshake is refused.
 #[tokio::test]
 async fn s02_expired_certificate_only_renews_within_grace() {
     let (fleet, mut host) = fleet_with_host().await;
     fleet.clock.advance(25 * 3600);
+    // A new connection, and the connection that was open before.
     for client in [&mut fleet.client(host.chain.clone(), host.key.clone_key()), &mut host.client] {
         for (method, path) in [
             (Method::POST, "/agent/v1/checkin".to_owned()),
@@ -89,6 +92,8 @@ async fn s02_expired_certificate_only_renews_within_grace() {
     assert_handshake_refused(&fleet, &mut newcomer, late_client, "tls_expired").await;
 }
 
+/// A host renews its certificate twice, the second time after the end of the certificate. The audit shows the
+/// difference.
 #[tokio::test]
 async fn s02_w15_08_renewal_in_grace_is_marked_in_audit() {
     let (fleet, mut host) = fleet_with_host().await;
@@ -104,6 +109,7 @@ async fn s02_w15_08_renewal_in_grace_is_marked_in_audit() {
     assert_eq!(reasons, ["renewed", "renewed after expiry"]);
 }
 
+/// A certificate that was renewed and has expired cannot be renewed again, because a copy of the host may hold it.
 #[tokio::test]
 async fn s02_renewal_in_grace_requires_newest_certificate() {
     let (fleet, mut host) = fleet_with_host().await;
@@ -119,6 +125,8 @@ async fn s02_renewal_in_grace_requires_newest_certificate() {
     assert!(newest_host.renew(&new_key_and_request().csr).await.is_ok());
 }
 
+/// An expired certificate was renewed already. It can be renewed again only with the same key, because then the host
+/// itself repeats its request.
 #[tokio::test]
 async fn f21_renewal_repeats_when_response_was_lost_and_certificate_expired() {
     let (fleet, mut host) = fleet_with_host().await;
@@ -146,6 +154,7 @@ async fn s03_handshake_fails_when_certificate_is_not_yet_valid() {
     assert_handshake_refused(&fleet, &mut host, client, "tls_not_yet_valid").await;
 }
 
+/// A server presents the certificate of a host. A client refuses it, because the certificate is for clients only.
 #[tokio::test]
 async fn s04_agent_certificate_is_rejected_as_server() {
     let (fleet, host) = fleet_with_host().await;
@@ -241,16 +250,16 @@ async fn send_tls_1_2_hello(address: SocketAddr) -> Vec<u8> {
     extension(10, &[0, 2, 0, 23]); // supported_groups: secp256r1
     extension(11, &[1, 0]); // ec_point_formats: uncompressed
     extension(13, &[0, 2, 4, 3]); // signature_algorithms: ecdsa_secp256r1_sha256
-    let mut hello = vec![3, 3];
+    let mut hello = vec![3, 3]; // version: TLS 1.2
     hello.extend([7; 32]); // random
     hello.push(0); // no session
     hello.extend([0, 2, 0xc0, 0x2b]); // TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
     hello.extend([1, 0]); // no compression
     hello.extend(u16::try_from(extensions.len()).unwrap().to_be_bytes());
     hello.extend(extensions);
-    let mut record = vec![0x16, 3, 1];
-    record.extend(u16::try_from(hello.len() + 4).unwrap().to_be_bytes());
-    record.push(1);
+    let mut record = vec![0x16, 3, 1]; // record type: handshake, version: TLS 1.0
+    record.extend(u16::try_from(hello.len() + 4).unwrap().to_be_bytes()); // with the type and the length of the message
+    record.push(1); // message type: ClientHello
     record.extend(&u32::try_from(hello.len()).unwrap().to_be_bytes()[1..]);
     record.extend(hello);
     let mut stream = TcpStream::connect(address).await.unwrap();

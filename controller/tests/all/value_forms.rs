@@ -101,9 +101,10 @@ async fn y04_impossible_value_is_rejected_in_every_form() {
     assert_eq!(api.send("GET", "/v1/nodes/new", &[], None).await.status, 404);
 }
 
-/// A map of a level (here `parameters`) can also be written by apply patch, and through its own path.
+/// The number 2^53 + 1 is one that a float cannot hold exactly. A map of a level (here `parameters`) can also be
+/// written by apply patch, and through its own path.
 #[tokio::test]
-async fn y04_inexact_number_is_rejected_in_every_form() {
+async fn y04_number_above_2_53_is_rejected_in_every_form() {
     const APPLY: (&str, &str) = ("content-type", "application/apply-patch+json");
     let api = site().await;
     let value = json!({"a": [9_007_199_254_740_993_u64]});
@@ -139,6 +140,7 @@ async fn y04_number_above_2_53_is_rejected_in_any_notation() {
             }
         }
     }
+    // A float holds these numbers exactly. They are accepted repeatedly, and also in the form in which they are shown.
     let body = r#"{"properties": {"a": [1e21, 9007199254740992.0, 1e300, 1.5]}}"#;
     for _ in 0..2 {
         let answer = api.send_text("PATCH", NODE.2, &[MERGE], body).await;
@@ -337,6 +339,7 @@ async fn y05_label_number_keeps_text_in_every_form() {
                 assert_eq!(reset.status, 200, "{}", reset.body);
             }
         }
+        // A `test` finds the text `5` equal to the number 5 and to the text.
         let test_patch = format!(
             r#"[{{"op": "add", "path": "/{map}/a", "value": 5}}, {{"op": "test", "path": "/{map}", "value": {{"a": 5}}}},
                 {{"op": "test", "path": "/{map}/a", "value": 5}}, {{"op": "test", "path": "/{map}/a", "value": "5"}},
@@ -364,6 +367,8 @@ async fn y04_reserved_word_is_rejected_as_role() {
     assert_eq!((error.status, error.kind()), (400, "field.invalid"), "{}", error.body);
 }
 
+/// A cluster named `detail` could not be read, because `/v1/clusters/detail` is a list. The commands would read a name
+/// such as `-x` as an option.
 #[tokio::test]
 async fn y04_unreachable_name_is_rejected_for_each_object() {
     let api = site().await;
@@ -385,6 +390,7 @@ async fn y04_unreachable_name_is_rejected_for_each_object() {
     assert_eq!((error.status, error.kind()), (400, "field.invalid"), "{}", error.body);
 }
 
+/// Names, property keys and prefixes with a control character are refused, as is an empty prefix.
 #[tokio::test]
 async fn y04_catalog_rejects_unreachable_name() {
     let api = TestApi::start().await;
@@ -407,6 +413,7 @@ async fn y04_catalog_rejects_unreachable_name() {
     assert_eq!((error.status, error.kind()), (400, "field.invalid"), "{}", error.body);
 }
 
+/// An owner is shown as `MANAGER:apply` or `MANAGER:update`, so a manager's name must not end like this.
 #[tokio::test]
 async fn y04_manager_rejects_name_invalid_for_owner() {
     let api = site().await;

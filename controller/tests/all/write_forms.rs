@@ -58,7 +58,7 @@ async fn y05_json_patch_add_replaces_and_edits_parameter() {
 }
 
 #[tokio::test]
-async fn y05_merge_labels_returns_default_when_reset() {
+async fn y05_merge_labels_has_default_after_reset() {
     let api = TestApi::start().await;
     let node = |name: &str| json!({"kind": "Node", "name": name, "labels": {"a": "1"}, "merge_labels": false});
     apply(&api, &json!([node("n1"), node("n2")])).await;
@@ -94,6 +94,8 @@ async fn y05_merge_labels_null_has_no_owner_in_each_form() {
     }
 }
 
+/// A parameter may have the name `parameters`. In a write to the map of a node, the body is then still the parameters
+/// themselves.
 #[tokio::test]
 async fn y05_parameter_accepts_name_of_map() {
     let api = TestApi::start().await;
@@ -111,6 +113,7 @@ async fn y05_parameter_accepts_name_of_map() {
     assert_eq!(api.get("/v1/nodes/n1").await["provided_labels"], json!({"x": "1", "labels": "2"}));
 }
 
+/// A release refers to a file whose content was never sent. Only a write that is no dry run is refused.
 #[tokio::test]
 async fn y05_dry_run_needs_no_file_body() {
     let api = TestApi::start().await;
@@ -177,10 +180,10 @@ async fn y05_principal_role_is_changed_and_never_removed() {
     assert_eq!(api.get("/v1/principals/ada").await["role"], "viewer");
 }
 
-/// An edit that makes two paths of a node meet is accepted, because a host that joins may cause the same conflict. The
-/// response lists the conflict as a finding.
+/// A node edit that gives a node two tasks with the same path is accepted, because a host that joins may cause the same
+/// conflict. The response lists the conflict as a finding.
 #[tokio::test]
-async fn y05_node_edit_lists_path_conflicts_as_release_write() {
+async fn y05_node_edit_lists_path_conflict_of_two_tasks() {
     let api = TestApi::start().await;
     let file =
         |id: &str, tag: &str| json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": "/etc/z", "content": id}});
@@ -370,6 +373,7 @@ async fn y05_y07_stored_fields_are_shown_apart_from_derived() {
     api.expect("POST", "/v1/apply?manager=git", &json!({"objects": [reduced_node]}), 200).await;
     let remaining = json!({"nodegroup": "c/g", "mode": "noop"});
     assert_eq!(api.get("/v1/nodes/n?stored=true").await["stored"], remaining);
+    // Only single objects of the four levels have the field `stored`.
     for path in ["/v1/inspection_rules/r", "/v1/releases/r", "/v1/nodes"] {
         let answer = api.send("GET", &format!("{path}?stored=true"), &[], None).await;
         assert_eq!((answer.status, answer.kind()), (400, "request.query"), "{path}: {}", answer.body);
@@ -439,6 +443,7 @@ async fn y05_json_patch_number_error_names_field_in_any_notation() {
     apply(&api, &json!([node])).await;
     let node_before = api.get("/v1/nodes/n").await;
     for number in ["9007199254740993", "9007199254740993.0", "18446744073709551616", "1e400", "1e-400"] {
+        // In each value, `N` is replaced by the number.
         for (path, value, field) in [
             ("/parameters/a/1", "N", "parameters.a[1]"),
             ("/parameters/a", "[1, N]", "parameters.a[1]"),
@@ -713,7 +718,7 @@ async fn y05_trait_error_names_index_in_each_form() {
 /// Regression: a release accepted `null` as an empty map. If the body had an unknown field, the error named the labels
 /// instead.
 #[tokio::test]
-async fn y05_map_call_accepts_same_bodies_for_release_and_node() {
+async fn y05_map_put_rejects_same_bodies_for_release_and_node() {
     let api = TestApi::start().await;
     apply(&api, &json!([{"kind": "Node", "name": "n"}, {"kind": "Release", "name": "r", "version": "1"}])).await;
     for map in ["labels", "annotations"] {

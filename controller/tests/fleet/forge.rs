@@ -20,7 +20,7 @@ pub(crate) struct ForgedCertificate {
 }
 
 impl ForgedCertificate {
-    /// Creates a leaf for this URI, valid from five minutes ago for a day.
+    /// Creates a leaf for this URI, valid from five minutes ago until a day from now.
     pub(crate) fn for_uri(uri: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();

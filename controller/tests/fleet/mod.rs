@@ -71,7 +71,7 @@ pub(crate) async fn read_until<T: Display>(description: &str, read: impl AsyncFn
     }
 }
 
-/// A clock that a test moves. It starts at the present time.
+/// A clock whose time a test controls. It starts at the present time.
 #[derive(Debug, Default)]
 pub(crate) struct TestClock {
     passed_s: AtomicU64,
@@ -184,27 +184,28 @@ impl Fleet {
         self.client_at(self.controller.admin_address(), chain, key)
     }
 
-    /// Sends a request as an operator. Returns the status and the body, or `null` if the body is not JSON.
+    /// Sends a request with the certificate of the first admin. Returns the status and the body, or `null` if the body
+    /// is not JSON.
     pub(crate) async fn request(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
         let answer = self.request_raw(method, path, body).await;
         (answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default())
     }
 
-    /// Sends a request as an operator. Returns the whole response.
+    /// Sends a request with the certificate of the first admin. Returns the whole response.
     pub(crate) async fn request_raw(&self, method: Method, path: &str, body: &Value) -> Response<Bytes> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json").body(body).unwrap();
         self.admin_client().send(request).await.unwrap()
     }
 
-    /// Reads a path as an operator, checks that the status is 200, and returns the body.
+    /// Reads a path with the certificate of the first admin, checks that the status is 200, and returns the body.
     pub(crate) async fn read(&self, path: &str) -> Value {
         let (status, body) = self.request(Method::GET, path, &Value::Null).await;
         assert_eq!(status, 200, "{path}: {body}");
         body
     }
 
-    /// Applies objects as an operator, with force.
+    /// Applies objects with force and the certificate of the first admin.
     pub(crate) async fn apply(&self, objects: Value) {
         let (status, body) = self.request(Method::POST, "/v1/apply?force=true", &json!({ "objects": objects })).await;
         assert_eq!(status, 200, "{body}");
@@ -256,7 +257,7 @@ impl Fleet {
         call(&mut self.client_without_certificate(), "/agent/v1/enroll", &request).await
     }
 
-    /// Joins a host. The join token is created for this host.
+    /// Joins a host to no group. The join token is created for this host.
     pub(crate) async fn join(&self, name: &str) -> Host {
         let token = self.create_token(json!({})).await;
         let request = new_key_and_request();
@@ -450,7 +451,7 @@ pub(crate) fn error_response(response: &Response<Bytes>) -> ErrorResponse {
     ErrorResponse { status: response.status().as_u16(), kind: text("type"), message: text("message") }
 }
 
-/// Deletes a token as the API does.
+/// Deletes a join token as the API does.
 pub(crate) async fn delete_token(fleet: &Fleet, id: &str) -> Result<StoredAnswer, ApiError> {
     token::delete(&fleet.components().registry, &admin_caller(), id, |_, _| StoredAnswer::empty(204)).await
 }

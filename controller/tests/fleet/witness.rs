@@ -16,8 +16,8 @@ use super::Fleet;
 
 /// Maximum number of log lines per minute for one reason.
 const MAX_LOG_LINES: u64 = 10;
-/// Maximum number of polls for a trace that is written shortly after a response. The polls last two minutes, for busy
-/// machines.
+/// Maximum number of polls for a metric, log line or audit entry that is written shortly after a response. The polls
+/// last two minutes, for busy machines.
 const MAX_POLLS: usize = 12_000;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 

@@ -149,6 +149,7 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
     async fn measure_result(&mut self) -> [f64; PARTS] {
         self.report_result("n2", "a", true).await;
         self.wait_until_settled().await;
+        // The outcome differs from that of the previous round, so each round changes the stored result.
         self.measure_cheapest(async |cluster, round| cluster.report_result("n0", "a", round.is_multiple_of(2)).await).await
     }
 
@@ -175,7 +176,7 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
     }
 
     /// Stores a result of a task, as if the host of the node `name` had sent it.
-    async fn report_result(&mut self, name: &str, task: &str, is_done: bool) {
+    async fn report_result(&mut self, name: &str, task: &str, is_success: bool) {
         let parts = self.fleet.components();
         let uuid = parts.registry.cache().model().nodes.get_by_name(None, name).unwrap().meta.uuid;
         let (_, task_set) = parts.desired.digests(uuid).unwrap();
@@ -185,7 +186,7 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
             sequence: *sequence,
             task_set,
             task: task.to_owned(),
-            outcome: if is_done { Outcome::Changed } else { Outcome::Failed },
+            outcome: if is_success { Outcome::Changed } else { Outcome::Failed },
             message: String::new(),
             output: String::new(),
             diff: String::new(),
@@ -194,7 +195,7 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
         parts.intake.store_results(uuid, vec![result]).await.unwrap();
     }
 
-    /// Sends a request as an operator, and checks that it succeeds.
+    /// Sends a request with the certificate of the first admin, and checks that it succeeds.
     async fn send_request(&mut self, method: Method, path: &str, body: Value) {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };

@@ -46,6 +46,7 @@ pub(crate) async fn add_nodes_with(api: &TestApi, nodes: usize, extra_fields: fn
 
 /// Returns fields of the node with this number, for filters. Some values occur in many nodes, and others in few.
 pub(crate) fn varied_fields(number: usize) -> Value {
+    // Returns true for one number in each interval of this length.
     let is_nth = |interval: usize| number % interval == interval - 1;
     let traits = [("CUSTOM_HALF", 2), ("CUSTOM_SOME", 89), ("CUSTOM_FEW", 97), ("CUSTOM_RARE", 997)];
     let traits: Vec<&str> = traits.into_iter().filter(|(_, interval)| is_nth(*interval)).map(|(name, _)| name).collect();

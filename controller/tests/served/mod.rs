@@ -57,8 +57,8 @@ impl ApiResponse {
     }
 }
 
-/// Checks that the endpoint table lists the status of a successful response. A request that prefers a body must have
-/// the endpoint's status for that case, if there is one.
+/// Checks that the endpoint table lists the status of a successful response. If the request has the header `prefer`,
+/// and the endpoint has a status for responses with the requested body, the response must have that status.
 fn check_status(method: &str, path: &str, prefers_body: bool, status: u16) {
     let path = path.split('?').next().unwrap_or_default();
     if let RouteMatch::Route(endpoint, _) = find_route(SocketKind::Admin, method, path) {
@@ -96,7 +96,8 @@ impl TestApi {
         Self::start_with(commit_delay, RedbOptions::default(), |registry| registry.with_max_nodes(max_nodes)).await
     }
 
-    /// Starts an API with an empty store. `change` adjusts the registry.
+    /// Starts an API with an empty store. If `commit_delay` is set, the store's answers to commits are delayed by this
+    /// time. `change` adjusts the registry.
     async fn start_with(commit_delay: Option<Duration>, options: RedbOptions, change: impl FnOnce(Registry) -> Registry) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
@@ -152,7 +153,7 @@ impl TestApi {
         response.into_body().collect().await.expect("a body of bytes").to_bytes()
     }
 
-    /// Sends a request whose body need not be JSON.
+    /// Sends a request whose body need not be JSON, and returns the response. The header `host` has a default.
     pub(crate) async fn send_text(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> ApiResponse {
         let mut request = Request::builder().method(method).uri(path);
         if headers.iter().all(|(name, _)| *name != "host") {

@@ -30,7 +30,7 @@ pub(crate) enum Lookup {
 pub(crate) enum OnAbsent {
     /// Rendering fails.
     Fails,
-    /// Rendering fails if it reaches the read, for example in a branch of an `if`.
+    /// Rendering fails only if it reaches the value, for example in a branch of an `if`.
     MayFail,
     /// Rendering continues without the value.
     Tolerated,
@@ -38,15 +38,15 @@ pub(crate) enum OnAbsent {
     Guarded,
 }
 
-/// The reads that were found so far in a template or condition. A look-up is given by its number, which is its index in
-/// `lookups`.
+/// The inputs that a template or condition was found to read so far. A look-up is identified by its number, which is
+/// its index in `lookups`.
 #[derive(Default)]
 pub(crate) struct ReadCollector {
-    /// All reads except look-ups.
+    /// The references to all inputs except look-ups.
     references: BTreeSet<Reference>,
-    /// The reads whose absence can make rendering fail, each with this effect.
+    /// The inputs whose absence can make rendering fail, each with this effect.
     required: BTreeMap<Reference, OnAbsent>,
-    /// The reads for which the template checks whether the value exists.
+    /// The inputs for which the template checks whether they exist.
     guarded: BTreeSet<Reference>,
     /// The fields of looked-up nodes whose absence can make rendering fail, each by the number of its look-up.
     required_fields: BTreeMap<(usize, Path), OnAbsent>,
@@ -66,10 +66,13 @@ pub(crate) struct ReadCollector {
 
 impl OnAbsent {
     /// Returns the effect of an absent value in an inner part of the template. `self` is the effect in the outer part,
-    /// and `inner` the effect that the inner part has by itself.
+    /// and `inner` the effect that the inner part has by itself. The less severe of the two is returned, with two
+    /// exceptions for `Guarded`.
     pub(crate) fn combined_with(self, inner: Self) -> Self {
         match (self, inner) {
+            // The inner part itself checks whether the value exists.
             (_, Self::Guarded) => Self::Guarded,
+            // The outer part checks its whole value, so the inner value is only allowed to be absent.
             (Self::Guarded, _) => Self::Tolerated,
             (outer, inner) => outer.max(inner),
         }
@@ -90,7 +93,7 @@ impl Lookup {
         impossible_name(&self.with_fields(FieldSet::default()))
     }
 
-    /// Returns the read of these fields from the nodes of the look-up.
+    /// Returns the look-up as a read of these fields from its nodes.
     fn with_fields(&self, fields: FieldSet) -> Read {
         match self {
             Self::Nodes(query) => Read::Nodes { query: query.clone(), fields },
@@ -102,8 +105,8 @@ impl Lookup {
 /// The reason why an input cannot be read, and the advice what to write instead.
 pub(crate) type ReadError = (String, &'static str);
 
-/// Returns the read of a path such as `params.a.b`: a root, and the keys below it. The root is `params`, `facts`,
-/// `node` or `cluster`. Fails if the path is too deep, or if there is no such fact or field.
+/// Returns the input that a path such as `params.a.b` reads: a root, and the keys below it. The root is `params`,
+/// `facts`, `node` or `cluster`. Fails if the path is too deep, or if there is no such fact or field.
 pub(crate) fn read_path(root: TemplateRoot, keys: Vec<Box<str>>) -> Result<Read, ReadError> {
     let remedy = "read one of those";
     let Some(path) = Path::new(keys) else {
@@ -115,12 +118,13 @@ pub(crate) fn read_path(root: TemplateRoot, keys: Vec<Box<str>>) -> Result<Read,
         TemplateRoot::Cluster => {
             fields::check_cluster(&path).map(|()| Read::Cluster(path)).map_err(|error| (error.to_string(), remedy))
         }
+        // Of these roots, only `params` occurs here.
         TemplateRoot::Params | TemplateRoot::Labels | TemplateRoot::Traits | TemplateRoot::Tags => Ok(Read::Parameter(path)),
     }
 }
 
-/// Returns the reference to the input of a read. Fails if the name in the read is invalid, because an invalid name is
-/// probably a typing error.
+/// Returns the reference to the input that `read` describes. Fails if a name in it is invalid, because an invalid name
+/// is probably a typing error.
 pub(crate) fn checked_reference(read: Read) -> Result<Reference, String> {
     match &read {
         Read::Label(key) => LabelKey::new(key).map(drop).map_err(|error| error.to_string())?,
@@ -171,7 +175,7 @@ pub(crate) fn check_pattern(name: &str) -> Result<(), String> {
 }
 
 impl ReadCollector {
-    /// Adds a read. `if_absent` is the effect on the template if the value is absent.
+    /// Adds an input that the template reads. `if_absent` is the effect on the template if the input is absent.
     pub(crate) fn add(&mut self, reference: Reference, if_absent: OnAbsent) {
         match if_absent {
             OnAbsent::Fails | OnAbsent::MayFail => store_most_severe(&mut self.required, reference.clone(), if_absent),
@@ -196,8 +200,8 @@ impl ReadCollector {
         }
     }
 
-    /// Returns the reads whose values must exist for the template, because it never checks for them: labels,
-    /// parameters, labels of looked-up nodes, and fields of primaries. Also returns the look-ups that must find a node.
+    /// Returns the inputs that must exist for the template, because it never checks for them: labels, parameters,
+    /// labels of looked-up nodes, and fields of primaries. Also returns the look-ups that must find a node.
     pub(crate) fn required_references(&self) -> Result<Vec<RequiredReference>, ReferenceError> {
         let new_requirement =
             |reference, if_absent: OnAbsent| RequiredReference { reference, is_unconditional: if_absent == OnAbsent::Fails };
@@ -210,6 +214,7 @@ impl ReadCollector {
         }
         for ((number, path), if_absent) in &self.required_fields {
             let (lookup, is_label) = (&self.lookups[*number].0, path.first() == "labels");
+            // Of the nodes that `nodes(…)` finds, only labels are required, and no other fields.
             let has_guard = match lookup {
                 Lookup::Nodes(_) => !is_label || self.guarded_fields.contains(&(*number, path.clone())),
                 Lookup::Primary(_) => self.guarded_lookups.contains(number),
@@ -222,8 +227,9 @@ impl ReadCollector {
         Ok(requirements.into_iter().collect())
     }
 
-    /// Returns whether the template checks that a value, or for a parameter a value around it, exists. A read that is
-    /// neither a label nor a parameter counts as checked, because only labels and parameters are reported as missing.
+    /// Returns whether the template checks that an input exists. For a parameter, a check of a map around it is enough.
+    /// An input that is neither a label nor a parameter counts as checked, because only labels and parameters are
+    /// reported as missing.
     fn is_guarded(&self, reference: &Reference) -> bool {
         match reference.read() {
             Read::Label(_) => self.guarded.contains(reference),
@@ -257,8 +263,8 @@ impl ReadCollector {
         matches!(self.lookups[number].0, Lookup::Primary(_))
     }
 
-    /// Adds the read of a field from the nodes of look-ups. `if_absent` is the effect on the template if a primary
-    /// lacks the field, and `on_absent_in_node` the effect if one of the nodes of `nodes(…)` lacks it.
+    /// Adds a field that the template reads from the nodes of look-ups. `if_absent` is the effect on the template if a
+    /// primary lacks the field, and `on_absent_in_node` the effect if one of the nodes of `nodes(…)` lacks it.
     pub(crate) fn add_field(
         &mut self,
         lookups: &Lookups,
@@ -287,7 +293,7 @@ impl ReadCollector {
         Ok(())
     }
 
-    /// Returns the references of all reads, sorted and without duplicates.
+    /// Returns the references to all inputs, sorted and without duplicates.
     pub(crate) fn finish(self) -> Result<Vec<Reference>, ReferenceError> {
         let mut references: Vec<Reference> = self.references.into_iter().collect();
         for (lookup, fields) in self.lookups {

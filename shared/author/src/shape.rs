@@ -30,7 +30,7 @@ pub(crate) struct Lookups {
 pub(crate) enum Shape {
     /// No value: a variable that is not set, or the missing `else` of an `if` expression.
     Unset,
-    /// Plain data. Its reads are already registered.
+    /// Plain data. The inputs in it are already registered.
     Plain,
     /// The text of a label.
     Label(Box<str>),

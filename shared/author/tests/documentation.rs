@@ -5,11 +5,13 @@ use stemma_core::condition::TemplateParser;
 
 const PAGE: &str = include_str!("../../../docs/templates.md");
 
-/// Returns the fenced blocks of the page, each with its language.
+/// Returns the fenced code blocks in `docs/templates.md`. Each is its language and the text below.
 fn fenced_blocks() -> Vec<(&'static str, &'static str)> {
     PAGE.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').expect("a block has a first line")).collect()
 }
 
+/// Parses each shell script and each condition of the page. Only the blocks of conditions contain `&&`, and each line
+/// of them is a condition. The counts show that no block was missed.
 #[test]
 fn documented_scripts_and_conditions_parse() {
     let (mut scripts, mut conditions) = (0, 0);
@@ -27,6 +29,8 @@ fn documented_scripts_and_conditions_parse() {
     assert_eq!((scripts, conditions), (1, 7));
 }
 
+/// The page contains the error of each of these templates. Only the text after the position (`line 1, column 1: `) is
+/// compared.
 #[test]
 fn documented_errors_match_reported_errors() {
     for template in

@@ -11,7 +11,8 @@ use stemma_core::condition::{TemplateParser, TemplateReads};
 use stemma_core::input::{Input, Inputs, Read, Reference, RequiredReference};
 use stemma_render::{Cause, NoSecrets, RenderLimits, Renderer};
 
-/// References that random templates may read, and similar references.
+/// The canonical texts of references. A random template can read most of them. Others, such as `labels.v`, only
+/// resemble an expression of a template.
 const READ_EXPRESSIONS: &[&str] = &[
     "labels.a",
     "labels.b",
@@ -35,12 +36,13 @@ const READ_EXPRESSIONS: &[&str] = &[
     "primary('db'){name}",
 ];
 
-/// Generates the name of a variable. Some names hide a root such as `labels`.
+/// Generates the name of a variable that a template sets. Some names are those of a root such as `labels`, which the
+/// variable then hides.
 fn variable_name() -> impl Strategy<Value = String> {
     prop_oneof![3 => Just("v"), 3 => Just("w"), 1 => Just("labels"), 1 => Just("node"), 1 => Just("nodes")].prop_map(String::from)
 }
 
-/// Generates a list of nodes: a look-up or a variable, with at most one filter or slice.
+/// Generates an expression for a list of nodes: a look-up or a variable (`v`, `w`), with at most one filter or slice.
 fn nodes_call() -> impl Strategy<Value = String> {
     let source = prop_oneof![Just("nodes(tag='db')"), Just("nodes(role=['s', 'r'])"), Just("v"), Just("w"), Just("nodes")];
     let filter = prop_oneof![
@@ -54,7 +56,7 @@ fn nodes_call() -> impl Strategy<Value = String> {
     (source, filter).prop_map(|(nodes, filter)| format!("({nodes}{filter})"))
 }
 
-/// Generates an expression without other expressions in it.
+/// Generates an expression without other expressions in it: a literal, a value to read, or a variable (`v`, `w`).
 fn leaf_expression() -> BoxedStrategy<String> {
     prop_oneof![
         Just("1"),
@@ -105,7 +107,8 @@ fn expression() -> impl Strategy<Value = String> {
     })
 }
 
-/// Generates a template with up to three levels of blocks.
+/// Generates a template with up to three levels of blocks, such as `if`, `for`, `with` and `macro`. Outside of blocks,
+/// it prints expressions, sets variables or is plain text.
 fn template() -> impl Strategy<Value = String> {
     let output = expression().prop_map(|e| format!("{{{{ {e} }}}}")).boxed();
     let set = (variable_name(), prop_oneof![expression().boxed(), nodes_call().boxed()])
@@ -133,7 +136,9 @@ fn template() -> impl Strategy<Value = String> {
 }
 
 /// Returns an input for a reference, of the type that the controller would send. `variant` selects one of several
-/// values, or an absent input.
+/// values. If it is divisible by 4, the value is absent, or the list of nodes is empty. If it is divisible by 3,
+/// looked-up nodes have a name only. `params.list` is a list, and any other parameter is a map with the keys `r` and
+/// `t`.
 fn value(reference: &Reference, variant: u8) -> Input {
     let node = |name: &str| {
         let fields = reference.read().fields().expect("a look-up has fields");
@@ -154,11 +159,11 @@ fn value(reference: &Reference, variant: u8) -> Input {
     }
 }
 
-/// Returns an input for each reference. The variants are used in turn.
+/// Returns an input for each reference. The n-th reference gets the n-th variant, and the variants repeat.
 fn inputs(references: &[Reference], variants: &[u8]) -> Inputs {
     let mut inputs = Inputs::new();
     for (index, reference) in references.iter().enumerate() {
-        inputs.insert(reference.clone(), value(reference, variants[index % variants.len()])).expect("small");
+        inputs.insert(reference.clone(), value(reference, variants[index % variants.len()])).expect("the inputs are small");
     }
     inputs
 }
@@ -228,7 +233,8 @@ proptest! {
     }
 }
 
-/// Returns whether two look-ups find the same nodes, or one path is within the other.
+/// Returns whether an input of one reference can contain the value of the other. Two look-ups overlap if they find the
+/// same nodes. Two parameters or facts overlap if one path is within the other.
 fn references_overlap(first: &Reference, second: &Reference) -> bool {
     match (first.read(), second.read()) {
         (Read::Nodes { query: a, .. }, Read::Nodes { query: b, .. }) => a == b,

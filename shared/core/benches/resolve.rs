@@ -31,6 +31,8 @@ use uuid::Uuid;
 const GROUP_COUNT: u128 = 200;
 const CLUSTER_COUNT: u128 = 20;
 
+/// Runs the benchmarks and prints their results. All but the first need the file with Fuel's tasks, which lies outside
+/// of this repository. Without the file, only the first one runs.
 fn main() {
     println!("1,000 inspection rules asked of a report: {:.0} us", bench_rules_per_report());
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/fuel/fuel_library_tasks.json");
@@ -49,8 +51,8 @@ fn main() {
     bench_cluster_growth(&compile_release(&with_lookup_task(with_conditions_and_templates(parse_library(&file)))));
 }
 
-/// Runs a thousand inspection rules with two conditions each on one report. One rule in twenty acts on the node.
-/// Returns the CPU time in microseconds.
+/// Runs a thousand inspection rules with two conditions each on one report. The conditions of one rule in twenty are
+/// met. Returns the CPU time in microseconds.
 fn bench_rules_per_report() -> f64 {
     let mut fleet = Fleet::new();
     for number in 0..1_000_u32 {
@@ -70,6 +72,7 @@ fn bench_rules_per_report() -> f64 {
     let observation = Observation { facts: FactMap::from_tree(facts.as_object().expect("facts")), ..Observation::default() };
     let node = Node { meta: meta(1, NodeName::new("n1").ok()), spec: NodeSpec::default() };
     let (outcome, us) = measure(|| fleet.rules().run(&InspectedNode::new(&node, &observation)));
+    // The numbers of the rules that match are multiples of 20, so modulo 40 they give two traits only.
     assert_eq!(outcome.traits.len(), 2);
     us
 }
@@ -78,7 +81,8 @@ fn parse_library(file: &Value) -> ReleaseSpec {
     fuel::import_file(file, "default").expect("the library is read").spec
 }
 
-/// Returns the CPU time of this thread, in microseconds.
+/// Returns the CPU time of this thread, in microseconds. The kernel prints it in nanoseconds, as the first field of
+/// `schedstat`.
 fn cpu_us() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts CPU");
     let ns: f64 = text.split(' ').next().expect("a first field").parse().expect("a number");
@@ -135,7 +139,7 @@ fn object_name(text: &str) -> ObjectName {
     ObjectName::new(text).expect("a name")
 }
 
-/// Returns the labels that the bench's manager provides at one level, merged with the inherited labels.
+/// Returns the labels that one level of the fleet provides. They are added to the labels that the level inherits.
 fn labels(pairs: &[(&str, String)]) -> LabelLayer {
     let provided_entry = |(key, value): &(&str, String)| {
         (LabelKey::new(key).expect("a key"), ProvidedValue::Value(LabelValue::new(value).expect("a value")))
@@ -160,8 +164,8 @@ fn parameters() -> ParameterLayer {
     ParameterLayer { provided: Some(OwnedMap::default().update(&manager(), &intent)), merge: Some(true) }
 }
 
-/// Measures the resolve and the task order of a cluster of 200 nodes with Fuel's library. Prints the mean time of a
-/// round.
+/// Measures how long it takes to resolve a cluster of 200 nodes with Fuel's library, and to compute the order of its
+/// tasks. Prints the mean CPU time of several rounds.
 fn bench_two_hundred_nodes(library: &ReleaseSpec) {
     const ROUNDS: u32 = 50;
     let release = compile_release(library);
@@ -215,7 +219,8 @@ fn inherited(labels: LabelLayer) -> Inherited {
     Inherited { labels, ..Inherited::default() }
 }
 
-/// Builds a fleet of one template, 20 clusters, 200 groups of equal size and `nodes` nodes.
+/// Builds a fleet of one template, 20 clusters, 200 groups of equal size and `nodes` nodes. The uuids, as numbers, are
+/// 1 for the template, from 1000 for clusters, from 2000 for groups and from 10,000 for nodes.
 fn build_fleet(release: &Arc<CompiledRelease>, nodes: u128) -> Fleet {
     let mut fleet = Fleet::new();
     fleet.apply(FleetChange::Release(Arc::clone(release)));
@@ -260,7 +265,8 @@ fn build_fleet(release: &Arc<CompiledRelease>, nodes: u128) -> Fleet {
     fleet
 }
 
-/// Builds the node with this number. The value of its label `rack` begins with `rack`.
+/// Builds the node with this number. The value of its label `rack` is the argument `rack` with a number added. Each
+/// group has up to 40 such values.
 fn build_node(index: u128, rack: &str) -> Arc<Node> {
     let spec = NodeSpec {
         nodegroup: Some(GroupId(Uuid::from_u128(2000 + index % GROUP_COUNT))),
@@ -304,11 +310,12 @@ fn resolve_or_panic(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Arc<Reso
     }
 }
 
-/// Returns the CPU time of one edit of a node with its resolve, in microseconds. Each edit changes a clone of the
-/// fleet, because other parts of a controller still read the old state.
+/// Edits one of `count` nodes at a time, and resolves it. Returns the mean CPU time of one edit, in microseconds. Each
+/// edit changes a clone of the fleet, because other parts of a controller still read the old state.
 fn edit_cost(fleet: &Fleet, cache: &ResolveCache, count: u128) -> f64 {
     const ROUNDS: u32 = 5_000;
     let edits: Vec<FleetChange> =
+        // A step of 7 spreads the edits over the nodes.
         (0..u128::from(ROUNDS)).map(|round| FleetChange::Node(build_node(round * 7 % count, "edited"))).collect();
     let (resolved_count, us) = measure(|| {
         let apply_edit = |change| {
@@ -334,8 +341,8 @@ fn bench_single_edit(release: &Arc<CompiledRelease>, count: u128) -> f64 {
     edit_cost(&fleet, &cache, count)
 }
 
-/// Measures a large fleet, and prints its costs. Returns the CPU time of one edit in microseconds, and the number of
-/// nodes.
+/// Measures a large fleet, and prints its costs. The environment variable `STEMMA_BENCH_NODES` sets the number of
+/// nodes, which is 100,000 by default. Returns the CPU time of one edit in microseconds, and the number of nodes.
 fn bench_large_fleet(release: &Arc<CompiledRelease>) -> (f64, u128) {
     let count: u128 = std::env::var("STEMMA_BENCH_NODES").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
     let nodes = f64::from(u32::try_from(count).expect("a number of nodes"));
@@ -363,7 +370,8 @@ fn bench_large_fleet(release: &Arc<CompiledRelease>) -> (f64, u128) {
     (edit_cost(&fleet, &cache, count), count)
 }
 
-/// Measures the edit of a label of the template, with the resolve of all nodes that the edit changes.
+/// Measures the edit of a label of the template, with the resolve of all nodes that the edit changes. `nodes` is the
+/// number of all nodes, for the printed time per node.
 fn bench_template_edit(fleet: &Fleet, cache: &ResolveCache, nodes: f64) {
     let mut edited_fleet = fleet.clone();
     let template = edited_fleet.templates().next().expect("the template").clone();
@@ -399,7 +407,9 @@ fn bench_cluster_growth(release: &Arc<CompiledRelease>) {
     println!("                 factor {:.2}", edit_large / edit_small);
 }
 
-/// Returns the CPU time of a join and of an edit, each with the resolve of the node, in microseconds.
+/// Builds a cluster of `count` nodes as often as needed for 10,000 joins, and then edits labels of its nodes. Returns
+/// the mean CPU time of a join and of an edit, each with the resolve of the node, in microseconds. The first three
+/// nodes are controllers (group 2000). Only the other nodes (group 2001) are edited.
 fn join_and_edit_cost(release: &Arc<CompiledRelease>, count: u128) -> (f64, f64) {
     const EDITS: u32 = 2_000;
     let node = |index: u128, rack: &str| {

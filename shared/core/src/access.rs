@@ -146,6 +146,8 @@ mod tests {
 
     use super::*;
 
+    /// Checks each role with and without a cluster to which it is bound. The columns are the verdicts about reads and
+    /// writes, one for each of `scopes`.
     #[test]
     fn rights_hide_other_clusters_when_bound_to_one() {
         use PrincipalRole::{Admin, Operator, Viewer};
@@ -186,6 +188,8 @@ mod tests {
         }
     }
 
+    /// An operator gets a certificate for itself only, with at most the validity of the one that it presents (3600 s).
+    /// An admin gets any certificate. The default validity is 7200 s.
     #[test]
     fn certificate_lifetime_is_capped_when_caller_is_no_admin() {
         use PrincipalRole::{Admin, Operator};

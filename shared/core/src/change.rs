@@ -17,7 +17,8 @@ use crate::ownership::{OwnedMap, OwnedSet};
 use crate::task::Mode;
 use crate::traits::Trait;
 
-/// The way in which the change of a field reaches hosts.
+/// The way in which the change of a field reaches hosts. Some changes are sent at once. Others are rolled out within
+/// the budget of the node group, which limits the number of its hosts that change at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Propagation {
     /// Nothing is sent to a host. The field is for people, or only the controller uses it.
@@ -112,7 +113,7 @@ impl Propagation {
         }
     }
 
-    /// Returns whether a change with this propagation may place tasks on other hosts.
+    /// Returns whether a change with this propagation may place tasks on hosts that did not run them before.
     pub(crate) const fn may_move_tasks(self) -> bool {
         match self {
             Self::InPlaceAndRolledOut | Self::RolledOut => true,
@@ -137,6 +138,7 @@ macro_rules! classified {
         impl ClassifyFields for $spec {
             const FIELDS: &'static [&'static str] = &[$(classified!(@name $field $($name)?)),+];
 
+            /// Compares field by field. The rule of a row is a propagation, or a method of the collector for the field.
             fn changes(&self, old: &Self) -> Vec<FieldChange> {
                 let mut found = FieldDiffCollector::default();
                 let Self { $($field),+ } = self;
@@ -379,8 +381,10 @@ mod tests {
     use super::*;
     use crate::object::ClusterId;
 
+    /// The modes are, from the lowest: observe, noop, apply. `None` means apply. A lower mode reaches hosts at once,
+    /// and a higher mode is rolled out.
     #[test]
-    fn mode_change_is_in_place_when_towards_noop() {
+    fn mode_change_is_in_place_when_mode_becomes_lower() {
         let group = |mode| NodeGroupSpec { mode, ..NodeGroupSpec::new(ClusterId(Uuid::nil())) };
         for (old, new, propagation) in [
             (None, Some(Mode::Noop), Propagation::InPlace),

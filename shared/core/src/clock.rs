@@ -48,7 +48,8 @@ pub struct ClockReading {
 /// The times that the wall clock may show, computed from an earlier reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedTime {
-    /// The earlier reading, from which the clock should have run on.
+    /// The earlier reading, from which the clock should have run on. The monotonic clock gives the time that has passed
+    /// since this reading.
     start: ClockReading,
     /// Maximum time that the clock may be ahead of the expected time, in milliseconds.
     max_ahead_ms: u64,
@@ -76,8 +77,8 @@ pub enum ClockTrust {
 pub struct ClockDoubt {
     /// The first revision that the store wrote in this period.
     pub from: u64,
-    /// The last revision that the store wrote in this period. `None` means the revision of the record that contains
-    /// this doubt.
+    /// The last revision that the store wrote in this period. `None` if the doubt was not read back from the store yet:
+    /// it then ends with the revision that stores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<u64>,
     /// The time at which the clock was trusted again.
@@ -149,8 +150,8 @@ impl ClockDoubts {
         }
     }
 
-    /// Sets the last revision of the newest doubt, unless it is set. `revision` is the revision of the record that
-    /// first contains the doubt.
+    /// Sets the last revision of the newest doubt, unless it is set. `revision` is the revision of the store at which
+    /// the doubt was stored first.
     pub fn set_last_revision(&mut self, revision: u64) {
         if let Some(last) = self.0.last_mut() {
             last.to.get_or_insert(revision);
@@ -162,13 +163,17 @@ impl ClockDoubts {
         self.0.last().map(|doubt| doubt.until)
     }
 
-    /// Returns the time from which the age of a record counts. `written_at` is the time in the record, and `revision`
-    /// is the revision of the store that wrote it.
+    /// Returns the time from which the age of a stored object counts. `written_at` is the time in the object, and
+    /// `revision` is the revision of the store that wrote it.
     ///
-    /// If the record was written during a doubt, its age counts from the end of the doubt. If it was written before a
-    /// doubt that began with a jump ahead, the clock may have been behind. Its age then counts from its own time plus
-    /// the jump, but not from later than the end of the doubt. If its time is later than `now`, the clock was ahead
-    /// when the record was written. Its age then counts from the end of the doubt at the latest.
+    /// A doubt is a period in which the clock was not trusted. It covers the revisions from `from` to `to`, and ends at
+    /// the time `until`. The cases are these:
+    /// - The object was written during a doubt. Its age counts from the end of the doubt.
+    /// - The object was written before a doubt that began with a jump ahead. The clock may have been behind until the
+    ///   jump. So the age counts from the object's own time plus the jump, or from the end of the doubt if that is
+    ///   earlier.
+    /// - The object was written before a doubt, and its time is later than `now`, because the clock was ahead at the
+    ///   write. The age counts from the end of the doubt at the latest.
     pub fn age_start(&self, written_at: Timestamp, revision: u64, now: Timestamp) -> Timestamp {
         self.0.iter().fold(written_at, |start, doubt| {
             if revision < doubt.from {
@@ -189,6 +194,8 @@ impl ClockTrust {
     pub fn at_start(last_recorded: Option<Timestamp>, now: ClockReading) -> Self {
         let good = Self::Good { expected: ExpectedTime::from_reading(now) };
         let Some(last_recorded) = last_recorded else { return good };
+        // The monotonic clock does not show how long the controller was stopped. So any time up to the maximum is
+        // allowed.
         let expected = ExpectedTime { start: ClockReading { wall: last_recorded, ..now }, max_ahead_ms: MAX_DOWNTIME_MS };
         if expected.allows(now) { good } else { Self::Suspect { expected, since: now } }
     }
@@ -248,11 +255,11 @@ mod tests {
 
     const HOUR_S: u64 = 3600;
     const DAY_S: u64 = 24 * HOUR_S;
-    /// A day in 2026.
+    /// A time in November 2026, in seconds since 1970.
     const NOW_S: u64 = 1_795_000_000;
 
-    /// Returns a reading `steady_s` seconds after the start of the process, by a wall clock that is ahead by `off_s`
-    /// seconds.
+    /// Returns a reading `steady_s` seconds after the start of the process. The wall clock of the reading is ahead by
+    /// `off_s` seconds.
     fn reading(off_s: i64, steady_s: u64) -> ClockReading {
         ClockReading {
             wall: Timestamp((NOW_S + steady_s).checked_add_signed(off_s).unwrap() * 1000),
@@ -264,28 +271,30 @@ mod tests {
         count * 24 * 3600
     }
 
+    /// A reading is the number of seconds by which the wall clock is ahead, and the number of seconds since the start.
+    /// The list after the readings shows for each of them whether the clock is trusted.
     #[test]
     fn x04_f12_clock_is_suspect_until_correct_or_settled_for_a_day() {
         for (case, readings, expected) in [
-            ("it goes on", &[(0, 10), (0, HOUR_S), (0, 30 * DAY_S)][..], &[true, true, true][..]),
-            ("it is kept right in small steps", &[(240, 10), (480, 20), (200, 30)], &[true, true, true]),
-            ("400 days ahead, and right again", &[(days(400), 10), (days(400), 20), (0, 30)], &[false, false, true]),
-            ("100 days back, and right again", &[(days(-100), 10), (days(-100), 20), (0, 30)], &[false, false, true]),
+            ("the clock runs normally", &[(0, 10), (0, HOUR_S), (0, 30 * DAY_S)][..], &[true, true, true][..]),
+            ("the clock is corrected in small steps", &[(240, 10), (480, 20), (200, 30)], &[true, true, true]),
+            ("400 days ahead, and then correct", &[(days(400), 10), (days(400), 20), (0, 30)], &[false, false, true]),
+            ("100 days back, and then correct", &[(days(-100), 10), (days(-100), 20), (0, 30)], &[false, false, true]),
             ("three hours ahead", &[(3 * 3600, 10)], &[false]),
             ("three hours back", &[(-3 * 3600, 10)], &[false]),
             ("ten minutes ahead", &[(600, 10)], &[false]),
             (
-                "it goes on from there for a day",
+                "400 days ahead for more than a day",
                 &[(days(400), 10), (days(400), DAY_S), (days(400), DAY_S + 10), (days(400), 2 * DAY_S)],
                 &[false, false, true, true],
             ),
             (
-                "it is set again before the day is over",
+                "the clock jumps a second time within a day",
                 &[(days(400), 10), (days(40), DAY_S), (days(40), DAY_S + 10), (days(40), 2 * DAY_S)],
                 &[false, false, false, true],
             ),
             (
-                "it is corrected after it was believed",
+                "the clock is corrected after it was trusted",
                 &[(days(400), 0), (days(400), DAY_S), (0, DAY_S + 10), (0, 2 * DAY_S + 10)],
                 &[false, true, false, true],
             ),
@@ -322,7 +331,7 @@ mod tests {
             assert_eq!(counted_from(&doubts, at, revision), expected, "{at} at revision {revision}");
         }
         doubts.set_last_revision(22);
-        assert_eq!(counted_from(&doubts, 9_000_000, 25), 9_000_000, "it is after it");
+        assert_eq!(counted_from(&doubts, 9_000_000, 25), 9_000_000, "the revision is after the doubt");
         assert_eq!(doubts.last_end(), Some(Timestamp(2000)));
         // The clock jumps 500 ms ahead and runs on from there. It may have been behind by 500 ms before.
         doubts.add(doubt(30, Some(31), 3000, 500));
@@ -350,31 +359,34 @@ mod tests {
         }
         assert_eq!(doubts.0.len(), MAX_CLOCK_DOUBTS);
         let starts = [9, 10, 370, 380, 1000].map(|revision| counted_from(&doubts, 5, revision));
-        assert_eq!(starts, [505, 37_000, 37_000, 38_000, 100_000], "the first ones are one");
+        assert_eq!(starts, [505, 37_000, 37_000, 38_000, 100_000], "the oldest doubts are merged into one");
     }
 
+    /// Each case has the last recorded time and then readings, of which the first is that of the start. A reading is
+    /// the number of seconds by which the wall clock is ahead, and the number of seconds since the start. The last list
+    /// shows for each reading whether the clock is trusted.
     #[test]
     fn x04_f12_clock_at_start_is_compared_with_last_known_time() {
         let time_with_offset = |off_s: i64| Some(reading(off_s, 0).wall);
         for (case, last, readings, expected) in [
-            ("nothing is known", None, &[(0, 0)][..], &[true][..]),
-            ("it ran a minute ago", time_with_offset(-60), &[(0, 0)], &[true]),
-            ("it ran 29 days ago", time_with_offset(days(-29)), &[(0, 0)], &[true]),
+            ("no time was recorded", None, &[(0, 0)][..], &[true][..]),
+            ("the controller ran a minute ago", time_with_offset(-60), &[(0, 0)], &[true]),
+            ("the controller ran 29 days ago", time_with_offset(days(-29)), &[(0, 0)], &[true]),
             (
-                "it ran 31 days ago",
+                "the controller ran 31 days ago",
                 time_with_offset(days(-31)),
                 &[(0, 0), (0, 10), (0, DAY_S - 1), (0, DAY_S)],
                 &[false, false, false, true],
             ),
-            ("it ran four minutes later", time_with_offset(240), &[(0, 0)], &[true]),
-            ("it ran an hour later", time_with_offset(3600), &[(0, 0), (0, 10)], &[false, false]),
+            ("the recorded time is four minutes later", time_with_offset(240), &[(0, 0)], &[true]),
+            ("the recorded time is an hour later", time_with_offset(3600), &[(0, 0), (0, 10)], &[false, false]),
             (
-                "400 days ahead, and right again",
+                "400 days ahead, and then correct",
                 time_with_offset(-60),
                 &[(days(400), 0), (days(400), 10), (0, 20)],
                 &[false, false, true],
             ),
-            ("400 days ahead, and another 40", time_with_offset(-60), &[(days(400), 0), (days(440), 10)], &[false, false]),
+            ("400 days ahead, and then another 40", time_with_offset(-60), &[(days(400), 0), (days(440), 10)], &[false, false]),
         ] {
             let (first_reading, later_readings) = readings.split_first().unwrap();
             let mut trust = ClockTrust::at_start(last, reading(first_reading.0, first_reading.1));
@@ -394,7 +406,7 @@ mod tests {
         let jump = suspect.jump().unwrap();
         assert_eq!((jump.expected, jump.actual), (reading(0, 100).wall, reading(days(400), 100).wall));
         let finding = suspect.finding().unwrap().to_string();
-        // date -u -d @1795000100 and @1829560100
+        // The two times are 1795000100 and 1829560100 seconds after 1970.
         let begins =
             "warning clock.jumped fleet: the controller's clock went from 2026-11-18T11:08:20Z to 2027-12-23T11:08:20Z, ";
         assert!(finding.starts_with(begins), "{finding}");

@@ -15,8 +15,8 @@ pub const STEP_BYTES: usize = 256;
 /// Maximum number of steps of one condition over the inputs of one node.
 pub const MAX_CONDITION_STEPS: usize = 4_000_000;
 
-/// Maximum number of steps of a condition over the inputs of all nodes of a cluster. It applies to a condition that
-/// looks up other nodes for each of these nodes.
+/// Maximum number of steps of one condition for all nodes of a cluster together. It applies to a condition that looks
+/// up other nodes, because the cost for each node then grows with the cluster.
 const MAX_CLUSTER_STEPS: usize = 64_000_000;
 
 /// Number of steps that one condition may always use for a node, even in the largest cluster.
@@ -52,9 +52,9 @@ pub(crate) fn round_count(count: usize) -> usize {
     count.max(1).next_power_of_two()
 }
 
-/// Returns the share of one node, in steps, in the cost of a condition that reads the same values for all nodes of its
-/// cluster and is evaluated only once. `limit` is the result of [`condition_step_limit`] for the cluster, so
-/// `MAX_CLUSTER_STEPS / limit` is about the number of its nodes.
+/// Returns the share of one node in the cost of a condition, in steps. The condition reads the same values for all
+/// nodes of a cluster, and is evaluated only once for all of them. `limit` is the result of [`condition_step_limit`]
+/// for the cluster, so `MAX_CLUSTER_STEPS / limit` is about the number of its nodes.
 pub(crate) fn node_share(steps: usize, limit: usize) -> usize {
     steps.div_ceil(MAX_CLUSTER_STEPS / limit)
 }

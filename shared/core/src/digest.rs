@@ -34,7 +34,8 @@ use sha2::{Digest as _, Sha256};
 pub enum DigestVersion {
     /// The first version.
     V1,
-    /// The second version. It distinguishes a task with an expression that is not evaluated from a task that runs.
+    /// The second version. It also contains whether a task has an expression that Stemma does not evaluate (an
+    /// untranslated one). Such a task does not run.
     V2,
 }
 
@@ -137,8 +138,8 @@ impl TaskDigestHasher {
         hasher
     }
 
-    /// Adds a task. `definition` is the hash of its canonical JSON, `is_untranslated` is true if it has an expression
-    /// that is not evaluated, and `inputs` is the canonical JSON of its inputs.
+    /// Adds a task. `definition` is the hash of its canonical JSON, and `inputs` is the canonical JSON of its inputs.
+    /// `is_untranslated` is true if the task has an expression that Stemma does not evaluate.
     pub fn add_task(&mut self, definition: &[u8; 32], is_untranslated: bool, inputs: &str) {
         self.add_item(definition);
         match self.version {
@@ -310,6 +311,8 @@ mod tests {
         }
     }
 
+    /// Digests of different tags, primaries, tasks, inputs and orders of tasks all differ. The text of a digest parses
+    /// to an equal digest.
     #[test]
     fn task_digest_changes_with_every_part() {
         let digest = |tags: &[&str], primary: &[&str], tasks: &[(&[u8; 32], &str)]| {

@@ -161,6 +161,8 @@ impl EpochHistory {
                 "{held_state}, of which this one, {current_position}, has no record: that store was restored later, or is in use in addition to this one; {RESUME_HINT}"
             ),
             HostEpochState::Ahead => {
+                // A revision above `head` needs no other proof. For a lower one, the message contains what the store
+                // sent last.
                 let last_sent = host.sent.filter(|sent| sent.epoch == self.now && revision <= head);
                 let store_state = match last_sent {
                     Some(sent) => {
@@ -216,6 +218,7 @@ impl EpochHistory {
     #[must_use]
     pub fn with_resume(&self, epoch: Uuid, start: u64, reason: &str, unknown_epochs: impl IntoIterator<Item = Uuid>) -> Self {
         let unknown_epochs: Vec<Uuid> = unknown_epochs.into_iter().collect();
+        // `None`, for a first epoch, is earlier than any time.
         let is_later = |id: &Uuid| began_ms(*id).is_some_and(|start_ms| began_ms(self.now) <= Some(start_ms));
         if !self.waits || unknown_epochs.iter().any(is_later) {
             return self.with_next(epoch, start, reason, unknown_epochs);
@@ -260,6 +263,7 @@ mod tests {
         HostRevisions { held, sent: Some(sent) }
     }
 
+    /// The last revision of the store is 9. Without a record of what was sent, a host can hold each revision up to 9.
     #[test]
     fn host_is_ahead_when_revision_exceeds_store() {
         let history = EpochHistory::new(FIRST);
@@ -274,6 +278,8 @@ mod tests {
         }
     }
 
+    /// What the store sent to a host decides whether the host is ahead. The last revision of the store (9 to 1000) has
+    /// no effect.
     #[test]
     fn x02_host_stays_ahead_when_store_never_sent_revision() {
         let history = EpochHistory::new(FIRST).with_next(SECOND, 9, "restored", []);
@@ -306,6 +312,8 @@ mod tests {
         assert_eq!(resumed.host_state(Some(host_at(waiting_history.now, 40)), 12), HostEpochState::Ended);
     }
 
+    /// A history has the current epoch `SECOND`, and the ended epochs `OTHER` and `FIRST`. A host with an ended epoch
+    /// can follow, whatever its revision. Each epoch is in the list of ended epochs once.
     #[test]
     fn host_is_in_ended_epoch_at_any_revision() {
         let history = EpochHistory::new(FIRST).with_next(SECOND, 9, "restored", [OTHER]);
@@ -321,7 +329,7 @@ mod tests {
             assert_eq!(expected.can_send(), matches!(expected, HostEpochState::Current | HostEpochState::Ended));
         }
         let next_history = history.with_next(Uuid::from_u128(4), 12, "restored", [FIRST]);
-        assert_eq!(next_history.ended, [OTHER, FIRST, SECOND], "each once");
+        assert_eq!(next_history.ended, [OTHER, FIRST, SECOND], "each epoch once");
     }
 
     #[test]
@@ -331,10 +339,11 @@ mod tests {
             assert_eq!(history.host_state(host, 9), HostEpochState::Waiting, "{host:?}");
         }
         let resumed = history.with_resume(Uuid::from_u128(4), 12, "again", [OTHER, FIRST]);
-        assert_eq!((resumed.now, resumed.at, resumed.waits), (SECOND, 9, false), "its own epoch has begun already");
+        assert_eq!((resumed.now, resumed.at, resumed.waits), (SECOND, 9, false), "the restore already began an epoch");
         for host in [Some(host_at(FIRST, 100)), Some(host_at(OTHER, 100))] {
             assert_eq!(resumed.host_state(host, 9), HostEpochState::Ended, "{host:?}");
         }
+        // A store that no longer waits begins another epoch.
         let ahead = resumed.with_resume(Uuid::from_u128(4), 12, "again", [SECOND]);
         assert_eq!((ahead.now, ahead.at), (Uuid::from_u128(4), 12));
     }
@@ -348,7 +357,11 @@ mod tests {
     fn x02_is_past_holds_only_for_epochs_begun_earlier() {
         let restored = EpochHistory::new(FIRST).with_restore(epoch_began_at(2_000), 9, "restored");
         for epoch in [epoch_began_at(1_000), epoch_began_at(3_000), FIRST] {
-            assert_eq!(restored.host_state(Some(host_at(epoch, 1)), 9), HostEpochState::Waiting, "nobody has said so yet");
+            assert_eq!(
+                restored.host_state(Some(host_at(epoch, 1)), 9),
+                HostEpochState::Waiting,
+                "no admin has resumed the fleet"
+            );
         }
         let history = restored.with_resume(epoch_began_at(2_500), 12, "resumed", []);
         assert_eq!(history.now, epoch_began_at(2_000));
@@ -365,7 +378,7 @@ mod tests {
         assert_eq!(
             first_history.host_state(Some(host_at(epoch_began_at(1_000), 1)), 9),
             HostEpochState::Unknown,
-            "no admin led anybody here"
+            "no admin has ended an epoch"
         );
     }
 
@@ -398,16 +411,18 @@ mod tests {
         let far_future = epoch_began_at(u64::MAX);
         let history = EpochHistory::new(FIRST).with_restore(epoch_began_at(1_000), 9, "restored");
         let resumed = history.with_resume(history.next_id(2_000, &[3; 10], [far_future]), 12, "resumed", [far_future]);
-        assert_eq!(
-            resumed.host_state(Some(host_at(far_future, 1)), 12),
-            HostEpochState::Ended,
-            "it was there when the admin said so"
-        );
+        assert_eq!(resumed.host_state(Some(host_at(far_future, 1)), 12), HostEpochState::Ended, "the admin ended this epoch");
         let later_epoch = EpochHistory::new(FIRST).next_id(u64::MAX, &[5; 10], []);
-        assert_eq!(resumed.host_state(Some(host_at(later_epoch, 1)), 12), HostEpochState::Unknown, "not before it");
+        assert_eq!(
+            resumed.host_state(Some(host_at(later_epoch, 1)), 12),
+            HostEpochState::Unknown,
+            "it began after the current epoch"
+        );
         assert_eq!(resumed.host_state(Some(host_at(epoch_began_at(3_000), 1)), 12), HostEpochState::Ended);
     }
 
+    /// A host holds a state of another epoch (`OTHER`), then a later revision than the store has (20), then a state of
+    /// an ended epoch (`FIRST`). Only in the first two cases, an admin must act.
     #[test]
     fn x02_not_sent_reason_names_both_epochs_and_revisions() {
         let history = EpochHistory::new(FIRST);
@@ -436,6 +451,8 @@ mod tests {
         assert_eq!(waiting_history.with_resume(OTHER, 9, "resumed", []).resumed_from(), SECOND);
     }
 
+    /// More epochs end at once than the list of ended epochs can contain. The list has the maximum length, and the
+    /// previous epoch is the last entry.
     #[test]
     fn epoch_history_drops_oldest_epochs_at_limit() {
         let epochs = (10..2000).map(Uuid::from_u128);

@@ -26,7 +26,8 @@ pub struct FleetContext<'a> {
 }
 
 /// Explains the value of a label of a node as JSON: what each level, each inspection rule and the host provide for the
-/// key, and which tasks read it.
+/// key, and which tasks read it. `flows_to` lists where the label goes on the host: always to a file, and to the host
+/// label map if the label is exported.
 pub fn explain_label(resolved_node: &ResolvedNode, key: &str, format_time: fn(Timestamp) -> String) -> Value {
     let labels = resolved_node.labels();
     let provenance = labels.provenance(key);
@@ -62,7 +63,8 @@ fn explain_levels(node: &ResolvedNode, provenance: Option<&Provenance<LabelValue
         let outcome = provenance.and_then(|provenance| provenance.level_effects().find(|(entry, _)| entry.level == level));
         let explanation = match outcome {
             None => {
-                // The farthest level has nothing above it.
+                // The level does not provide the key. It can still replace all labels above it, unless it is the
+                // farthest level, which has nothing above it.
                 let replaces = !explanations.is_empty() && layer.is_replacing();
                 let result = if replaces { "replaces what is above" } else { "says nothing" };
                 json!({"level": level.name(), "object": object, "says": null, "stops": false, "merges": !replaces, "owners": [], "result": result})
@@ -136,6 +138,7 @@ fn tasks_reading(resolved_node: &ResolvedNode, key: &str) -> Vec<String> {
 /// Explains as JSON why a node has a tag or lacks it. In the result, `change` is the verb of the command with which an
 /// operator can change this ("assign" or "unassign"), if there is one.
 pub fn explain_tag(fleet: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &str) -> Value {
+    // A name `primary-TAG` is not a tag of its own.
     if let Some(held_tag) = tag.strip_prefix(PRIMARY_PREFIX) {
         return explain_primary_tag(fleet, resolved_node, tag, held_tag);
     }
@@ -172,6 +175,7 @@ pub fn explain_tag(fleet: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &
     if let Some((role, name)) = table.filter(|_| !has_source).and_then(|table| withheld_by_extension(table, resolved_node, tag)) {
         why += &format!(": role {role} declares it, and extension {name} decided otherwise for this node");
     }
+    // In some releases, selectors find the primary of a tag by the name `primary-TAG` only.
     if is_primary && !is_selected(resolved_node, tag) {
         why += &format!("; selectors match it as {PRIMARY_PREFIX}{tag}, in the place of {tag}");
     }
@@ -188,7 +192,8 @@ fn withheld_by_extension<'a>(table: &'a RoleTable, resolved_node: &'a ResolvedNo
 }
 
 /// Explains as JSON whether a node has the tag `primary-TAG`. Selectors match this name on the node that holds TAG as
-/// primary. It cannot be assigned. `tag` is the whole name, and `held_tag` is TAG.
+/// primary. In some releases, they also match TAG there, and in others they do not. No operator can assign
+/// `primary-TAG`. `tag` is the whole name, and `held_tag` is TAG.
 fn explain_primary_tag(fleet: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &str, held_tag: &str) -> Value {
     let has = is_selected(resolved_node, tag);
     let holder = primary_holder(fleet, resolved_node, held_tag);
@@ -208,8 +213,8 @@ fn is_selected(resolved_node: &ResolvedNode, tag: &str) -> bool {
     resolved_node.task_set().is_some_and(|task_set| task_set.profile.key.names.tag_names().any(|name| name == tag))
 }
 
-/// Returns the name of the node in the same cluster that holds the tag as primary. The nodes of stored choices are
-/// checked first, and then the node itself, because its choice may not be stored yet.
+/// Returns the name of the node in the same cluster that holds the tag as primary. Nodes that a stored choice names are
+/// checked first. Then the node itself is checked, because its choice may not be stored yet.
 fn primary_holder(FleetContext { fleet, resolve }: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &str) -> Option<String> {
     let holds = |other: &ResolvedNode| other.task_set().is_some_and(|set| set.primary_tags().iter().any(|name| **name == *tag));
     let chosen = fleet.primaries(resolved_node.resolved_group()?.cluster_id()).map(|primary| primary.spec.node);
@@ -239,8 +244,9 @@ pub struct TaskRunState<'a> {
     pub closed_barriers: &'a dyn Fn() -> Vec<Value>,
 }
 
-/// Explains as JSON why a task runs on a node or does not run, and what delays it at the time `now`. Returns `None` if
-/// neither the release of the node nor its released task set has the task.
+/// Explains as JSON why a task runs on a node or does not run, and what delays it at the time `now`. In the result,
+/// `set_aside` lists what blocks the whole node, `waits` lists closed barriers, and `keeps` is the release of an old
+/// task set. Returns `None` if neither the release of the node nor its released task set has the task.
 pub fn explain_task(resolved_node: &ResolvedNode, id: &str, now: Timestamp, state: &TaskRunState<'_>) -> Option<Value> {
     // The name that the node's levels give the release. The profile may be of another release with equal content.
     let release_name = resolved_node.release().map(|release| release.name.to_string());
@@ -286,8 +292,8 @@ pub fn explain_task(resolved_node: &ResolvedNode, id: &str, now: Timestamp, stat
     }))
 }
 
-/// Returns the closed barriers that delay a task, as JSON. The member `here` of each is the task of this node that
-/// waits at the barrier.
+/// Returns the closed barriers that delay a task, as JSON. These are the barriers of the task itself, and those of
+/// tasks before it on the node. The member `here` of each is the task of this node that waits at the barrier.
 fn explain_waits(profile: &Profile, index: TaskIndex, closed_barriers: &dyn Fn() -> Vec<Value>) -> Vec<Value> {
     let task_barriers = profile.barriers_before(index);
     let barriers = if task_barriers.is_empty() { Vec::new() } else { closed_barriers() };

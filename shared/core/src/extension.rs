@@ -25,8 +25,8 @@ const MAX_ANSWER_BASE_BYTES: u64 = 64 * 1024;
 /// Number of bytes by which the maximum size of an answer grows for each role of a node that the answer decides.
 const MAX_ANSWER_BYTES_PER_ROLE: u64 = 1024;
 
-/// A question to an extension: which tags do these roles give to these nodes of one cluster? The question also contains
-/// each node of the cluster once, as context.
+/// A question to an extension, which is a program outside of the controller: which tags do these roles give to these
+/// nodes of one cluster? The question also contains each node of the cluster once, as context.
 #[derive(Clone, Debug)]
 pub struct ExtensionQuestion {
     /// Name of the extension.
@@ -41,7 +41,7 @@ pub struct ExtensionQuestion {
     open_roles: BTreeMap<(String, Name), OpenRole>,
 }
 
-/// A role of a node for which no extension has decided the tags yet.
+/// A role of a node whose tags an extension must decide, and for which there is no decision yet.
 #[derive(Clone, Debug)]
 struct OpenRole {
     /// The node that has the role.
@@ -72,9 +72,9 @@ pub enum BadAnswer {
     /// The answer has an entry for a role that the question does not contain, or two entries for one role.
     #[error("it answers for role {role} of node {node:?}, which {why}")]
     Unasked {
-        /// The node.
+        /// The node of the rejected entry.
         node: String,
-        /// The role.
+        /// The role of the rejected entry.
         role: String,
         /// The reason why the entry is rejected.
         why: &'static str,
@@ -82,21 +82,21 @@ pub enum BadAnswer {
     /// The answer lacks an entry for a role of the question.
     #[error("it has no entry for role {role} of node {node}, and {more} more")]
     Missing {
-        /// The first node.
+        /// The node of the first missing entry.
         node: String,
-        /// The role.
+        /// The role of the first missing entry.
         role: Name,
-        /// Number of further missing entries.
+        /// Number of further missing entries, besides the first.
         more: usize,
     },
     /// The answer gives a tag that the role cannot give.
     #[error("it gives node {node} for role {role} the tag {tag}, which {why}")]
     Tag {
-        /// The node.
+        /// The node to which the answer gives the tag.
         node: String,
-        /// The role.
+        /// The role for which the answer gives the tag.
         role: Name,
-        /// The tag.
+        /// The tag that the role cannot give.
         tag: String,
         /// The reason why the role cannot give the tag.
         why: String,
@@ -104,11 +104,11 @@ pub enum BadAnswer {
     /// The answer gives more tags for a role than the maximum.
     #[error("it gives node {node} for role {role} {count} tags, but at most {MAX_TAGS_PER_ROLE} are allowed")]
     TooMany {
-        /// The node.
+        /// The node to which the answer gives the tags.
         node: String,
-        /// The role.
+        /// The role for which the answer gives the tags.
         role: Name,
-        /// Number of tags in the answer.
+        /// Number of tags that the answer gives for the role.
         count: usize,
     },
 }
@@ -160,7 +160,8 @@ struct AnswerEntry {
     tags: Vec<String>,
 }
 
-/// Builds the questions about all undecided roles of these nodes: one question for each extension and cluster.
+/// Builds the questions about all undecided roles of these nodes: one question for each extension and cluster. A role
+/// is undecided if an extension must decide its tags on the node and has not done so yet.
 ///
 /// # Errors
 /// [`QuestionTooLarge`] if the body of a question exceeds the maximum size.
@@ -202,7 +203,7 @@ fn build_question(
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     let cluster_name = fleet.cluster(cluster).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default();
     let question = QuestionBody { extension: &extension, cluster: &cluster_name, asked: entries.collect(), nodes };
-    let body = serde_json::to_vec(&question).expect("texts, lists and maps by text");
+    let body = serde_json::to_vec(&question).expect("a question can be written as JSON");
     if body.len() > MAX_QUESTION_BYTES {
         return Err(QuestionTooLarge { size_bytes: body.len() });
     }
@@ -218,6 +219,7 @@ fn cluster_node_entry(fleet: &Fleet, id: NodeId) -> Option<ClusterNodeEntry<'_>>
     let undecided_roles: BTreeSet<Name> = open_roles(node, resolved, table).map(|(role, _)| role).collect();
     let decided_roles: BTreeSet<Name> = roles.difference(&undecided_roles).cloned().collect();
     let tags = table.effective_tags(&decided_roles, &node.spec.tags).into_keys().collect();
+    // The decisions that are current, and not those of roles that the node no longer has.
     let pairs = node.spec.tags.decided.iter().filter(|(role, _)| decided_roles.contains(*role) && table.decider(role).is_some());
     let decided = pairs.map(|(role, decided)| (role, &*decided.tags)).collect();
     Some(ClusterNodeEntry { name: node.display_name(), nodegroup: resolved.group.meta.name.as_str(), roles, tags, decided })
@@ -277,7 +279,7 @@ impl ExtensionQuestion {
 
     /// Returns a text with the first role and node of the question and the number of the others.
     pub fn subject(&self) -> String {
-        let (node, role) = self.open_roles.keys().next().expect("a question is about something");
+        let (node, role) = self.open_roles.keys().next().expect("a question has a role");
         match self.open_roles.len() - 1 {
             0 => format!("role {role} of node {node}"),
             more => format!("role {role} of node {node} and {more} more"),
@@ -360,7 +362,8 @@ mod tests {
         Name::new(name).expect("a role")
     }
 
-    /// Returns a question about role `web` of the nodes `a` and `b`.
+    /// Returns a question about role `web` of the nodes `a` (uuid 1) and `b` (uuid 2). Role `web` declares the tag
+    /// `nginx`, and no role declares `spare`.
     fn test_question() -> ExtensionQuestion {
         let role_with_tags =
             |names: &[&str]| RoleSpec { tags: Some(names.iter().map(|name| tag_name(name)).collect()), ..RoleSpec::default() };
@@ -394,11 +397,13 @@ mod tests {
         Ok(decisions.values().flat_map(BTreeMap::values).map(texts).collect())
     }
 
+    /// A valid answer has one entry for role `web` of each of the nodes `a` and `b`. One invalid entry, or a missing
+    /// entry, rejects the whole answer.
     #[test]
     fn answer_is_accepted_whole_or_rejected() {
         let declared_tags: &[&str] = &["nginx"];
         let accepted = parse_test_answer(&[("b", "web", &["spare", "nginx", "spare"]), ("a", "web", &[])]);
-        assert_eq!(accepted, Ok(vec![vec![], vec!["nginx".to_owned(), "spare".to_owned()]]), "sorted, each once");
+        assert_eq!(accepted, Ok(vec![vec![], vec!["nginx".to_owned(), "spare".to_owned()]]), "tags are sorted and unique");
         let many_tags: Vec<String> = (0..65).map(|number| format!("t{number}")).collect();
         let many_tags: Vec<&str> = many_tags.iter().map(String::as_str).collect();
         for (entries, expected) in [

@@ -39,7 +39,7 @@ pub enum FieldType {
     Names,
     /// A list of texts, or a single text, which means a list with this text only.
     TextOrList,
-    /// An object, or a list of objects where one key occurs twice.
+    /// A map, or a list of maps and texts. In a list, a key can occur more than once. `requirements` has this type.
     MapOrList,
     /// A whole number, or a percentage as text.
     Share,
@@ -47,7 +47,7 @@ pub enum FieldType {
     OneOf(&'static [&'static str]),
     /// Any JSON value.
     Any,
-    /// A type with another bound than the usual bound of the type.
+    /// A type with other limits than the usual ones of the type.
     UpTo(FieldBound, &'static FieldType),
 }
 
@@ -179,19 +179,20 @@ impl FieldType {
             | Self::Share
             | Self::OneOf(_) => FieldBound::new(MAX_TEXT_BYTES),
             Self::Map | Self::Objects | Self::Any => FieldBound::new(MAX_FREE_JSON_BYTES),
-            // The limit covers all expressions of the field together.
+            // `requirements`: the limit covers all of its expressions together.
             Self::MapOrList => FieldBound::new(4 * MAX_FREE_JSON_BYTES),
             // The parameters of a task may contain a script and its environment.
             Self::Parameters => FieldBound::new(16 * MAX_FREE_JSON_BYTES),
             Self::Object(_) | Self::MapOf(_) | Self::ListOf(_) | Self::Names => FieldBound::new(MAX_VALUE_BYTES),
-            // Such a list may name all tasks of a release. The ids of tasks may be longer than other names.
+            // A list that a task has, such as `requires`, may name all tasks of a release. Their ids may be longer than
+            // other names.
             Self::TextOrList => FieldBound::new(MAX_VALUE_BYTES).max_entries(4096).max_entry_bytes(1024),
             Self::UpTo(bound, _) => bound,
         }
     }
 
-    /// Returns the value that a type has without any content: an empty list or map, `false`, or the only value of an
-    /// enumeration. Returns `None` for other types.
+    /// Returns the value that a field of this type has without any content: an empty list or map, or `false`. If the
+    /// type has a single possible text, the value is this text. Returns `None` for other types.
     #[must_use]
     pub fn empty_value(self) -> Option<Value> {
         match self.plain() {

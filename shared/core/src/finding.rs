@@ -52,7 +52,7 @@ pub struct Rule {
     pub field: &'static str,
 }
 
-/// All rules.
+/// The rules of findings, one constant for each.
 pub mod rule {
     use super::{Rule, Severity};
 
@@ -189,8 +189,8 @@ impl<H> TopFindings<H> {
         self.extend_with_hosts(findings.into_iter().map(|finding| (finding, None)));
     }
 
-    /// Adds findings, each with the host that it is about, if any. Beyond the maximum, the least severe finding is
-    /// dropped and counted.
+    /// Adds findings, each with the host that it is about, if any. A finding that is listed already is not added again.
+    /// Beyond the maximum, the least severe finding is dropped and counted.
     pub fn extend_with_hosts(&mut self, findings: impl IntoIterator<Item = (Finding, Option<H>)>) {
         for (finding, host) in findings {
             self.findings.entry((Reverse(finding.severity), finding)).or_insert(host);
@@ -261,13 +261,15 @@ mod tests {
     }
 
     #[test]
-    fn has_error_is_true_for_every_error_rule() {
+    fn has_error_is_true_only_for_error_rules() {
         for rule in rule::ALL {
             let findings = [Finding::new(rule::FIELD_IDLE, "x", "y"), Finding::new(*rule, "x", "y")];
             assert_eq!(has_error(&findings), rule.severity == Severity::Error, "{}", rule.code);
         }
     }
 
+    /// Of 600 infos, an error and a warning, 500 findings are listed, the gravest first. One more finding counts the
+    /// 102 others.
     #[test]
     fn top_findings_keeps_gravest_and_counts_others() {
         let test_finding = |severity, code, object: &str| Finding::new(Rule { code, severity, field: "" }, object, "said");
@@ -304,6 +306,7 @@ mod tests {
         }
     }
 
+    /// The field is in the object of the finding, or is that of the rule, or there is none.
     #[test]
     fn object_and_field_names_field_when_object_or_rule_does() {
         for (rule, object, expected) in [

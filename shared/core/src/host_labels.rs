@@ -44,7 +44,8 @@ manifest_struct! {
     }
 }
 
-/// A [`HostLabels`] that was checked, with compiled patterns. It decides which labels are exported.
+/// A [`HostLabels`] that was checked, with compiled patterns. It decides which labels are exported to the host label
+/// map, a file on the host that other programs read.
 #[derive(Clone, Debug)]
 pub struct HostLabelRule {
     prefixes: Option<Vec<String>>,
@@ -52,7 +53,8 @@ pub struct HostLabelRule {
     accept: BTreeSet<LabelKey>,
 }
 
-/// The effective labels that are exported to the host label map, and those that are withheld.
+/// The effective labels that are exported to the host label map (a file on the host that other programs read), and
+/// those that are withheld.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostLabelMap {
     /// The keys that are exported.
@@ -138,7 +140,8 @@ impl HostLabels {
 }
 
 impl Default for HostLabelRule {
-    /// Returns Cluster API's rule, with no keys accepted from the host.
+    /// Returns the rule of Cluster API (Kubernetes' tool for creating clusters). It exports the labels of the default
+    /// domains, and no key is accepted from the host.
     fn default() -> Self {
         Self { prefixes: None, patterns: Vec::new(), accept: BTreeSet::new() }
     }
@@ -238,6 +241,8 @@ mod tests {
         serde_json::from_str::<HostLabels>(json).unwrap().compile()
     }
 
+    /// The default rule exports keys of one exact domain, and of three domains with their subdomains. A key without a
+    /// slash is itself the domain.
     #[test]
     fn default_rule_exports_domains_of_cluster_api_and_stemma() {
         let default = HostLabelRule::default();
@@ -256,6 +261,8 @@ mod tests {
         }
     }
 
+    /// A pattern must match the whole key, even if it has alternatives. A pattern that could escape the anchors, is too
+    /// long, or is too large when compiled is refused.
     #[test]
     fn patterns_match_whole_keys_and_stay_anchored() {
         let site_rule = rule(r#"{"patterns": ["foo\\.com/.*", "rack|row"]}"#).unwrap();
@@ -269,6 +276,7 @@ mod tests {
         ] {
             assert_eq!(site_rule.is_exported(key), expected, "{key}");
         }
+        // In the last pattern, the comment would hide the anchor that is appended.
         for pattern in ["a)|(b", "(", "(?x) a # "] {
             let error = rule(&format!("{{\"patterns\": [{pattern:?}]}}")).unwrap_err();
             assert_eq!(error.field(), "patterns[0]", "{error}");

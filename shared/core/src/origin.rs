@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn level_name_equals_kind_name() {
+    fn level_name_equals_serialized_form() {
         for level in LEVELS {
             assert_eq!(serde_json::to_string(&level).unwrap(), format!("\"{level}\""));
         }

@@ -370,7 +370,7 @@ mod tests {
     /// The role `db` produces the tags `mysql` and `common`. An assigned tag remains without the role, and an
     /// unassigned tag is absent in spite of the role.
     #[test]
-    fn manual_tags_survive_change_of_roles() {
+    fn manual_tags_override_tags_of_roles() {
         let (table, manager_name) = (table(), manager());
         let db = BTreeSet::from([role("db")]);
         let no_roles = BTreeSet::new();
@@ -400,7 +400,7 @@ mod tests {
 
     /// The role `plain` produces the tag `plain`, and no role produces the tag `redis`.
     #[test]
-    fn unassign_changes_only_tags_from_roles() {
+    fn unassign_has_opposite_effect_of_assign() {
         let (table, author) = (table(), manager());
         let plain = BTreeSet::from([role("plain")]);
         let node_tags = table.unassign(&plain, &NodeTags::default(), &tag("plain"), &author).unwrap();
@@ -414,7 +414,7 @@ mod tests {
 
     /// The extension decides the tags of the role `plain`. The role `db` declares `mysql`, and no role declares `free`.
     #[test]
-    fn extension_may_produce_any_tag_of_no_other_role() {
+    fn extension_may_produce_tags_without_declaring_role() {
         let extensions = [ExtensionUse { roles: vec![role("plain")], extension: "rack".into() }];
         let table = table().with_extensions(&extensions);
         for (roles, name, may_produce) in [

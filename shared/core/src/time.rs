@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn y04_window_parts_have_one_notation() {
+    fn y04_time_of_day_and_weekday_have_one_notation() {
         for (text, minute) in [("00:00", Some(0)), ("23:59", Some(1_439)), ("24:00", None), ("9:00", None), ("22:60", None)] {
             assert_eq!(parse_minute_of_day(text), minute, "{text}");
         }
@@ -328,7 +328,7 @@ mod tests {
     /// The names are from the files `zone1970.tab` and `backward` of the time zone database. The similar name is
     /// suggested if there is one. Names of files and offsets are not names of zones.
     #[test]
-    fn y04_time_zone_name_requires_exact_case() {
+    fn y04_time_zone_name_accepts_only_exact_names() {
         for zone in ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5", "Europe/Kiev", "EST5EDT", "GMT"] {
             assert_eq!(time_zone_name(zone), Ok(zone), "{zone}");
         }

@@ -97,7 +97,7 @@ fn principal_create_writes_context_for_second_principal() -> Result<()> {
 /// Each refused command and the dry run leave no principal and no directory behind. The last admin cannot be deleted
 /// (status 4).
 #[test]
-fn principal_create_changes_nothing_when_context_is_not_writable() -> Result<()> {
+fn principal_and_cert_commands_change_nothing_when_refused() -> Result<()> {
     let fleet = TempFleet::start()?;
     let last_admin_output = fleet.cli(&["principal", "delete", "admin"])?;
     ensure!(

@@ -383,7 +383,7 @@ fn x02_restore_names_remedy_for_pipe_or_full_disk() -> Result<()> {
 /// Previously, both commands failed if they could not write to standard output, although the backup or the restored
 /// fleet was complete.
 #[test]
-fn x02_backup_and_restore_succeed_when_output_is_closed() -> Result<()> {
+fn x02_backup_and_restore_succeed_when_output_is_full() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = |name: &str| dir.path().join(name);
     let [data_dir, first_backup, second_backup, new_dir] = ["one", "first", "second", "new"].map(path);

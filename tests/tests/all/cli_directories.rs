@@ -4,7 +4,7 @@ use anyhow::Result;
 use stemma_tests::program::run;
 
 #[test]
-fn w13_apply_reads_subdirectories_on_request_and_warns_otherwise() -> Result<()> {
+fn w13_resolve_reads_subdirectories_on_request_and_warns_otherwise() -> Result<()> {
     let dir = tempfile::tempdir()?;
     for (file, text) in [
         ("release.yaml", "kind: Release\nname: r\nroles: {web: {}}\n"),
@@ -46,7 +46,7 @@ fn w13_apply_reads_subdirectories_on_request_and_warns_otherwise() -> Result<()>
 }
 
 #[test]
-fn y08_apply_reports_skipped_file_once() -> Result<()> {
+fn y08_resolve_and_validate_report_skipped_files_once() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let write_file = |name: &str, text: &str| std::fs::write(dir.path().join(name), text);
     write_file(
@@ -77,7 +77,7 @@ fn y08_apply_reports_skipped_file_once() -> Result<()> {
 }
 
 #[test]
-fn y08_apply_reports_skipped_directory_once() -> Result<()> {
+fn y08_resolve_reports_skipped_directories_once() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let write_node = |directory: &str, name: &str| -> Result<()> {
         let directory = dir.path().join(directory);
@@ -157,7 +157,7 @@ fn y08_apply_reads_path_once_when_named_twice() -> Result<()> {
 }
 
 #[test]
-fn y09_apply_explains_directories_only_for_directory() -> Result<()> {
+fn y09_validate_mentions_no_directory_for_empty_file() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let empty = dir.path().join("empty.yaml");
     std::fs::write(&empty, "")?;

@@ -62,7 +62,7 @@ fn w13_proposed_command_keeps_all_options() -> Result<()> {
 
 /// The arguments contain the item twice, and `web-1` twice. The output has one line for each of the two nodes.
 #[test]
-fn w13_batch_answers_each_object_once_also_in_dry_run() -> Result<()> {
+fn w13_batch_prints_each_object_once_when_repeated() -> Result<()> {
     let fleet = two_cluster_fleet()?;
     fleet.stemma(&["trait", "add", "web-2", "CUSTOM_C"])?;
     for verb in [&["trait", "add"][..], &["trait", "remove"], &["trait", "suppress"], &["role", "add"], &["tag", "unassign"]] {
@@ -270,7 +270,7 @@ fn w13_delete_sends_only_token_id_when_given_printed_name() -> Result<()> {
 }
 
 #[test]
-fn w13_batch_asks_once_for_all_writes() -> Result<()> {
+fn w13_batch_requires_confirmation_for_all_writes_together() -> Result<()> {
     let fleet = two_cluster_fleet()?;
     for number in 4..=11 {
         fleet.stemma(&["create", "node", &format!("web-{number}"), "--nodegroup", "eu/web", "--yes"])?;
@@ -479,8 +479,8 @@ fn y05_items_of_other_manager_change_only_with_overwrite() -> Result<()> {
     Ok(())
 }
 
-/// A change and its undoing, such as `pause` and `resume`, return a field to its default. Then nobody owns the field,
-/// and another manager can change it.
+/// A change and its undoing, such as `pause` and `resume`, return a field to its default. Then another manager can
+/// change the field by a plain write, without taking it over.
 #[test]
 fn w13_undoing_write_leaves_no_owner() -> Result<()> {
     let fleet = two_cluster_fleet()?;
@@ -613,7 +613,7 @@ fn w06_token_delete_names_token_and_effect() -> Result<()> {
 }
 
 #[test]
-fn w13_concurrent_writers_of_key_see_each_conflict() -> Result<()> {
+fn w13_one_of_concurrent_writers_of_key_succeeds() -> Result<()> {
     let fleet = two_cluster_fleet()?;
     let context = fleet.context().to_string_lossy().into_owned();
     let outputs: Vec<_> = std::thread::scope(|scope| {

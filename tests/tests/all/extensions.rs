@@ -385,7 +385,7 @@ fn decisions_follow_roles_and_keep_manual_tags() -> Result<()> {
 
 /// `writes.rs` tests what all other writes store. A refresh of roles is tested here, because it needs an extension.
 #[test]
-fn w15_02_refresh_leaves_object_image_event_and_request_record() -> Result<()> {
+fn w15_02_refresh_stores_object_event_and_request_record() -> Result<()> {
     let mut site = ExtensionSite::start()?;
     site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
     site.placement.set_tags(&["spare"]);
@@ -431,7 +431,8 @@ fn slow_extension_delays_only_writes_of_own_roles() -> Result<()> {
     Ok(())
 }
 
-/// A write that assigns a role to many nodes sends one question, which contains each node of the cluster once.
+/// An extension is a program that the controller asks for the tags of a role. A write that assigns such a role to many
+/// nodes sends one question, which contains each node of the cluster once.
 #[test]
 fn group_role_asks_extension_once() -> Result<()> {
     let mut site = ExtensionSite::start()?;

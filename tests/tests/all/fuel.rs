@@ -150,8 +150,8 @@ fn resolve_places_and_orders_real_clusters_like_fuel() -> Result<()> {
     Ok(())
 }
 
-/// Checks the imported release: its numbers of tasks, roles and tags, and the fields that the import could not translate.
-/// The manifest of the release must be valid.
+/// Checks the imported release: its numbers of tasks, roles and tags, and the fields that the import could not
+/// translate. The manifest of the release must be valid.
 #[test]
 fn import_names_untranslated_parts() -> Result<()> {
     let dir = tempfile::tempdir()?;

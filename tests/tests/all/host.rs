@@ -63,10 +63,10 @@ fn check_contains(list: &Value, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// A second agent on the same host is refused. An agent that is killed during a command runs the command again after its
-/// next start, in each of ten rounds.
+/// A second agent on the same host is refused. An agent that is killed during a command runs the command again after
+/// its next start, in each of ten rounds.
 #[test]
-fn agent_restarts_quickly_when_killed_during_command() -> Result<()> {
+fn agent_runs_command_again_when_killed_during_command() -> Result<()> {
     let (_fleet, mut agent) = fleet_with_host()?;
     let second_agent = run_subcommand(&agent, &["run"])?;
     ensure!(!second_agent.status.success());
@@ -199,7 +199,7 @@ fn f13_agent_reports_damaged_identity_and_keeps_state() -> Result<()> {
 
 /// A file of 3 MiB arrives completely on the host, and the controller rejects no request.
 #[test]
-fn large_file_arrives_in_pieces_without_rejected_requests() -> Result<()> {
+fn large_file_arrives_without_rejected_requests() -> Result<()> {
     let fleet = TempFleet::start()?;
     let content: Vec<u8> = (0..3 << 20).map(|index: u32| index.to_le_bytes()[1] ^ index.to_le_bytes()[0]).collect();
     std::fs::write(fleet.dir().join("big.bin"), &content)?;

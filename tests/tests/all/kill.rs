@@ -89,8 +89,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Queues the deletion of what the writes with recorded keys created, before all other writes. If the controller is
-    /// down, the next call tries again.
+    /// Queues the deletion of the objects that were created under the recorded keys, before all other writes. If the
+    /// controller is down, the next call tries again.
     fn queue_deletion(&mut self, operator: &mut OperatorClient) {
         while let Some(key) = self.unlisted.last()
             && let Ok(path) = writes::created_location(operator, *key)
@@ -299,6 +299,8 @@ fn all_writes(logs: &[WriterLog]) -> impl Iterator<Item = &OperatorWrite> {
     logs.iter().flat_map(|log| log.answered.iter().map(|(write, _)| write).chain(&log.unanswered))
 }
 
+/// Kills the controller again and again while writers write. Each answered write must be stored. An unanswered write is
+/// sent again, and must take effect only once. The edits must also reach a host.
 #[test]
 #[allow(clippy::print_stdout, reason = "the output shows the number of kills between a commit and its answer")]
 fn controller_stores_each_write_once_when_killed() -> Result<()> {
@@ -343,6 +345,8 @@ fn controller_stores_each_write_once_when_killed() -> Result<()> {
     StoreCopy::copy_from(&fleet.data())?.check()
 }
 
+/// Kills the agent at a random time after each edit of two labels. Every file on the host must be complete, and the
+/// edits must reach the host.
 #[test]
 fn agent_loses_no_edit_and_tears_no_file_when_killed() -> Result<()> {
     let mut rng = SeededRng::from_env()?;

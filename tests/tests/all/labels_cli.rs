@@ -24,6 +24,8 @@ const DIFFERENCES: &[(&str, &str)] = &[
 const KEY_REASON: &str = "the controller refuses this key, because it is not a valid key of a Kubernetes label";
 const ABBREVIATION_REASON: &str = "an option has one name, so that a new one never changes what an old script means";
 
+/// Runs recorded commands of Magnum that create an object with labels, as `stemma create`. The labels or the error must
+/// be as recorded, except in listed cases.
 #[test]
 fn labels_of_new_object_are_parsed_like_magnum_command() -> Result<()> {
     let Some(path) = shared::path("vectors/labels/labels_cli.json") else { return Ok(()) };

@@ -31,6 +31,7 @@ fn apply_text(fleet: &TempFleet, manifest: &str) -> Result<()> {
     Ok(())
 }
 
+/// The line ends with the error and the output of the task. A line break in the output is escaped.
 #[test]
 fn y09_failed_task_is_logged_in_one_line() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -44,6 +45,7 @@ fn y09_failed_task_is_logged_in_one_line() -> Result<()> {
     })
 }
 
+/// Each line of the controller's log that contains the UUID of a node also contains the node's name.
 #[test]
 fn y09_log_names_node_with_uuid() -> Result<()> {
     let fleet = TempFleet::start()?;

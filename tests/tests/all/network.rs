@@ -62,8 +62,9 @@ tasks:
 {kind: NodeGroup, cluster: c, name: g, roles: [all]}
 "#;
 
-/// The share of one test in the bytes of an exchange. The test cuts the connection at each byte of its shard. Of
-/// `tests` concurrent tests, the test `number` has every `tests`-th byte, beginning with the byte of that number.
+/// The share of one test in the bytes of an exchange (a request and its response). The test cuts the connection at each
+/// byte of its shard. Of `tests` concurrent tests, the test `number` has every `tests`-th byte, beginning with the byte
+/// of that number.
 #[derive(Clone, Copy, Debug)]
 struct TestShard {
     number: usize,
@@ -77,8 +78,8 @@ impl TestShard {
     }
 }
 
-/// Defines one test for each shard of an exchange, with the number of the shard. Each test checks that the numbers
-/// count up from 0, so that no byte is omitted.
+/// Defines several tests that together cut an exchange at each byte. Each test has the number of its shard. It also
+/// checks that the numbers of all shards count up from 0, so that no byte is omitted.
 macro_rules! sharded_tests {
     ($exchange:ident, $numbers:ident: $($test:ident $number:literal),+ $(,)?) => {
         const $numbers: &[usize] = &[$($number),+];
@@ -91,7 +92,8 @@ macro_rules! sharded_tests {
     };
 }
 
-/// A controller behind a proxy that cuts connections on request, and what a host needs to join it.
+/// A controller behind a proxy that cuts connections on request. Hosts join it with the token and the hash of its
+/// root's key.
 struct ProxiedController {
     fleet: TempFleet,
     proxy: Proxy,
@@ -188,9 +190,9 @@ impl ProxiedController {
         Ok(number)
     }
 
-    /// Returns the minimum number of bytes that client and server send in a handshake. Tests of other exchanges begin
-    /// their cuts there, because the test of joins cuts at each byte of a handshake. Returns zeros in a long run, which
-    /// cuts the handshakes of all exchanges.
+    /// Returns the minimum number of bytes that client and server send in a handshake. The test of joins cuts at each
+    /// byte of a handshake, so the tests of other exchanges cut only after these bytes. Returns zeros in a long run,
+    /// which cuts the handshakes of all exchanges.
     fn handshake_bytes(&self, host: &JoinedHost) -> Result<[usize; 2]> {
         if is_long() {
             return Ok([0, 0]);
@@ -206,7 +208,8 @@ impl ProxiedController {
         Ok(format!("https://{}", self.proxy.address()).parse()?)
     }
 
-    /// Joins a host by the exchange alone. No agent's files are written, because that takes longer than the exchange.
+    /// Joins a host by one request, without an agent. An agent would also write its files, which takes longer than the
+    /// request.
     fn join_host(&self, name: &str) -> Result<JoinedHost> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let request = EnrollRequest { token: self.token.clone(), csr: csr(&key)?, seal_key: [7; 32], name: name.to_owned() };
@@ -483,6 +486,8 @@ sharded_tests! { retry_blob, BLOBS:
     f17_blob_is_rejected_when_cut 0,
 }
 
+/// Edits a label again and again while the proxy cuts connections at random times. No file may be incomplete. When the
+/// cuts end, the last edit must reach the host. The command of a task must not run twice for one value.
 #[test]
 fn host_applies_every_edit_when_connections_are_cut() -> Result<()> {
     let mut rng = SeededRng::from_env()?;

@@ -233,6 +233,7 @@ fn s43_s46_ports_refuse_oversized_heads_and_bodies() -> Result<()> {
     check_refusals(&fleet, "request.too_large", 4, &objects_before)
 }
 
+/// Opens slow connections of several kinds to both ports. Each must be cut, but not before its documented time limit.
 #[test]
 fn s44_w15_06_ports_close_slow_connections() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -56,6 +56,8 @@ fn list_releases(fleet: &TempFleet) -> Result<Value> {
     Ok(releases)
 }
 
+/// A manifest has four mistakes in tasks, such as a misspelled parameter. `apply` names the line and column of each,
+/// and stores nothing.
 #[test]
 fn apply_names_line_when_task_is_invalid_on_every_host() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -110,6 +112,7 @@ fn apply_refuses_cycle_of_tasks_across_hosts() -> Result<()> {
     Ok(())
 }
 
+/// A misspelled role is a warning. A strict apply is refused for it, and a plain apply prints it and succeeds.
 #[test]
 fn strict_apply_is_refused_for_findings_of_plain_apply() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -163,6 +166,8 @@ fn label_removal_names_failing_task_and_host_count() -> Result<()> {
     Ok(())
 }
 
+/// The first commands remove a label that a task reads, which is a new finding. The other commands bring no finding, so
+/// they succeed with `--strict`.
 #[test]
 fn y09_strict_command_is_refused_only_for_new_findings() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -15,9 +15,9 @@ use stemma_tests::seed::{SeededRng, is_long};
 
 /// The manager of all writes.
 const MANAGER: &str = "git";
-/// Fields that are not drawn. `include` and `imports` refer to other files and releases. `uuid` can be set only once,
-/// and hosts set `reports`. The configuration of a controller declares `extensions`. No answer shows `sensitive`, and
-/// `protected` would block the write of the next round.
+/// Fields that the random objects do not have. `include` and `imports` refer to other files and releases. `uuid` can be
+/// set only once, and hosts set `reports`. The configuration of a controller declares `extensions`. No answer shows
+/// `sensitive`, and `protected` would block the write of the next round.
 const EXCLUDED_FIELDS: [&str; 7] = ["include", "imports", "uuid", "reports", "extensions", "sensitive", "protected"];
 /// Fields of other systems that only the controller sets. A manifest cannot contain them.
 const COMPUTED_FIELDS: [&str; 6] = ["api_address", "boot_mode", "secure_boot", "stack_id", "status", "status_reason"];

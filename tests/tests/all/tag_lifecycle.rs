@@ -187,6 +187,8 @@ fn check_listed_cases_ran(list: &[ListedDifference], case_names: &BTreeSet<Strin
     assert!(absent_cases.is_empty(), "listed, and in no vector: {absent_cases:?}");
 }
 
+/// Repeats sequences of calls that were recorded with Fuel. After each step, the nodes must have the recorded tags,
+/// except in listed cases.
 #[test]
 fn node_tags_follow_recorded_lifecycle() -> Result<()> {
     let Some(vectors) = read_vectors()? else { return Ok(()) };
@@ -273,6 +275,8 @@ fn run_step(case: &mut TagCase<'_>, name: &str, step: &Value) -> Result<Option<S
     Ok(compare_with_record(LIFECYCLE, name, &step["expect_tags"].to_string(), is_as_recorded, &actual.to_string()))
 }
 
+/// Sends single calls that were recorded with Fuel, in Stemma's form. Each must have the recorded status, except in
+/// listed cases.
 #[test]
 fn tag_calls_match_recorded_answers() -> Result<()> {
     let Some(vectors) = read_vectors()? else { return Ok(()) };

@@ -23,6 +23,8 @@ tasks:
 {kind: NodeGroup, cluster: c, name: seconds, roles: [second]}
 "#;
 
+/// Task `b` on the second host depends on task `a` on the first host, which joins later. Both tasks write their time to
+/// a file.
 #[test]
 fn task_waits_for_dependency_on_other_host() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -86,6 +86,8 @@ impl VectorClient {
     }
 }
 
+/// Creates a template and a cluster for each case. The cluster must list the same overridden, added and skipped labels
+/// as in Magnum.
 #[test]
 fn labels_differ_from_parents_like_magnum() -> Result<()> {
     let Some(vectors) = read_vectors("labels/label_diff")? else { return Ok(()) };
@@ -133,8 +135,8 @@ fn requirements_match_nodes_like_nova_extra_specs() -> Result<()> {
     comparison.check_differences(&[])
 }
 
-/// Returns the members of a host and of its `stats` as properties of a node. A list with one value, as in aggregates,
-/// becomes this value.
+/// Returns the members of a host in the vectors, and of its `stats`, as properties of a node. A list with one value, as
+/// in aggregates, becomes this value.
 fn node_properties(host: &Value) -> Map<String, Value> {
     let mut properties = host.as_object().cloned().unwrap_or_default();
     if let Some(Value::Object(stats)) = properties.remove("stats") {
@@ -165,6 +167,8 @@ const FILTER_DIFFERENCES: &[(&str, &str)] = &[
 const LIST_REASON: &str = "the members of a list are matched with <in> and <all-in>";
 const PROPERTY_REASON: &str = "a property has one name: a value inside it is not a property of the node";
 
+/// Creates a node for each host of the vectors. The node must meet the requirements exactly if the host passes Nova's
+/// filter, except in listed cases.
 #[test]
 fn requirements_match_hosts_like_nova_filters() -> Result<()> {
     let Some(vectors) = read_vectors("traits/extra_specs_filters")? else { return Ok(()) };

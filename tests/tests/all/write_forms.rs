@@ -358,7 +358,7 @@ impl WriteRound<'_> {
     }
 
     /// Returns the result of a write from its response, and from the object that the controller has now. `operation` is
-    /// that of the form.
+    /// the operation in the owner of a written field: `apply` or `update`.
     fn outcome(&self, operation: &str, (status, answer): (u16, Value), operator: &mut OperatorClient) -> Result<WriteResult> {
         if status >= 400 {
             let text = |field: &str| answer["error"][field].as_str().unwrap_or_default().to_owned();
@@ -488,6 +488,8 @@ fn y05_write_forms_produce_same_object_for_same_intent() -> Result<()> {
     Ok(())
 }
 
+/// Creates objects with the same random fields in each form. The stored objects, their owners and the refusals must be
+/// equal.
 #[test]
 fn y05_create_forms_produce_same_object() -> Result<()> {
     let (mut rng, fleet) = (SeededRng::from_env()?, TempFleet::start()?);

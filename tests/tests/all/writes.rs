@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use crate::store_copy::StoreCopy;
 
-/// Returns writes that cover the endpoint table, each with its method, path and body. Each write needs only objects
-/// that earlier writes have created. A write that is added to the endpoint table must be added here too.
+/// Returns writes that together call each endpoint that writes, each with its method, path and body. Each write needs
+/// only objects that earlier writes have created. A write that is added to the endpoint table must be added here too.
 fn all_writes() -> Vec<(&'static str, String, Value)> {
     let mut writes = vec![
         ("POST", "/v1/releases".into(), release_body()),
@@ -80,7 +80,7 @@ const OBJECT_NAMES: [&str; 19] = [
     "p1", "p2",
 ];
 
-/// The path of inspection rules.
+/// The API path of inspection rules.
 pub(crate) const RULES_PATH: &str = "/v1/inspection_rules";
 
 /// Returns the writes of [`all_writes`] for other objects: a hyphen and `suffix` are appended to each name. If tests
@@ -128,7 +128,8 @@ fn allocation_writes() -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-/// Returns the writes of two nodes that can be primary for a tag, of which the second is chosen.
+/// Returns writes that create two nodes with a tag that has a primary, and choose the second node as the primary. The
+/// last writes delete these objects.
 fn primary_writes() -> Vec<(&'static str, String, Value)> {
     let node = |name| json!({"kind": "Node", "name": name, "nodegroup": "pair/web", "tags": {"assigned": ["lead"]}});
     let tags = json!({"lead": {"has_primary": true}});
@@ -236,7 +237,7 @@ fn label_writes(object: &str, has_owners: bool) -> Vec<(&'static str, String, Va
 pub(crate) const UNLISTED_CREATIONS: [Endpoint; 3] =
     [Endpoint::CreateToken, Endpoint::IssueCertificate, Endpoint::CreateBearerToken];
 
-/// Writes of the endpoint table that these tests omit, each with the reason.
+/// Writing endpoints that these tests omit, each with the reason.
 const EXCLUDED_ROWS: [(Endpoint, &str); 5] = [
     (Endpoint::PutBlob, "a blob is a file next to the store, under its own name"),
     (Endpoint::OwnersRelease, "the maps of a release have one owner together, so this is always refused"),
@@ -286,8 +287,8 @@ pub(crate) fn check_commit(stored: &StoreCopy, write: &OperatorWrite, status: u1
     Ok(())
 }
 
-/// Makes each write of the endpoint table, and sends each twice. Checks that each write has one commit, with its audit
-/// event and its request record.
+/// Makes each write of the endpoint table, and sends each twice. Checks that each write has one commit: the object, its
+/// after-image (the value after the commit), an audit event and a request record.
 #[test]
 fn w15_01_w15_02_write_leaves_object_image_event_and_request_record() -> Result<()> {
     let mut fleet = TempFleet::start()?;
@@ -505,6 +506,7 @@ fn expected_changes(method: &str, path: &str, body: &Value) -> Result<Option<Val
     }))
 }
 
+/// Makes each write first as a dry run, and then as a real write. Both answers must list the expected changes.
 #[test]
 fn w06_write_shows_old_and_new_values_also_in_dry_run() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -147,6 +147,7 @@ fn test_values() -> Vec<Value> {
     values
 }
 
+/// Writes values as YAML with `to_block`. Python's YAML readers must read each text as the same value.
 #[test]
 fn y07_to_block_is_read_back_equal_by_yaml_readers() -> Result<()> {
     let venv = environment(env!("CARGO_TARGET_TMPDIR"), "yaml-readers", &READER_PACKAGES)?;

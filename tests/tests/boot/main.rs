@@ -35,7 +35,7 @@ pub(crate) struct MachineFleet {
 /// A step: an action on the machines, with checks of its result.
 type Step = fn(&mut MachineFleet) -> Result<()>;
 
-/// The steps, in order.
+/// The names of the steps and their functions, in the order in which they run.
 const STEPS: &[(&str, Step)] = &[
     ("three_machines_boot", steps::boot_machines),
     ("installed_units_run_or_wait_for_join", steps::install_packages),

@@ -164,6 +164,8 @@ pub(crate) fn join_hosts(fleet: &mut MachineFleet) -> Result<()> {
         wait_for_file(host, "/var/log/once", "ran\n")?;
         wait_until("stemma-applied.target is reached", || host.check_unit_state("stemma-applied.target", "active"))?;
         let explanation =
+            // `-x` adds the explanation of each message. The id is that of the message that all tasks have been
+            // applied.
             host.run_shell("journalctl --no-pager -x -u stemma-agent TASK=note + MESSAGE_ID=bfa67355d503462a9ec0028bd401af3a")?;
         ensure!(explanation.contains("All tasks of this host have succeeded"), "{explanation}");
         ensure!(host.failed_units()?.is_empty(), "{}", host.failed_units()?);
@@ -200,6 +202,7 @@ pub(crate) fn edit_label(fleet: &mut MachineFleet) -> Result<()> {
 /// A host that reboots or loses power while a task runs completes the task set after the boot.
 pub(crate) fn reboot_host(fleet: &mut MachineFleet) -> Result<()> {
     fleet.apply_release(2)?;
+    // The task `slow` runs for long, unless the file `go` exists when it begins. So it ends soon after the boot.
     for host in fleet.hosts() {
         wait_for_file(host, "/var/log/slow", "begun\n")?;
         host.write("/root/go", "")?;
@@ -218,6 +221,7 @@ pub(crate) fn reboot_host(fleet: &mut MachineFleet) -> Result<()> {
         wait_for_file(host, "/var/log/slow", "begun\nbegun\n")?;
         wait_for_file(host, "/var/log/once", "ran\n")?;
         host.check_unit_state("stemma-labels.service", "active")?;
+        // If `/run` is in the memory of the machine, only a command on the machine can read it.
         ensure!(host.outside_path("/run/stemma").exists() || host.run_shell("cat /run/stemma/labels.json")?.contains("gold"));
     }
     Ok(())
@@ -245,6 +249,7 @@ pub(crate) fn stop_controller(fleet: &mut MachineFleet) -> Result<()> {
         host.write("/etc/note", "by hand\n")?;
     }
     for host in fleet.hosts() {
+        // `bronze` is the value of the label from an earlier step.
         wait_for_file(host, "/etc/note", &format!("{} is bronze\n", host.name))?;
     }
     // Agents poll all the time. Their connections must not have started the controller.
@@ -291,6 +296,7 @@ pub(crate) fn trigger_watchdog(fleet: &mut MachineFleet) -> Result<()> {
 pub(crate) fn f13_tear_state(fleet: &mut MachineFleet) -> Result<()> {
     let rpm = &fleet.rpm_host;
     rpm.run_ok(&["systemctl", "stop", "stemma-agent"])?;
+    // The first record is cut, and the second is empty.
     rpm.run_shell("truncate --size=20 /var/lib/stemma-agent/apply/told && : > /var/lib/stemma-agent/apply/reasons")?;
     rpm.run_ok(&["systemctl", "start", "stemma-agent"])?;
     fleet.edit_tier("zinc", &[rpm])?;

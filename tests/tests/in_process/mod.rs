@@ -89,6 +89,7 @@ impl InProcessController {
 
 impl Drop for InProcessController {
     fn drop(&mut self) {
+        // The thread waits for the sender. It stops the controller when the sender is dropped.
         drop(self.stop_sender.take());
         if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
             && !std::thread::panicking()

@@ -14,7 +14,8 @@ use stemma_controller::store::{Entry, ListQuery, RedbOptions, RedbStore, Store a
 use stemma_core::object::{Kind, Principal};
 use uuid::Uuid;
 
-/// The objects, after-images, audit events and request records of a store.
+/// The objects, after-images, audit events and request records of a store. An after-image is the value of an object
+/// after one commit, or null after its deletion.
 pub(crate) struct StoreCopy {
     objects: Vec<Entry>,
     /// After-images by the key of the object below `history/`, then by revision.
@@ -135,6 +136,7 @@ impl StoreCopy {
             ensure!(is_deleted == (object_change.action == Action::Deleted), "revision {revision}: {object_change:?}");
             let earlier = images.range(..revision).next_back().filter(|_| object_change.action != Action::Created);
             ensure!(object_change.before == earlier.map(|(revision, _)| *revision), "revision {revision}: {object_change:?}");
+            // After the last change, the object exists unless that change deleted it.
             let is_last = images.range(revision + 1..).next().is_none();
             ensure!(!is_last || is_deleted != exists, "revision {revision}: the object exists: {exists}");
         }

@@ -152,6 +152,7 @@ impl ImportVisitor {
             match &token {
                 TokenTree::Ident(ident) if colons == 2 && !path.is_empty() => path.push(ident.to_string()),
                 TokenTree::Punct(colon) if colon.as_char() == ':' && !path.is_empty() => {
+                    // With a third colon, as in `a: ::b`, the colons do not join `a` and `b` to a path.
                     colons = if colons == 2 { 1 } else { colons + 1 };
                     continue;
                 }

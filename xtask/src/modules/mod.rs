@@ -50,6 +50,7 @@ fn check_package(package: &CratePackage) -> Result<Vec<String>> {
     let mut violations = check_declared_order(package, &modules, siblings.get([].as_slice()).unwrap_or(&no_imports));
     for (parent, imports) in siblings.iter().filter(|(parent, _)| !parent.is_empty()) {
         let edges: ImportEdges<'_> =
+            // A later entry of the map replaces an earlier one, so the reverse order retains the first import.
             imports.iter().rev().map(|import| ((import.from.as_str(), import.to.as_str()), import)).collect();
         violations.extend(find_cycle(&edges).map(|path| format_cycle(package, parent, &path)));
     }

@@ -96,8 +96,8 @@ impl WorkspaceCopy {
         Ok(())
     }
 
-    /// Returns whether the file of a mutant contains it in the copy. The file does not contain a mutant that cannot be
-    /// put behind a switch.
+    /// Returns whether a file in the copy contains a mutant. A mutant that no condition at run time can activate is not
+    /// in its file.
     fn is_in_file(&self, number: usize, mutant: &Mutant) -> bool {
         let text = fs::read_to_string(self.0.path().join(&mutant.file)).unwrap_or_default();
         text.contains(&format!("/*mutant {number}*/"))
@@ -129,16 +129,18 @@ impl WorkspaceCopy {
         };
         let is_chosen = |number: &usize| chosen.contains_key(number);
         let is_arm = |number: &usize| chosen.get(number).is_some_and(|mutant| mutant.kind == MutantKind::Arm);
+        // First way: the mutants on the lines of an error.
         let mut failed: BTreeSet<usize> =
             spans(None).flat_map(|span| self.mutants_at(span, mutants_on_lines)).filter(is_chosen).collect();
         if failed.is_empty() {
-            // The compiler reports a missing match arm at the start of the `match`, so the first removed arm after that
-            // is the cause.
+            // Second way: the compiler reports a missing match arm at the start of the `match`. The first removed arm
+            // after that start is the cause.
             failed = spans(Some(NOT_EXHAUSTIVE))
                 .filter_map(|span| self.mutants_at(span, all_after).into_iter().find(is_arm))
                 .collect();
         }
         if failed.is_empty() {
+            // Third way: the last mutant before an error.
             failed = spans(None).flat_map(|span| self.mutants_at(span, nearest_before)).filter(is_chosen).collect();
         }
         if failed.is_empty() {
@@ -148,8 +150,8 @@ impl WorkspaceCopy {
         Ok(failed)
     }
 
-    /// Returns the numbers of the mutants that `find` returns for a file, and for the first and last line of a compiler
-    /// span.
+    /// Calls `find` with the text of a file, and with the first and last line of a compiler span in it. Returns the
+    /// numbers of the mutants that `find` returns.
     fn mutants_at(&self, span: &Value, find: impl Fn(&str, usize, usize) -> Vec<usize>) -> Vec<usize> {
         let file = self.0.path().join(span["file_name"].as_str().unwrap_or_default());
         let Ok(text) = fs::read_to_string(file) else { return Vec::new() };
@@ -185,6 +187,7 @@ fn test_programs(messages: &[Value]) -> Result<Vec<PathBuf>> {
     let mut programs: Vec<(bool, PathBuf)> = artifacts
         .filter_map(|message| Some((message["target"]["kind"][0] == "test", message["executable"].as_str()?.into())))
         .collect();
+    // False sorts before true, so the unit tests of the library are the first.
     programs.sort();
     ensure!(!programs.is_empty(), "no test program was built");
     Ok(programs.into_iter().map(|(_, program)| program).collect())

@@ -111,8 +111,8 @@ fn list_mutants(shard: &str, files_to_list: &[&'static str]) -> Result<Vec<Mutan
     listed.iter().map(Mutant::from_json).collect()
 }
 
-/// Tries the mutants that can be put behind a switch, and adds the results to `report`. Returns the names of the other
-/// mutants.
+/// Tries the mutants that can be put behind a switch, and adds the results to `report`. A switch activates a mutant at
+/// run time, so one build contains many mutants. Returns the names of the other mutants.
 fn run_switched(mutants: &[Mutant], report: &mut MutationReport) -> Result<Vec<String>> {
     let packages: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.package.as_str()).collect();
     let mut remaining: BTreeSet<usize> = (0..mutants.len()).collect();
@@ -185,6 +185,7 @@ impl MutationReport {
             self.unviable.len(),
             self.skipped
         );
+        // If no mutant was tried, both products are 0, and the task succeeds.
         if missed * 100 >= (missed + caught) * MAX_MISSED_PERCENT && missed > 0 {
             bail!("{MAX_MISSED_PERCENT} % or more of these mutants were missed: write tests that catch them");
         }

@@ -19,7 +19,8 @@ pub(super) struct Mutant {
     pub(super) replacement: String,
 }
 
-/// The kind of a mutant.
+/// The kind of a mutant. Mutants of most kinds can be put behind a switch: a condition in the code that activates the
+/// mutant at run time. Then one build contains many mutants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MutantKind {
     /// A function body that returns a fixed value at once.
@@ -32,7 +33,7 @@ pub(super) enum MutantKind {
     Arm,
     /// A guard of a match arm that is replaced with another one.
     Guard,
-    /// A mutant that cannot be put behind a switch.
+    /// A mutant that cannot be put behind a switch, so it needs a build of its own.
     Other,
 }
 

@@ -15,7 +15,8 @@ use super::mutant::{Mutant, MutantKind};
 /// The environment variable with the number of the active mutant.
 pub(super) const MUTANT_VARIABLE: &str = "STEMMA_MUTANT";
 
-/// The code that is added to the root file of each crate. It returns the number of the active mutant.
+/// The code that is added to the root file of each crate. It is a function that returns the number of the active
+/// mutant.
 pub(super) const SELECTOR_SOURCE: &str = "
 #[doc(hidden)]
 pub fn chosen_mutant() -> usize {
@@ -25,13 +26,14 @@ pub fn chosen_mutant() -> usize {
 }
 ";
 
-/// The mark before the code of a mutant, followed by its number. By the marks, a compiler error on a line is assigned
-/// to a mutant.
+/// The mark before the code of a mutant, followed by the mutant's number. The marks show which mutant a compiler error
+/// on a line belongs to.
 const OPEN_MARK: &str = "/*mutant ";
 /// The mark after the code of a mutant.
 const CLOSE_MARK: &str = "/*end*/";
 
-/// A place in a file, with the mutants that replace its text. Each alternative is the number of a mutant and its code.
+/// A place in a file, with the mutants that replace its text. Each alternative is the number of a mutant and the code
+/// of the mutant.
 struct EditSite {
     range: Range<usize>,
     form: EditForm,
@@ -49,16 +51,19 @@ enum EditForm {
     Expression,
 }
 
-/// Returns the text of a file with mutants behind switches. Each mutant has a number. A mutant that cannot be put
-/// behind a switch is left out.
+/// Returns the text of a file with mutants behind switches. A switch is a condition that activates a mutant, by its
+/// number, at run time. A mutant that cannot be put behind a switch is left out.
 ///
 /// # Errors
+///
 /// If the file is not valid Rust.
 pub(super) fn with_switches(text: &str, mutants: &[(usize, &Mutant)]) -> Result<String> {
     let file = syn::parse_file(text).context("cannot read it")?;
     let mut collector = EditCollector { text, mutants, edits: Vec::new() };
     collector.visit_file(&file);
     let mut edits = collector.edits;
+    // At the same start, a `return` is first, because it is before the statement. A longer range is before the ranges
+    // within it.
     edits.sort_by_key(|edit| (edit.range.start, edit.form != EditForm::Return, std::cmp::Reverse(edit.range.end)));
     Ok(render(text, 0..text.len(), &edits))
 }
@@ -96,8 +101,8 @@ fn render(text: &str, range: Range<usize>, edits: &[EditSite]) -> String {
 }
 
 impl EditSite {
-    /// Renders the place: the code of its mutants and the text `original`. That is the text of the range, in which
-    /// nested mutants are already rendered.
+    /// Renders the place: the code of its mutants, then the text `original`. `original` is the text of the range, in
+    /// which nested mutants are already rendered.
     fn render_site(&self, original: &str) -> String {
         let arms = self
             .alternatives
@@ -121,7 +126,7 @@ impl EditSite {
     }
 }
 
-/// Finds the places of mutants in the syntax tree of a file.
+/// Finds the places of mutants in the syntax tree of a file, and stores them as edits.
 struct EditCollector<'a> {
     text: &'a str,
     mutants: &'a [(usize, &'a Mutant)],
@@ -140,6 +145,7 @@ impl EditCollector<'_> {
         arm: impl Fn(&str) -> String,
     ) {
         let start = span.start();
+        // A span counts its columns from 0, and a mutant from 1.
         let position = (start.line, start.column + 1);
         let matching = self.mutants.iter().filter(|(_, mutant)| mutant.kind == kind && mutant.position == position);
         let alternatives: Vec<_> = matching.map(|(number, mutant)| (*number, arm(&mutant.replacement))).collect();
@@ -181,6 +187,7 @@ impl<'ast> Visit<'ast> for EditCollector<'_> {
         }
     }
 
+    /// Adds the mutants in the default body of a trait's method.
     fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
         if let Some(block) = &item.default {
             self.add_body_edits(block);
@@ -248,6 +255,8 @@ mod tests {
         }
     }
 
+    /// Four mutants are in one line of a function. With switches, the code of each mutant is on a line of its own,
+    /// which has its number.
     #[test]
     fn with_switches_puts_each_mutant_on_separate_lines() {
         let text = "fn f(a: u8) -> bool {\n    a < 1 && !g(a)\n}\n";
@@ -261,7 +270,10 @@ mod tests {
         let switched = with_switches(text, &numbered).expect("it is Rust");
         syn::parse_file(&switched).expect("the file with switches is Rust");
         for (number, expected) in [(0, "return true;"), (1, "a <= 1"), (2, "a < 1 || !g(a)"), (3, "{ g(a) }")] {
-            let line = 1 + switched.lines().position(|line| line.contains(&format!("mutant {number}*/"))).expect("it is there");
+            let line = 1 + switched
+                .lines()
+                .position(|line| line.contains(&format!("mutant {number}*/")))
+                .expect("a line has the mark of the mutant");
             assert_eq!(mutants_on_lines(&switched, line, line), [number]);
             assert!(switched.lines().nth(line - 1).is_some_and(|line| line.contains(expected)), "{number}: {switched}");
         }

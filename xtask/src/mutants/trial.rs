@@ -41,10 +41,13 @@ struct TestProgram<'a> {
 pub(super) fn find_missed(built: &BuiltTests, mutants: &[Mutant]) -> Result<Vec<usize>> {
     let mut programs = Vec::new();
     for path in &built.programs {
+        // First, all tests run without a mutant (`usize::MAX`), and with no limit from a usual time, which is not known
+        // yet.
         let (program, start) = (TestProgram { path, usual_time: Duration::MAX }, Instant::now());
         ensure!(program.passes_with(built, "", usize::MAX)?, "{} fails without a mutant", path.display());
         programs.push(TestProgram { usual_time: start.elapsed(), ..program });
     }
+    // The first program contains the unit tests.
     let library = &programs[0];
     let mut by_time: Vec<_> = programs.iter().collect();
     by_time.sort_by_key(|program| program.usual_time);

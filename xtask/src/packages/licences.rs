@@ -10,7 +10,7 @@ use crate::cargo::command;
 /// The platform whose libraries are listed. Other platforms differ only in the libraries for system calls.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
-/// The packages of the workspace and the registry, and the dependencies that are linked into a program.
+/// The packages of the workspace and of the registry, with the dependencies between them that are linked into programs.
 pub(super) struct DependencyGraph {
     /// The packages, by the id that cargo gives each.
     packages: BTreeMap<String, LicensedPackage>,
@@ -45,6 +45,7 @@ impl DependencyGraph {
         };
         let packages = metadata["packages"].as_array().context("packages")?;
         let nodes = metadata["resolve"]["nodes"].as_array().context("what uses what")?;
+        // The kind is null for a usual dependency. Dependencies of tests and build scripts have another kind.
         let is_linked = |dep: &&Value| dep["dep_kinds"].as_array().into_iter().flatten().any(|kind| kind["kind"].is_null());
         let linked_ids =
             |node: &Value| node["deps"].as_array().into_iter().flatten().filter(is_linked).map(|dep| text(dep, "pkg")).collect();

@@ -19,7 +19,7 @@ pub(super) struct PackageStage {
     pub(super) programs: PathBuf,
     /// The program that generates manual pages and completions.
     pub(super) page_generator: PathBuf,
-    /// The compression level, 0 to 9.
+    /// The compression level of the packages, 0 to 9.
     pub(super) compression_level: u8,
     pub(super) version: PackageVersion,
 }

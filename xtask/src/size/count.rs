@@ -180,6 +180,7 @@ mod tests {
 }
 ";
 
+    /// The text has 14 lines of code outside its tests, and two public items.
     #[test]
     fn count_text_skips_blanks_comments_and_tests() {
         let counted = count_text(TEXT, Path::new("one.rs")).unwrap();

@@ -129,6 +129,7 @@ fn add_items(
         }
     }
     let names = ImportNames::from_items(&own_items);
+    // The module is inserted before its child modules, which have been added already.
     modules.insert(position, Module { path: module, file: path.to_owned(), items: own_items, names, is_file });
     Ok(())
 }

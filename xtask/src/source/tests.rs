@@ -33,18 +33,21 @@ impl UsedRules {
 }
 
 impl<'ast> Visit<'ast> for UsedRules {
+    /// Skips items that are compiled only for tests.
     fn visit_item(&mut self, item: &'ast Item) {
         if !is_test_only(item_attributes(item)) {
             visit::visit_item(self, item);
         }
     }
 
+    /// Skips methods that are compiled only for tests.
     fn visit_impl_item(&mut self, item: &'ast ImplItem) {
         if !matches!(item, ImplItem::Fn(function) if is_test_only(&function.attrs)) {
             visit::visit_impl_item(self, item);
         }
     }
 
+    /// Visits the operands of an operator, except the field `code` of a rule that is only compared.
     fn visit_expr_binary(&mut self, binary: &'ast ExprBinary) {
         let is_equality = matches!(binary.op, BinOp::Eq(_) | BinOp::Ne(_));
         for side in [&*binary.left, &*binary.right] {
@@ -54,6 +57,7 @@ impl<'ast> Visit<'ast> for UsedRules {
         }
     }
 
+    /// Adds the rule of a path that ends in `rule::NAME`.
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         if let [.., module, name] = names.as_slice()
@@ -89,6 +93,7 @@ fn used_rules() -> UsedRules {
     rules
 }
 
+/// The code creates a finding of the rule `MADE`, and only compares the codes of two other rules.
 #[test]
 fn used_rules_ignores_rule_when_only_compared() {
     let mut rules = UsedRules::default();

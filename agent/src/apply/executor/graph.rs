@@ -249,7 +249,7 @@ mod tests {
 
     /// The text follows the name of the task that prevents its dependants from running.
     #[test]
-    fn y09_outcome_text_explains_stopped_task() {
+    fn y09_outcome_text_explains_stop_of_dependants() {
         let vertex = |outcome| Vertex { state: TaskState::Ended(outcome), ..vertex(&[]) };
         for (outcome, text) in [
             (Outcome::Failed, "failed"),

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn grant_replaces_earlier_one_of_same_key_only() {
+    fn grant_replaces_only_earlier_grant_of_same_kind() {
         let mut grants = GrantTable::default();
         assert!(grants.update_barriers(barriers(5, &["db"])).is_some());
         // The numbers are the revision and the end of the lease, in seconds.

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn find_entry_matches_whole_name() {
+    fn parse_entry_number_matches_whole_name() {
         let text = "root:x:0:0:root:/root:/bin/bash\nwww-data:x:33:33::/var/www:\n+::::::\n";
         for (name, number) in [("root", Some(0)), ("www-data", Some(33)), ("www", None), ("", None), ("+", None)] {
             assert_eq!(parse_entry_number(text, name), number, "{name}");
@@ -105,7 +105,7 @@ mod tests {
 
     /// The second entry has the name `33` and the number 1. The last entry is not valid, because its number is `y`.
     #[test]
-    fn account_has_home_and_shell() {
+    fn parse_entry_finds_account_by_name_or_number() {
         let text = "root:x:0:0:root:/root:/bin/bash\n33:x:1:1::/one:\nwww-data:x:33:33:www,,:/var/www:/usr/sbin/nologin\nbad:x:y:1::/:\n";
         let parsed = |name: &str| parse_entry(text, name).map(|parsed| (parsed.name, parsed.user, parsed.home, parsed.shell));
         let account = |name: &str, user, home: &str, shell: &str| Some((Some(name.into()), user, home.into(), shell.into()));
@@ -118,7 +118,7 @@ mod tests {
     /// A number without an entry gets an account whose group has the same number. A name without an entry and an
     /// invalid number are refused.
     #[test]
-    fn y09_account_for_number_uses_same_group_when_unlisted() {
+    fn y09_find_account_accepts_names_and_numbers() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("passwd");
         std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\nnews:x:9:13::/n:/bin/n\n").unwrap();

@@ -141,7 +141,7 @@ async fn f24_sync_delays_renewals_when_certificates_are_refused_repeatedly() {
 
 /// The certificate is for the fleet `prod`.
 #[test]
-fn w10_04_sync_rejects_fleet_name_when_invalid() {
+fn w10_04_check_issued_rejects_other_or_invalid_fleet_name() {
     let controller = TestController::new();
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let chain = controller.node_chain(&key, |_| ());

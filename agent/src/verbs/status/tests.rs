@@ -248,7 +248,7 @@ fn y06_status_shows_stuck_when_directory_replaces_label_file() {
 /// requires nothing. (The numbers are the indexes of required tasks.) The second table shows the text for each form of
 /// selector.
 #[test]
-fn y06_task_and_dependants_show_barrier_when_waiting() {
+fn y06_status_describes_barrier_of_waiting_task_and_dependants() {
     let root = tempfile::tempdir().unwrap();
     let barrier = Barrier { task: "db-up".into(), selector: "tags db".into() };
     let set = TestTaskSet::default().command("app", &[], &["true"]).with_barrier(barrier).marker("m", &[0]);
@@ -387,8 +387,8 @@ fn y06_status_shows_running_once_task_set_is_accepted() {
         (Progress::Idle, Mode::Noop, default_state(), vec![pending], true),
         // The tasks have begun, so the hold does not stop this task set, but only the next one.
         (Progress::Idle, Mode::Apply, held_state(), vec![done, pending], true),
-        // No task can start: each one is done, waits at a barrier, or is not run in this mode. In mode `noop`, all tasks
-        // are checked at once, so a task without a result among others is not about to start.
+        // No task can start: each one is done, waits at a barrier, or is not run in this mode. In mode `noop`, all
+        // tasks are checked at once, so a task without a result among others is not about to start.
         (Progress::Idle, Mode::Apply, default_state(), vec![], false),
         (Progress::Idle, Mode::Apply, default_state(), vec![done], false),
         (Progress::Idle, Mode::Apply, default_state(), vec![waiting], false),

@@ -105,7 +105,8 @@ struct CheckInSession {
 enum StoreOutcome<T> {
     /// The part is stored, with this result.
     Stored(T),
-    /// The store accepts no writes at the moment. The host sends the part again. The controller still sends new states
+    /// The part cannot be stored at the moment: the store accepts no writes, or the host has sent too many bytes of results
+    /// in a short time. The host sends the part again. The controller still sends new states
     /// to the host.
     Unavailable,
     /// The part violates a rule. The store would reject it at each attempt.

@@ -192,6 +192,7 @@ impl CheckInFixture {
     /// Publishes an empty desired state with this silence timeout. Returns the state as the host then reports it.
     async fn publish_empty_state(&self, silent_after: Duration) -> HeldDesired {
         let parts = (&Known::default(), &TaskSet::default());
+        // `None` is the profile, and `[]` the blobs of the state. The revision is arbitrary.
         let state = DesiredState::new(Revision(5), parts, (None, [].into()), silent_after);
         let changes = vec![(NODE, DesiredChange::Release(Box::new(state)))];
         self.check_ins.desired.publish(PassResult { revision: Revision(5), changes });
@@ -250,6 +251,7 @@ fn changed_result() -> TaskResult {
 async fn w10_01_check_in_returns_at_once_when_host_must_wait() {
     let site = CheckInFixture::new();
     site.report_parked(None).await;
+    // The controller already has the observation of this check-in, so it does not request it.
     site.slot().note_observation(PartDigest([0; 32]), true);
     let start = Instant::now();
     site.check_in(CheckIn { wait_ms: 45_000, ..empty_check_in() }).await;
@@ -269,6 +271,7 @@ async fn s26_waiting_check_in_ends_when_node_or_controller_ends() {
     ] {
         let site = CheckInFixture::new();
         site.report_parked(None).await;
+        // The controller already has the observation of this check-in, so it does not request it.
         site.slot().note_observation(PartDigest([0; 32]), true);
         let request = CheckIn { wait_ms: 45_000, ..empty_check_in() };
         let waiting = site.check_ins.handle(site.slot(), &site.peer, WireVersion::CURRENT, request);
@@ -358,7 +361,7 @@ async fn x01_observation_is_refused_again_after_stored_observation() {
 /// The intake refuses a result without a task name. The controller acknowledges it nevertheless, because the host would
 /// otherwise send it again forever.
 #[tokio::test(start_paused = true)]
-async fn x01_check_in_acknowledges_results_when_never_storable() {
+async fn x01_check_in_acknowledges_results_refused_by_intake() {
     let site = CheckInFixture::new();
     let invalid_result = TaskResult { task: String::new(), sequence: 7, ..changed_result() };
     let reply = site.check_in(CheckIn { results: vec![invalid_result], wait_ms: 45_000, ..empty_check_in() }).await;
@@ -446,6 +449,7 @@ async fn y06_silence_counts_from_end_of_waiting_check_in() {
     for (breaks_after_s, expected_s) in [(60, 45), (20, 20)] {
         let site = CheckInFixture::new();
         let held_state = Some(site.publish_empty_state(Duration::from_secs(8)).await);
+        // The controller already has the observation of this check-in, so it does not request it.
         site.slot().note_observation(PartDigest([0; 32]), true);
         let start = Instant::now();
         let check_in = site.check_in(CheckIn { held_desired: held_state, wait_ms: 45_000, ..empty_check_in() });

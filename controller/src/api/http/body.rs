@@ -148,6 +148,7 @@ mod tests {
 
     #[tokio::test]
     async fn x03_full_body_keeps_share_until_last_frame() {
+        // One principal may hold a quarter of the budget: 16.
         let budget = SharedBudget::new(Shares::from_total(64));
         let root = Requester::from_listener("root");
         let text: Bytes = vec![b'x'; 2 * MAX_FREE_RESPONSE_BYTES + 1].into();
@@ -157,6 +158,7 @@ mod tests {
         while let Some(frame) = body.frame().await {
             sizes.push(frame.expect("no error").into_data().expect("data").len());
         }
+        // A frame has at most `MAX_FREE_RESPONSE_BYTES`.
         assert_eq!(sizes, [MAX_FREE_RESPONSE_BYTES, MAX_FREE_RESPONSE_BYTES, 1]);
         assert!(budget.try_take(&root, 1).is_none(), "the body holds all that one principal may have: 16 of 64");
         drop(body);
@@ -165,6 +167,7 @@ mod tests {
 
     #[tokio::test]
     async fn x03_bytes_with_share_keeps_share_until_last_frame() {
+        // One principal may hold a quarter of the budget: 16.
         let budget = SharedBudget::new(Shares::from_total(64));
         let root = Requester::from_listener("root");
         let (events, received_events) = tokio::sync::mpsc::channel(2);
@@ -176,6 +179,7 @@ mod tests {
         let mut body = event_body(received_events);
         let first = body.frame().await.expect("a frame").expect("no error").into_data().expect("data");
         let last = body.frame().await.expect("a frame").expect("no error").into_data().expect("data");
+        // A frame has at most `MAX_FREE_RESPONSE_BYTES`.
         assert_eq!((first.len(), last.len()), (MAX_FREE_RESPONSE_BYTES, 1));
         drop(first);
         assert!(budget.try_take(&root, 1).is_none(), "the last frame is not dropped yet");
@@ -192,11 +196,12 @@ mod tests {
         while let Some(frame) = body.frame().await {
             sizes.push(frame.expect("no error").into_data().expect("data").len());
         }
+        // A frame has at most `MAX_FREE_RESPONSE_BYTES`.
         assert_eq!(sizes, [MAX_FREE_RESPONSE_BYTES, 1, 1]);
     }
 
     #[tokio::test]
-    async fn stream_body_reads_single_piece_ahead_when_client_is_slow() {
+    async fn stream_body_produces_piece_only_when_client_reads() {
         let produced_count = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&produced_count);
         let endless = std::iter::repeat_with(move || {

@@ -195,6 +195,7 @@ mod tests {
                 });
             }
         }
+        // Waits until the bodies of the four principals use the whole budget.
         while budgets.incoming_small.try_take(&viewer("honest"), 1).is_some() {
             tokio::task::yield_now().await;
         }

@@ -341,7 +341,8 @@ fn text_member(object: &RawValue, name: &str) -> Option<String> {
     members.iter().find(|(key, _)| key == name).and_then(|(_, raw)| json::parse_string(raw.get()).ok())
 }
 
-/// Returns a patch operation that changes actions, with each number of its value read with [`number_or_text`]. Returns
+/// If the operation changes the actions of an inspection rule, returns it with each number of its value read with
+/// [`number_or_text`], because a float could not hold every number exactly. Returns
 /// `None` for any other operation.
 fn with_number_texts(operation: &RawValue) -> Option<Value> {
     let is_of_actions = operation_path(operation)?.split('/').nth(1) == Some(ACTIONS);

@@ -333,6 +333,7 @@ mod tests {
     fn x06_check_not_empty_allows_empty_value_only_for_ironic() {
         let query = QueryRule::Only(&[PAGING_PARAMETERS, &["fields", "owner", "selector"]]);
         let names: BTreeSet<String> = ["name", "uuid"].map(str::to_owned).into();
+        // `fields` requires a static set.
         let known: &'static BTreeSet<String> = Box::leak(Box::new(names));
         let read = |text: &str, is_ironic_client: bool| {
             let parameters = QueryString::read(&format!("/v1/nodes?{text}").parse().unwrap(), query)?;
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn read_rejects_unknown_parameter() {
+    fn read_rejects_unknown_parameter_and_invalid_value() {
         let error = read("bogus=1").unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -467,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decode_segment_decodes_once_and_limits_length() {
+    fn decode_segment_decodes_once_and_rejects_invalid_text() {
         for (segment, decoded) in [
             ("web-1", Some("web-1")),
             ("a%20b", Some("a b")),

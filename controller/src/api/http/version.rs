@@ -140,6 +140,7 @@ impl OpenStackApi {
 pub(crate) fn negotiate(path: &str, headers: &HeaderMap) -> Result<NegotiatedVersions, NotAcceptable> {
     let service = OpenStackApi::from_path(path);
     let is_version_document = matches!(path, "/" | "/v1" | "/v1/");
+    // Begins with the newest versions, which are the second members of the ranges.
     let mut negotiated = NegotiatedVersions {
         upstream: service,
         baremetal: OpenStackApi::Baremetal.version_range().1,
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn negotiate_reads_ironic_headers_as_sent_by_clients() {
+    fn negotiate_reads_version_from_ironic_headers() {
         for (sent, expected) in [
             (vec![], Some(115)),
             (vec![(IRONIC_VERSION, "")], Some(115)),

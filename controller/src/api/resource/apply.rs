@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_check_owner_match_rejects_non_manager_without_objects() {
+    fn y09_check_owner_match_rejects_text_unlike_manager() {
         let owners = ["git:apply", "admin:update", "ci:prod:apply"].into_iter().map(|owner| owner.parse().unwrap());
         let owners = owners.collect();
         for (adopted_owner, suggestion) in [

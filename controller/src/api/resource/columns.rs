@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn computed_columns_exclude_undriven_fields() {
+    fn computed_columns_exclude_always_null_fields() {
         for (name, _) in COMPUTED {
             assert!(!ALWAYS_NULL.contains(name), "{name}");
         }

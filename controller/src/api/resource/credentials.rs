@@ -97,7 +97,8 @@ pub(super) async fn issue(api: &Api, request: &HttpRequest) -> HandlerResult {
             revoked_at: None,
             made_by: caller.requester.rights_for_credential(&principal, &work.model),
         };
-        // A dry run issues no certificate, because the holder of the key could use it.
+        // `made_by` records the issuer's rights. They decide whether the certificate is revoked when the principal gets
+        // more rights. A dry run issues no certificate, because the holder of the key could use it.
         if work.is_dry_run() {
             let body = certificate_json(&principal.meta.name, &certificate);
             add_certificate(work, &principal, certificate, renewed_serial(&caller, &input))?;
@@ -194,6 +195,7 @@ pub(super) async fn create_token(api: &Api, request: &HttpRequest) -> HandlerRes
     let id = Hex(&random_bytes::<8>().map_err(no_random)?).to_string();
     let secret = URL_SAFE_NO_PAD.encode(random_bytes::<32>().map_err(no_random)?);
     let hash = requested.secret_sha256.map_or_else(|| Sha256::digest(secret.as_bytes()).into(), |hash| hash.0);
+    // The hash may be that of a client's secret, so an empty secret is refused by its known hash.
     if hash == <[u8; 32]>::from(Sha256::digest(b"")) {
         let message = "secret_sha256 is the hash of an empty secret; nothing was changed";
         return Err(ApiError::new(ErrorType::FieldInvalid, message).field("secret_sha256"));

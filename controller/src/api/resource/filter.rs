@@ -56,7 +56,8 @@ impl<S: Resource> FilterMatch<S> {
     }
 }
 
-/// A function that reads a filter from a request. It returns `None` if the request does not have the filter.
+/// A function that reads a filter from a request. The text is the name of the query parameter. The function returns
+/// `None` if the request does not have the filter.
 type ReadFilter<S> = fn(&FilterContext<'_>, &'static str) -> Result<Option<FilterMatch<S>>, ApiError>;
 
 /// The definition of a filter.

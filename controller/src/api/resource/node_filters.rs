@@ -138,6 +138,7 @@ fn group(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
 fn find_group(model: &Model, cluster: Option<ClusterId>, id: &str) -> Result<GroupId, ApiError> {
     let is_match =
         |group: &&Arc<NodeGroup>| *group.meta.name == *id && cluster.is_none_or(|cluster_id| group.spec.cluster == cluster_id);
+    // `group_at` finds a group by its path or uuid. A second group is found only if it has the name `id`.
     let mut groups_with_name = model.groups.iter().filter(is_match);
     let (first, second) = (group_at(model, id).or_else(|| groups_with_name.next()), groups_with_name.next());
     match (first, second) {

@@ -117,6 +117,8 @@ mod tests {
         }
     }
 
+    /// The node has the assigned tag `x`. `after` is the field `tags` of the patched document, and `expected` is this
+    /// field in the merge patch.
     #[test]
     fn y05_write_merge_patch_writes_each_set() {
         let (manager, tag) = (Manager::new("git").unwrap(), TagName::new("x").unwrap());

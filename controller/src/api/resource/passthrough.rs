@@ -3,10 +3,11 @@
 use serde_json::{Map, Value};
 use stemma_core::manifest::PassthroughField;
 
-/// Adds the defaults of a kind's passthrough fields to a body that lacks them.
+/// Adds the defaults of a kind's passthrough fields to a body that lacks them. Stemma stores and returns a passthrough
+/// field without reading it.
 pub(super) fn fill_defaults(fields: &[PassthroughField], body: &mut Map<String, Value>) {
     for (name, default) in fields.iter().filter_map(|field| Some((field.name, field.default?))) {
-        let default = || serde_json::from_str(default).expect("the tables of passthrough fields hold JSON texts");
+        let default = || serde_json::from_str(default).expect("the defaults of passthrough fields are valid JSON");
         body.entry(name.to_owned()).or_insert_with(default);
     }
 }
@@ -18,6 +19,7 @@ mod tests {
 
     use super::*;
 
+    /// `fill_defaults` panics if a default is not valid JSON.
     #[test]
     fn passthrough_defaults_are_json() {
         for fields in [

@@ -29,8 +29,8 @@ use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::names::ModelNames;
 use crate::registry::work::PendingWrite;
 
-/// `PATCH` of an object: handles each of the three kinds of patches. With `release_primary`, a parked node also gives
-/// up its primaries.
+/// `PATCH` of an object: applies a JSON patch, a merge patch or a server-side apply. With `release_primary`, a parked
+/// node also gives up its primaries.
 ///
 /// # Errors
 /// Fails if the kind of patch or a field does not allow the change, or if another manager owns the changed key or
@@ -53,6 +53,7 @@ pub(super) async fn patch<S: ApiResource>(api: &Api, request: &HttpRequest) -> H
         ParsedPatch::Json(patch, texts) => json_patch(api, work, object, (patch.clone(), texts.clone()), request, &caller),
         ParsedPatch::BadNumber(patch, path, error) => {
             let field = patch.clone().rename_fields(S::UPSTREAM_NAMES).last_field(whole_document(api, work, object));
+            // The path of the number begins at the field that the last operation changes.
             Err(error.clone().with_field(field + path).into())
         }
     };
@@ -94,7 +95,8 @@ enum ParsedPatch {
 }
 
 impl ParsedPatch {
-    /// Reads a patch of this kind from the body of a request.
+    /// Reads a patch of this kind from the body of a request. The second form of a JSON patch has no tests, because a
+    /// test with a number as text would fail.
     fn read(kind: PatchKind, object_kind: Kind, request: &HttpRequest) -> Result<Self, ApiError> {
         let read = |body| JsonPatch::read(body).map_err(|e| patch_error(&e));
         Ok(match kind {
@@ -111,8 +113,8 @@ impl ParsedPatch {
     }
 }
 
-/// Applies the maps in a body to a spec by server-side apply. Except for maps, only `merge_labels` is allowed, and not
-/// for cluster templates.
+/// Applies the maps in a body to a spec by server-side apply. The only other field that is allowed is `merge_labels`. A
+/// cluster template has no such field, because no level is above it.
 fn apply_maps<S: ApiResource>(
     api: &Api,
     work: &PendingWrite<'_>,
@@ -256,6 +258,7 @@ const READ_ONLY_FIELDS: [&str; 3] = ["created_at", "updated_at", "links"];
 fn check_read_only<S: ApiResource>(changes: &Map<String, Value>) -> Result<(), ApiError> {
     let mut adapted = changes.clone();
     S::adapt(&mut adapted)?;
+    // `adapt` removes the fields that only the controller sets.
     let is_dropped = |name: &&str| changes.contains_key(*name) && !adapted.contains_key(*name);
     let Some(name) = READ_ONLY_FIELDS.iter().copied().find(is_dropped) else { return Ok(()) };
     let message = format!("only the controller sets the {name} of {}; nothing was changed", S::KIND.with_article());
@@ -263,7 +266,8 @@ fn check_read_only<S: ApiResource>(changes: &Map<String, Value>) -> Result<(), A
 }
 
 /// Replaces the numbers in patched actions that are values of labels by their text, as a write of the whole rule does.
-/// `texts` is the result of the second form of the patch, in which numbers are text.
+/// `texts` is the result of the second form of the patch, in which numbers are text. Fails if another number in the
+/// actions would be rounded.
 fn keep_number_texts(patched: &mut Map<String, Value>, texts: &Map<String, Value>) -> Result<(), ApiError> {
     const ACTIONS: &str = "actions";
     let Some((actions, texts)) = patched.get_mut(ACTIONS).zip(texts.get(ACTIONS)) else { return Ok(()) };

@@ -37,13 +37,13 @@ fn primary_tags(model: &Model, cluster: &Cluster) -> BTreeSet<TagName> {
 
 /// Returns the row of a tag: the node that is its primary, and the reason in `chosen_by`. The reason is `cluster` if
 /// `primaries:` of the cluster names the node, `choice` if the node is stored as the chosen one, and `name` if it is
-/// the first node by name.
+/// the first node by name. The field `epoch` counts how often the stored choice has moved to another node.
 fn primary_json(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
     let (fleet, id) = (&model.fleet, ClusterId(cluster.meta.uuid));
     let holder = fleet.holder(id, tag.as_str());
     let node = holder.and_then(|holder| fleet.node(holder));
-    let primary = fleet.named_primary(id, tag.as_str());
-    let is_named = primary.and_then(|primary| fleet.primary_node(primary)).is_some_and(|primary| Some(primary.id()) == holder);
+    let named = fleet.named_primary(id, tag.as_str());
+    let is_named = named.and_then(|named| fleet.primary_node(named)).is_some_and(|named| Some(named.id()) == holder);
     let choice = fleet.primaries(id).find(|choice| choice.meta.name == *tag);
     let choice = choice.filter(|choice| Some(choice.spec.node) == holder);
     let chosen_by = match (node, &choice) {
@@ -54,7 +54,7 @@ fn primary_json(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
     };
     json!({
         "tag": tag, "node": node.map(|node| node.display_name()), "node_uuid": node.map(|node| node.meta.uuid),
-        "parked": node.is_some_and(|node| fleet.parked_by(node).is_some()), "chosen_by": chosen_by, "named": primary,
+        "parked": node.is_some_and(|node| fleet.parked_by(node).is_some()), "chosen_by": chosen_by, "named": named,
         "since": choice.map(|choice| view::format_time(choice.spec.since)), "epoch": choice.map(|choice| choice.spec.epoch),
     })
 }

@@ -157,7 +157,10 @@ pub(super) async fn patch(api: &Api, request: &HttpRequest) -> HandlerResult {
         }
         let mut changes = Changes::default()
             .field_changes(&principal_fields(work.old_model(), &old_principal), &principal_fields(&work.model, &new_principal));
-        changes.as_array_mut().expect("a list").extend(revoked_credentials.iter().map(|field| changes::revocation_change(field)));
+        changes
+            .as_array_mut()
+            .expect("changes are a list")
+            .extend(revoked_credentials.iter().map(|field| changes::revocation_change(field)));
         let answer = StoredAnswer::json(200, principal_json(&work.model, &new_principal, work.now()));
         Ok(with_changes(answer, request, changes, &LostLabels::default(), work))
     })

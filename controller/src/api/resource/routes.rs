@@ -321,6 +321,7 @@ async fn run_async(
     handle: for<'a> fn(&'a Api, &'a HttpRequest) -> ResponseFuture<'a>,
     request: HttpRequest,
 ) -> HandlerResult {
+    // If this future is dropped, the guard sets `canceled`, and the end of the sender ends the `select` below.
     let _guard = request.canceled.guard();
     let (_disconnect_sender, disconnected) = oneshot::channel::<Infallible>();
     let runtime = Handle::current();

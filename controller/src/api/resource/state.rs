@@ -82,15 +82,16 @@ pub(super) fn all_state_inputs(api: &Api, model: &Model, nodes: impl Iterator<It
 }
 
 /// Returns the time of the last contact with a node's host. After the first check-in since this process started, the
-/// time is known in memory. Before, it is the latest time in the stored reports.
+/// time is known in memory. Before, it is the latest time in the stored reports, or the stored time at which the host
+/// became silent or was heard again.
 pub(super) fn last_seen(api: &Api, model: &Model, node: Uuid) -> Option<Timestamp> {
     let elapsed = api.desired.as_ref().and_then(|desired| desired.time_since_check_in(node));
     if let Some(elapsed_ms) = elapsed.and_then(|elapsed_ms| u64::try_from(elapsed_ms.as_millis()).ok()) {
         return Some(Timestamp(api.registry.now().0.saturating_sub(elapsed_ms)));
     }
-    let silence_began = model.silence.get(&node).map(|silence_began| silence_began.since);
+    let liveness_changed = model.silence.get(&node).map(|liveness_changed| liveness_changed.since);
     let report_times = [model.observations.get(&node).map(|record| record.at), model.reports.get(&node).map(|record| record.at)];
-    report_times.into_iter().chain([silence_began]).flatten().max()
+    report_times.into_iter().chain([liveness_changed]).flatten().max()
 }
 
 /// Returns all findings about a node: those of [`resolution_findings`], and those that compare the node's keys with the
@@ -100,8 +101,8 @@ pub(super) fn findings(api: &Api, model: &Model, node: &Node, resolution: &Resol
     resolution_findings(api, model, node, resolution).into_iter().chain(catalog_findings).collect()
 }
 
-/// Returns the findings about a node except those about the catalogue of known keys. A write collects those itself for
-/// all levels.
+/// Returns the findings about a node except those about the catalogue of known keys. A write itself collects the
+/// findings about the catalogue, for all levels.
 pub(super) fn resolution_findings(api: &Api, model: &Model, node: &Node, resolution: &Resolution) -> Vec<Finding> {
     let current = current_findings(api, model, node, resolution.resolved_node().map(|resolved_node| &**resolved_node));
     resolution.findings(node).into_iter().chain(current).collect()
@@ -227,9 +228,8 @@ pub(super) fn released_version(model: &Model, node: &Node) -> Option<String> {
 }
 
 /// Returns a sentence about one closed barrier of a node, as the reason of the node's state. A barrier that will not
-/// open by itself is preferred, otherwise the sentence is about the first one. Returns `None` if no barrier stops a
-/// task of the node. `find_barriers` returns all closed barriers of the
-/// node.
+/// open by itself is preferred, otherwise the sentence is about the first barrier. Returns `None` if no barrier stops a
+/// task of the node. `find_barriers` returns all closed barriers of the node.
 fn barrier_reason(
     api: &Api,
     model: &Model,
@@ -252,6 +252,7 @@ fn barrier_reason(
     // not name it.
     let task_statuses = statuses_by_task(model, node.meta.uuid);
     let is_done = |task: &str| task_statuses.get(task).is_some_and(|status| status.outcome == TaskOutcome::Succeeded);
+    // If all waiting tasks have succeeded, the word `it` stands for the node.
     let waiting_task = first.waiting_tasks.iter().find(|task| !is_done(task)).map_or("it", String::as_str);
     Some(format!("{waiting_task} waits for {awaited}"))
 }

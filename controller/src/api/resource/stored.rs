@@ -15,10 +15,11 @@ use crate::api::http::request::HttpRequest;
 use crate::cache::Model;
 use crate::registry::names::ModelNames;
 
-/// The query parameter that requests the stored fields. The member of the body that contains them has the same name.
+/// The query parameter that requests the stored fields of an object: those that are not at their defaults. The member
+/// of the body that contains these fields has the same name.
 const STORED: &str = "stored";
 
-/// Adds the stored fields of an object to its body, if the query requests them.
+/// Adds the stored fields of an object (those that are not at their defaults) to its body, if the query requests them.
 ///
 /// # Errors
 /// Fails if the query parameter is not a boolean.
@@ -72,7 +73,8 @@ pub(super) fn non_default_fields<S: SpecFields>(api: &Api, model: &Model, spec: 
 }
 
 /// Returns the fields of a spec for which `is_selected` is true and that are not at their defaults, in the form of a
-/// request body. Sensitive fields of a sensitive object are omitted.
+/// request body. Sensitive fields of a sensitive object are omitted. Passthrough fields, which Stemma stores without
+/// reading them, are all included.
 pub(super) fn selected_fields<S: SpecFields>(
     spec: &S,
     names: &ModelNames<'_>,

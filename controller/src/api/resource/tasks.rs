@@ -216,7 +216,7 @@ impl<'m> OutcomeGroups<'m> {
         self.0.values().map(|group| group.count).sum()
     }
 
-    /// Returns the names of the first nodes of all groups, in order, at most [`MAX_ROW_NODES`].
+    /// Returns the sorted names of the first nodes of all groups, at most [`MAX_ROW_NODES`].
     fn first_names(&self) -> Vec<String> {
         let mut nodes: Vec<String> = self.0.values().flat_map(NodeSubset::names).collect();
         nodes.sort_unstable();

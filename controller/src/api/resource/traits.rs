@@ -111,6 +111,7 @@ pub(super) async fn clear(api: &Api, request: &HttpRequest) -> HandlerResult {
 /// have the trait, or if the trait has only other sources.
 pub(super) async fn remove(api: &Api, request: &HttpRequest) -> HandlerResult {
     let name = request.param("trait");
+    // No node has a trait with an invalid name, so the result for such a name is `Absent` below.
     let trait_patch = Trait::new(name).map(|name| [(name, None)].into()).unwrap_or_default();
     let new_traits = |model: &Model, node: &Node, manager: &Manager| match state::traits(model, node).removal_effect(name) {
         TraitRemoval::Possible => Ok(node.spec.traits.patch(manager, &trait_patch)),

@@ -29,7 +29,8 @@ pub(super) fn updated_at<N>(meta: &Meta<N>) -> Value {
     if meta.updated_at == meta.created_at { Value::Null } else { format_time(meta.updated_at).into() }
 }
 
-/// Formats a time in `OpenStack`'s form, in UTC: `2026-01-31T23:59:00+00:00`.
+/// Formats a time in `OpenStack`'s form, in UTC: `2026-01-31T23:59:00+00:00`. A time that the calendar cannot hold is
+/// shown as 1970.
 pub(super) fn format_time(timestamp: Timestamp) -> String {
     let millis = i64::try_from(timestamp.0).unwrap_or(i64::MAX);
     let instant = Instant::from_millisecond(millis).unwrap_or(Instant::UNIX_EPOCH);
@@ -55,15 +56,16 @@ const MAPS: &[(&str, MapField)] = &[
 
 /// Adds the fields about inherited maps to the body of an object: the effective maps, the provided maps, their owners,
 /// and the differences between its labels and its parent's. `levels` contains the levels above the object. Only fields
-/// for which `requested_fields` is true are added.
+/// for which `is_requested` is true are added; the three fields of the differences are added together if one of them is
+/// requested.
 pub(super) fn add_maps<'a>(
     body: &mut JsonMap,
     mut levels: Levels<'a>,
     level: Level,
     provided_maps: &'a Inherited,
-    requested_fields: &dyn Fn(&str) -> bool,
+    is_requested: &dyn Fn(&str) -> bool,
 ) {
-    let needs_diff = ["labels_overridden", "labels_added", "labels_skipped"].into_iter().any(requested_fields);
+    let needs_diff = ["labels_overridden", "labels_added", "labels_skipped"].into_iter().any(is_requested);
     let parent_maps = (!levels.is_empty() && needs_diff).then(|| InheritedMaps::from_levels(&levels));
     levels.push((level, provided_maps));
     let effective_maps = InheritedMaps::from_levels(&levels);
@@ -73,7 +75,7 @@ pub(super) fn add_maps<'a>(
         body.insert("labels_added".into(), json!(added));
         body.insert("labels_skipped".into(), json!(skipped));
     }
-    let requested_fields = MAPS.iter().filter(|(name, _)| requested_fields(name));
+    let requested_fields = MAPS.iter().filter(|(name, _)| is_requested(name));
     body.extend(requested_fields.map(|(name, compute)| ((*name).to_owned(), compute(&effective_maps, provided_maps))));
 }
 

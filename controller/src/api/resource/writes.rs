@@ -76,11 +76,13 @@ pub(super) async fn post<S: ApiResource>(api: &Api, request: &HttpRequest) -> Ha
         let empty_spec = S::new_spec(&work.model, request)?;
         S::check_fixed(&work.model, &empty_spec, &fields)?;
         let mut spec = update(api, work, &empty_spec, &body, &caller, S::SHAPE)?;
+        // The author of a new object also owns the fields that the body sets to their defaults.
         own_new_fields(&mut spec, &body, &caller.manager);
         work.create(uuid, name.clone(), spec)
     };
     commit(api, request, &caller, |work| {
         let object = create(work).map_err(|error| S::create_error(error, request))?.object;
+        // `resolve_tags` may have changed the new object, so it is read from the model again.
         work.resolve_tags()?;
         let object = S::index(&work.model).get(object.meta.uuid).cloned().unwrap_or(object);
         let mut body = S::after_create(api, work, request, &object)?;
@@ -139,6 +141,7 @@ pub(super) async fn change_with<S: ApiResource>(
         let old_model = work.model.clone();
         let updated_object = work.update(&old_object, new_object.meta.name, new_object.spec)?.object;
         edit_more(work, &updated_object)?;
+        // `resolve_tags` may have changed the object, so it is read from the model again.
         work.resolve_tags()?;
         let updated_object = S::index(&work.model).get(updated_object.meta.uuid).cloned().unwrap_or(updated_object);
         let mut changes = Changes::default();
@@ -200,6 +203,7 @@ pub(super) fn with_warnings(
     let lost_labels_sentence = lost_labels_sentence.map(|sentence| (Severity::Warning, sentence));
     let sentences = moved_primaries.into_iter().chain(lost_labels_sentence).chain(unmet.sentences);
     let warning = warning_header(sentences, &findings);
+    // Unmet requirements are the first in the list.
     findings.splice(0..0, unmet.findings);
     with_findings(with_changes(StoredAnswer { warning, ..answer }, request, changes, lost_labels, work), &findings)
 }
@@ -222,9 +226,9 @@ fn with_findings(mut answer: StoredAnswer, added_findings: &[Finding]) -> Stored
 /// findings.
 const MAX_WARNED_FINDINGS: usize = 3;
 
-/// Returns the text of a warning: the first [`MAX_WARNED_FINDINGS`] of these sentences and findings, and then the
-/// number of the remaining ones. That number has the highest severity among the remaining ones. A semicolon separates
-/// the entries, and no entry contains one, because clients print each entry on its own line.
+/// Returns the text of a warning: the first [`MAX_WARNED_FINDINGS`] of these sentences and findings, and then an entry
+/// with the number of the others. The severity of that last entry is the highest of the others. A semicolon separates
+/// the entries. No entry contains a semicolon, because clients print each entry on its own line.
 fn warning_header(sentences: impl IntoIterator<Item = (Severity, String)>, findings: &[Finding]) -> Option<String> {
     let finding_entries = findings.iter().map(|finding| (finding.severity, format!("{}: {}", finding.object, finding.message)));
     let mut entries = sentences.into_iter().chain(finding_entries);
@@ -284,8 +288,9 @@ mod tests {
 
     use super::*;
 
+    /// The entries are separated by semicolons, so a semicolon within a sentence becomes a comma.
     #[test]
-    fn warnings_lists_first_findings_and_counts_rest() {
+    fn warning_header_lists_first_entries_and_counts_rest() {
         let finding = |number: usize| Finding::new(rule::REFERENCE_UNSET, format!("task/{number}"), "m".to_owned());
         let warning = |text: &str| (Severity::Warning, text.to_owned());
         let warning_with_findings = |count| warning_header([warning("s")], &(0..count).map(finding).collect::<Vec<_>>());

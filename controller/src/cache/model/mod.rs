@@ -54,8 +54,8 @@ pub struct Model {
     /// The same objects as in the indexes below, with the computed relations between them (such as inherited labels and
     /// roles).
     pub fleet: Fleet,
-    /// Results of earlier resolves, which can be from any revision. All readers and all drafts of writes share this
-    /// cache.
+    /// The cache of results of resolving nodes. A result can be from any revision. All readers and all pending writes
+    /// share this cache.
     pub resolve_cache: Arc<ResolveCache>,
     /// The index of releases, each named `NAME@VERSION`.
     pub releases: ObjectIndex<ReleaseSpec>,
@@ -82,7 +82,7 @@ pub struct Model {
     pub visible_cluster: Option<ClusterId>,
     /// The index of namespaces of the catalogue, which describes known labels.
     pub namespaces: ObjectIndex<NamespaceSpec>,
-    /// Inspection rules.
+    /// Inspection rules: conditions on the facts that hosts report, and the values that they set (as in Ironic).
     pub rules: ObjectIndex<InspectionRuleSpec>,
     /// The time at which a namespace first named a resource type (of Glance), by resource type.
     pub resource_types: OrdMap<String, Arc<Timestamp>>,
@@ -97,15 +97,15 @@ pub struct Model {
     pub profiles: OrdMap<Hash, Arc<ProfileRecord>>,
     /// The lists of values that many task sets have in common, by hash. Released task sets refer to them.
     pub value_lists: OrdMap<Hash, Arc<ValueList>>,
-    /// The parts of the lists of common values, by hash.
+    /// The parts of the lists of values that many task sets have in common, by hash.
     pub common_parts: OrdMap<Hash, Arc<ValuePart>>,
-    /// The pieces of large texts in released task sets and in common values, by hash.
+    /// The pieces of large texts in released task sets, and in the values that many task sets have in common, by hash.
     pub common_chunks: OrdMap<Hash, Arc<str>>,
     /// The last results of each node's tasks.
     pub results: ByNode<ResultsRecord>,
     /// The last report of each host's agent, for example its version and findings.
     pub reports: ByNode<ReportRecord>,
-    /// The time at which each node became silent (no check-in), or was heard again.
+    /// The time at which each node became silent (its agent did not check in), or at which it checked in again.
     pub silence: ByNode<LivenessRecord>,
     /// The desired state that was last sent to each host.
     pub sent_records: ByNode<SentRecord>,
@@ -118,8 +118,8 @@ pub struct Model {
     pub last_backup: Option<Arc<Versioned<BackupRecord>>>,
     /// The join tokens, by id.
     pub tokens: OrdMap<String, Arc<Versioned<TokenRecord>>>,
-    /// The marks: keys that two writes of different objects both write, so that one of them fails if they are
-    /// concurrent. Each has the revision of its last write (see [`key::MARKS`]).
+    /// The marks: keys without a value. Two writes of different objects write the same mark, so that one of the writes
+    /// fails if they are concurrent. Each mark has the revision of its last write (see [`key::MARKS`]).
     pub marks: OrdMap<String, Revision>,
 }
 
@@ -136,9 +136,9 @@ pub struct Versioned<T> {
 /// The nodes that one or more changes of the store affect.
 #[derive(Clone, Debug, Default)]
 pub struct AffectedNodes {
-    /// Nodes for which resolve may now have another result.
+    /// Nodes for which resolving may now have another result.
     pub dirty: DirtyNodes,
-    /// Nodes whose state may have changed although resolve has the same result, with the tasks that have a new result.
+    /// Nodes whose state may have changed although they are resolved as before, with the tasks that have a new result.
     /// The set of tasks is empty if the node's agent reported new facts about itself, or if its host reached the
     /// store's present epoch.
     pub new_results: BTreeMap<Uuid, BTreeSet<String>>,
@@ -202,11 +202,13 @@ impl Model {
         Arc::new(visible)
     }
 
-    /// Hides the objects of one kind that a caller which is bound to this cluster cannot see. `full_model` is the model
-    /// without hidden objects.
+    /// Hides the objects of one kind from a caller that is bound to this cluster: all that the caller cannot see.
+    /// `full_model` is the model in which nothing is hidden.
     fn hide_other_clusters<S: Resource>(&mut self, full_model: &Arc<Self>, cluster: ClusterId) {
+        // Every role may read, so the lowest one shows the same objects.
         let (full_model, rights) = (Arc::clone(full_model), Rights { role: PrincipalRole::Viewer, cluster: Some(cluster) });
         let full_model_for_list = Arc::clone(&full_model);
+        // An object that the full model does not have was created by a write on this model, and is visible.
         let is_visible =
             move |uuid| S::index(&full_model).get(uuid).is_none_or(|object| rights.can_see(S::access_scope(&full_model, object)));
         let short_list = move |limit| S::objects_in_cluster(&full_model_for_list, cluster, limit);
@@ -271,6 +273,7 @@ impl Model {
     /// Returns the access scope of the hosts that can join with a token which has this target.
     pub fn token_scope(&self, target: TokenTarget) -> AccessScope {
         let cluster = match target {
+            // Such a host creates a node without a group, so the node is in no cluster.
             TokenTarget::Fleet => None,
             TokenTarget::Group(uuid) => self.groups.get(uuid).map(|group| group.spec.cluster),
             TokenTarget::Node(uuid) => self.fleet.cluster_of_node(NodeId(uuid)),
@@ -304,8 +307,8 @@ impl Model {
         object: &Arc<Object<S>>,
     ) -> Result<AffectedNodes, Vec<ReleaseError>> {
         let mut changes = S::put_changes(self, object)?;
-        // After a rename, the fleet contains the object under its new name. So the object with the old name must be
-        // removed from the fleet.
+        // The fleet finds a release by its name. After a rename, the release with the old name must be removed from it.
+        // The reference to any other object contains its uuid and does not change.
         let old_object = S::index(self)
             .get(object.meta.uuid)
             .filter(|old_object| old_object.meta.name != object.meta.name)
@@ -339,7 +342,7 @@ impl Model {
         Some((object, affected))
     }
 
-    /// Applies changes to the fleet, and returns the nodes for which resolve may now have another result.
+    /// Applies changes to the fleet, and returns the nodes for which resolving may now have another result.
     fn apply_changes(&mut self, changes: Vec<FleetChange>) -> AffectedNodes {
         let dirty = self.fleet.apply_all(changes);
         AffectedNodes { dirty, ..AffectedNodes::default() }
@@ -354,8 +357,10 @@ impl Model {
         changes.extend(
             self.reported_states.iter().map(|(node, state)| FleetChange::ReportedState(NodeId(*node), Some(Arc::clone(state)))),
         );
+        // The affected nodes are not needed, because the first pass resolves all nodes.
         drop(self.fleet.apply_all(changes));
         self.fleet.build_index(self.nodes.iter().map(|node| node.id()));
+        // Until this call, every node counts as not resolvable.
         self.fleet.set_loaded();
     }
 

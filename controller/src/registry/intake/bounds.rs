@@ -43,6 +43,7 @@ pub(super) fn bounded_observation(
     let (facts, refused_facts) = FactMap::from_texts_counting_dropped(host_observation.facts);
     let dropped_input = DroppedInput { facts: refused_facts, labels: refused_labels, traits: refused_traits };
     let labels = labels.into_iter().collect();
+    // `not_taken` is `None` if nothing was dropped.
     let observation = Observation { facts, traits: traits.into(), labels, not_taken: dropped_input.into_option_box() };
     ObservationRecord { at, digest, observation, label_sources }
 }
@@ -190,6 +191,7 @@ mod tests {
 
     use super::*;
 
+    /// Returns the result of a task, without texts. The digest of the task set consists of the byte `task_set`.
     fn result(sequence: u64, task_set: u8, task: String) -> TaskResult {
         TaskResult {
             sequence,
@@ -203,23 +205,26 @@ mod tests {
         }
     }
 
+    /// A record has at most 4096 results. Results of older task sets are dropped first, then the oldest results.
     #[test]
     fn add_results_drops_newest_task_set_last_when_full() {
         let mut record = ResultsRecord::default();
-        add_results(&mut record, Timestamp(0), vec![result(1, 2, "kept".into())]);
+        add_results(&mut record, Timestamp(0), vec![result(1, 2, "first".into())]);
         add_results(&mut record, Timestamp(0), (2..=4097).map(|n| result(n, 1, format!("old{n}"))).collect());
         assert_eq!(record.tasks.len(), 4096);
-        assert!(!record.tasks.contains_key("kept"), "the only one of another task set than the newest");
+        assert!(!record.tasks.contains_key("first"), "its task set is not the newest");
 
         add_results(&mut record, Timestamp(0), (4098..=4100).map(|n| result(n, 3, format!("new{n}"))).collect());
         assert_eq!(record.tasks.len(), 4096);
         assert_eq!(record.acknowledged, 4100);
-        assert_eq!(record.left_out, 0, "all of the newest task set are kept");
+        assert_eq!(record.left_out, 0, "no result of the newest task set was dropped");
         let dropped: Vec<_> = (2..=6).filter(|n| !record.tasks.contains_key(&format!("old{n}"))).collect();
         assert_eq!(dropped, [2, 3, 4]);
         assert!((4098..=4100).all(|n| record.tasks.contains_key(&format!("new{n}"))));
     }
 
+    /// A result is dropped if it is over the maximum of 4096, or if its task id is longer than 1024 bytes. A message
+    /// longer than 1024 bytes is cut. The closure `left_out` gets the numbers of dropped results and cut texts.
     #[test]
     fn x01_add_results_counts_dropped_results_until_task_set_changes() {
         let mut record = ResultsRecord::default();
@@ -228,13 +233,14 @@ mod tests {
         let long_result = TaskResult { message: "m".repeat(1025), ..result(4101, 1, "t9".into()) };
         add_results(&mut record, Timestamp(0), vec![long_result]);
         let left_out = |results, texts| DroppedReportCounts { results, texts, ..DroppedReportCounts::default() };
-        assert_eq!(record.dropped_counts(), left_out(4, 1), "three beyond 4096, and one of a task that no release has");
+        assert_eq!(record.dropped_counts(), left_out(4, 1), "three results over 4096, and one with a long task id");
         add_results(&mut record, Timestamp(0), vec![result(4102, 1, "t9".into())]);
-        assert_eq!(record.dropped_counts(), left_out(4, 0), "the task said something else since");
+        assert_eq!(record.dropped_counts(), left_out(4, 0), "a later result of the task replaced the cut message");
         add_results(&mut record, Timestamp(0), vec![result(4103, 2, "t9".into())]);
         assert_eq!(record.dropped_counts(), left_out(0, 0));
     }
 
+    /// The texts of all results together are limited to one mebibyte. Results without their texts remain.
     #[test]
     fn s39_add_results_drops_texts_and_keeps_outcomes_when_full() {
         let mut record = ResultsRecord::default();
@@ -245,15 +251,17 @@ mod tests {
         assert_eq!(
             (record.tasks.len(), sequences_with_diff.len(), sequences_with_diff.iter().min()),
             (70, 64, Some(&7)),
-            "a mebibyte, the newest"
+            "the newest 64 diffs of 16 KiB are one mebibyte"
         );
         assert_eq!(record.dropped_counts().texts, 6);
         let long_result = TaskResult { message: "é".repeat(600), ..result(71, 1, "t71".into()) };
         add_results(&mut record, Timestamp(0), vec![long_result, result(72, 1, "x".repeat(1025))]);
-        assert_eq!((record.acknowledged, record.tasks.len()), (72, 71), "no release has such a task");
+        assert_eq!((record.acknowledged, record.tasks.len()), (72, 71), "result 72 is dropped, as its task id is too long");
         assert_eq!(record.tasks["t71"].result.message, "é".repeat(512));
     }
 
+    /// A label value is limited to 4096 bytes, and all labels together to 64 KiB and 256 labels. Sentences of a Report
+    /// are cut to 1024 bytes.
     #[test]
     fn s39_bounds_limit_labels_and_reports() {
         let label = |bytes: usize| observed::ReportedLabel { value: "v".repeat(bytes), source: "s".repeat(600) };
@@ -261,7 +269,7 @@ mod tests {
         let labels = labels.chain([("long".to_owned(), label(4097)), ("k".repeat(318), label(1))]).collect();
         let host_input = observed::Observation { labels, ..observed::Observation::default() };
         let record = bounded_observation(Timestamp(0), PartDigest([0; 32]), host_input, &TraitNames::default());
-        assert_eq!(record.observation.labels.len(), 15, "64 KiB together");
+        assert_eq!(record.observation.labels.len(), 15, "with their keys, 16 labels of 4 KiB exceed 64 KiB");
         let many_labels = (0..MAX_KEYS + 9).map(|n| (format!("l{n:03}"), label(1))).collect();
         let host_input = observed::Observation { labels: many_labels, ..observed::Observation::default() };
         let surplus = bounded_observation(Timestamp(0), PartDigest([0; 32]), host_input, &TraitNames::default()).observation;
@@ -270,6 +278,7 @@ mod tests {
             (surplus.labels.len(), surplus.not_taken),
             (256, DroppedInput { labels: 9, ..DroppedInput::default() }.into_option_box())
         );
+        // Five labels exceed the total size. One has a long value, and one has a long key.
         let seven_labels = DroppedInput { labels: 7, ..DroppedInput::default() };
         assert_eq!(record.observation.not_taken, seven_labels.into_option_box());
         assert!(record.label_sources.values().all(|source| source.len() == 512));

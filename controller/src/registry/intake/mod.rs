@@ -30,7 +30,7 @@ use crate::records::reported::{LivenessRecord, ReportRecord, ResultsRecord, Sent
 use crate::records::{codec, key};
 use crate::store::{BoxFuture, ListQuery, Op, Precondition, Revision, StoreError, Transaction};
 
-/// Maximum number of stored images (versions) of a node's Observation.
+/// Maximum number of images of a node's Observation. An image is a stored version.
 const MAX_OBSERVATION_IMAGES: usize = 10;
 /// Maximum number of attempts to write a record. An attempt fails if another write to the record commits first.
 const MAX_COMMIT_ATTEMPTS: usize = 8;
@@ -39,8 +39,8 @@ const MAX_CONFIRMED_PER_COMMIT: usize = 1000;
 /// Maximum length of the reason for a pause, hold or park on a host, in characters. A longer reason is cut.
 const MAX_REASON_CHARS: usize = 256;
 
-/// The divisor for the size of a results record when it is charged to the node's rate. The whole record is written for
-/// each report. Most hosts report their tasks one by one, so the full size would count too often.
+/// The divisor for the size of a results record when the size is charged to the node's rate limit. Each report writes
+/// the whole record. Most hosts report their tasks one by one, so the full size would be charged too often.
 const RECORD_COST_DIVISOR: u64 = 16;
 
 /// Stores what hosts report, and limits the rate and size of the reports.
@@ -86,8 +86,8 @@ impl HostIntake {
         Self { registry, writer, report_throttle, state_throttle, result_limiter, blobs, traits }
     }
 
-    /// Stores an Observation as the node's current record and as a new image, and deletes the oldest images. Logs which
-    /// parts were not accepted.
+    /// Stores an Observation as the node's current record and as a new image (a stored version). Also deletes the
+    /// oldest images. Logs which parts were not accepted.
     async fn store_observation(
         &self,
         node: Uuid,
@@ -111,7 +111,8 @@ impl HostIntake {
     }
 
     /// Logs which traits of a host were not accepted, if they differ from those of the last Observation. Returns
-    /// [`Acceptance::Partial`] if it logs any, and otherwise [`Acceptance::Whole`].
+    /// [`Acceptance::Partial`] if it logs any. Otherwise returns [`Acceptance::Whole`], also if the same traits as
+    /// before are not accepted, because a finding already reports them.
     fn log_refused_traits(&self, node: Uuid, new: &object::Observation) -> Acceptance {
         let model = self.registry.cache().model();
         let old_input = model.observations.get(&node).and_then(|record| record.observation.not_taken.as_deref());
@@ -137,8 +138,8 @@ impl HostIntake {
         }
     }
 
-    /// Returns the keys of the oldest images. They are deleted when a new image is stored, so that at most
-    /// [`MAX_OBSERVATION_IMAGES`] remain.
+    /// Returns the keys of the oldest images (stored versions) of a node's Observation. They are deleted when a new
+    /// image is stored, so that at most [`MAX_OBSERVATION_IMAGES`] remain.
     async fn surplus_images(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, IntakeError> {
         let query = ListQuery::prefix(prefix.to_owned()).descending();
         let snapshot = self.registry.store().snapshot().await.map_err(|error| commit_error(&error))?;
@@ -152,7 +153,8 @@ impl Intake for HostIntake {
         self.writer.node_name(node)
     }
 
-    /// Returns what the store contains of a node's reports, and which state was last sent to the node.
+    /// Returns what the store contains of a node's reports, and which desired state was last sent to the node. For a
+    /// node without such a record, `sent_revision` is the revision at which these records began.
     fn stored_reports(&self, node: Uuid) -> StoredReports {
         let model = self.registry.cache().model();
         StoredReports {
@@ -224,7 +226,7 @@ impl Intake for HostIntake {
         let state = reported_state(agent.local_state);
         Box::pin(async move {
             // After a start of the controller, each host reports its state again, though it is already stored. This
-            // must not use up the limit.
+            // must not use up the immediate writes that the throttle allows.
             if self.state_throttle.is_idle(node) && self.writer.is_stored_state(node, state.as_ref()) {
                 return self.writer.record_part(node, ReportPart::Local, Ok(()));
             }
@@ -233,7 +235,8 @@ impl Intake for HostIntake {
         })
     }
 
-    /// Stores that a node became silent or checked in again. Writes nothing if the stored record already has this.
+    /// Stores that a node became silent or checked in again. Writes nothing if the stored record already shows the
+    /// node as silent or not silent, respectively.
     fn store_liveness(&self, node: Uuid, change: LivenessChange) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = match change {
             LivenessChange::Connected { since_s } => {
@@ -369,8 +372,9 @@ impl IntakeWriter {
         self.registry.cache().model().reported_states.get(&node).map(|stored| &**stored) == state
     }
 
-    /// Stores which of pause, hold and park are in force on a host, or deletes the record if none is. Stored states
-    /// have the same effect after a restart. They also have a revision, as all other inputs of a desired state have.
+    /// Stores which of pause, hold and park are in force on a host, or deletes the record if none is. They are stored
+    /// so that they remain in force after a restart of the controller. The record also gives them a revision, which
+    /// every input of a desired state needs.
     async fn store_reported_state(&self, node: Uuid, state: Option<ReportedState>) -> Result<(), IntakeError> {
         if self.is_stored_state(node, state.as_ref()) {
             return self.record_part(node, ReportPart::Local, Ok(()));
@@ -446,8 +450,9 @@ fn reported_state(local: LocalState) -> Option<ReportedState> {
     (state != ReportedState::default()).then_some(state)
 }
 
-/// Returns the intake error for a failed read of a node's record. A damaged record remains damaged, so the error then
-/// is [`IntakeError::Refused`] and the host does not try again. Only this node is affected.
+/// Returns the intake error for a failed read of a node's record. The error is [`IntakeError::Refused`] if the record
+/// is damaged or was written by a newer version. A retry would fail too, so the host does not try again. Only this node
+/// is affected.
 fn read_error(error: &StoreError) -> IntakeError {
     match error {
         StoreError::Corrupt { what } => IntakeError::Refused(format!(
@@ -497,7 +502,8 @@ mod tests {
     use crate::store::faulty::FaultyStore;
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Store};
 
-    /// Without this rule, a damaged record of one node caused only a warning in the journal and endless retries.
+    /// Reports of a node whose record is damaged are refused, and the node gets a finding. Reports of other nodes are
+    /// stored. Regression test: a damaged record caused only a warning in the journal and endless retries.
     #[tokio::test]
     async fn x01_intake_refuses_only_node_with_damaged_record() {
         let directory = tempfile::tempdir().unwrap();
@@ -548,6 +554,7 @@ mod tests {
         assert_eq!((waiting_reports(nodes[0]), waiting_reports(nodes[1])), (BTreeMap::new(), BTreeMap::new()), "it is kept now");
     }
 
+    /// Facts about the agent, such as `agent.stuck`, are compared too. Other facts, such as `load`, are not.
     #[test]
     fn y06_is_equal_except_facts_compares_remaining_fields() {
         let report = Report::default();
@@ -564,6 +571,6 @@ mod tests {
         let facts = [("load".to_owned(), "0.5".to_owned())].into();
         assert!(is_equal_except_facts(&report, &Report { facts, ..report.clone() }));
         let facts = [("agent.stuck".to_owned(), "\"the disk is full\"".to_owned())].into();
-        assert!(!is_equal_except_facts(&report, &Report { facts, ..report.clone() }), "y06: what keeps an agent is news");
+        assert!(!is_equal_except_facts(&report, &Report { facts, ..report.clone() }), "the fact about the agent is new");
     }
 }

@@ -65,7 +65,8 @@ impl<T: Clone + Send + 'static> ReportThrottle<T> {
         !lock(&self.nodes).contains_key(&node)
     }
 
-    /// Decides whether a record is written now or later. Must be called within a Tokio runtime.
+    /// Decides whether a record is written now or later. If the node has no immediate write left, the record replaces
+    /// the node's deferred record. Must be called within a Tokio runtime.
     pub(super) fn admit(&self, node: Uuid, record: T) -> Admission<T> {
         match lock(&self.nodes).entry(node) {
             Entry::Occupied(mut budget) if budget.get().remaining == 0 => {
@@ -136,6 +137,7 @@ fn lock<T>(nodes: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    /// A node may write six records at once. Later records are deferred, and every ten seconds the last one is written.
     #[tokio::test(start_paused = true)]
     async fn s39_report_throttle_writes_last_report_when_ten_seconds_pass() {
         let written: Arc<Mutex<Vec<(u128, u64)>>> = Arc::default();
@@ -145,23 +147,25 @@ mod tests {
             Box::pin(async { true })
         });
         let is_admitted = |node: u128, n| matches!(throttle.admit(Uuid::from_u128(node), n), Admission::Now(_));
-        assert!((0..u64::from(REPORT_BURST)).all(|n| is_admitted(1, n)), "a few at once");
+        assert!((0..u64::from(REPORT_BURST)).all(|n| is_admitted(1, n)), "the first writes are immediate");
         assert!(!is_admitted(1, 12) && !is_admitted(1, 13));
-        assert!(is_admitted(2, 14), "another node waits for nobody");
+        assert!(is_admitted(2, 14), "another node has its own immediate writes");
         tokio::time::sleep(Duration::from_millis(9_900)).await;
         assert_eq!(*written.lock().unwrap(), []);
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!(*written.lock().unwrap(), [(1, 13)]);
-        assert!(!is_admitted(1, 15), "also after one that waited");
+        assert!(!is_admitted(1, 15), "an interval with a deferred write regains no immediate write");
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(*written.lock().unwrap(), [(1, 13), (1, 15)]);
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert!(is_admitted(1, 16) && !is_admitted(1, 17), "one more for an interval without any");
+        assert!(is_admitted(1, 16) && !is_admitted(1, 17), "an interval without a deferred write regains one");
         tokio::time::sleep(Duration::from_secs(90)).await;
         assert_eq!(written.lock().unwrap().last(), Some(&(1, 17)));
-        assert!(lock(&throttle.nodes).is_empty(), "nothing is left of who is quiet");
+        assert!(lock(&throttle.nodes).is_empty(), "an idle node has no entry");
     }
 
+    /// The immediate write of a record fails, and `defer` stores the record for later. For node 2, a newer record is
+    /// already deferred, so the failed record is dropped.
     #[tokio::test(start_paused = true)]
     async fn x01_deferred_report_is_written_later_unless_newer_arrives() {
         let written: Arc<Mutex<Vec<(u128, u64)>>> = Arc::default();
@@ -183,6 +187,7 @@ mod tests {
         assert!(lock(&throttle.nodes).is_empty());
     }
 
+    /// The first two writes of the deferred record 6 fail. Then the newer record 99 replaces it and is written.
     #[tokio::test(start_paused = true)]
     async fn s39_deferred_report_waits_until_write_succeeds_unless_newer_arrives() {
         let written: Arc<Mutex<Vec<(u64, bool)>>> = Arc::default();

@@ -25,26 +25,26 @@ use crate::records::audit::{AuditRecord, PrincipalRef, RefusalRecord};
 use crate::records::{codec, key};
 use crate::store::{ExpiredEntry, KeyRange, ListQuery, Store, StoreError, Transaction, drop_if_unchanged};
 
-/// Maximum number of entries per minute for one principal and reason.
+/// Maximum number of audit entries per minute for the refusals of one principal and reason.
 const MAX_ENTRIES_PER_MINUTE: u32 = 10;
 const MINUTE: Duration = Duration::from_mins(1);
-/// Maximum number of entries that wait to be written. Refusals over this number are only counted.
+/// Maximum number of audit entries of refusals that wait to be written. Refusals over this number are only counted.
 const MAX_QUEUED_ENTRIES: usize = 1024;
-/// Maximum number of entries that are written at the same time.
+/// Maximum number of audit entries of refusals that are written at the same time.
 const MAX_ENTRIES_PER_COMMIT: usize = 64;
 /// Maximum number of pairs of principal and reason that are counted separately in one minute. Further principals are
 /// counted together under the name [`OTHERS`].
 const MAX_TALLIES: usize = 10_000;
-/// The name under which the principals are counted that have no separate count.
+/// The name under which the refusals of all principals without a separate count are counted.
 const OTHERS: &str = "others";
-/// Retention time of entries, in milliseconds.
+/// Retention time of the audit entries of refusals, in milliseconds.
 const RETENTION_MS: u64 = 90 * 24 * 3600 * 1000;
 /// Maximum number of audit entries that one sweep for old refusals reads. There is one sweep per minute.
 const PAGE_ENTRIES: usize = 1000;
-/// Maximum size of these entries, in bytes.
+/// Maximum size of the audit entries that one sweep for old refusals reads, in bytes.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// Counts refusals, and queues the entries to be written.
+/// Counts refused requests, and queues the audit entries to be written.
 struct RefusalRecorder {
     tallies: Arc<RefusalTallies>,
     queue: mpsc::Sender<RefusalRecord>,
@@ -53,7 +53,7 @@ struct RefusalRecorder {
     lost_count: AtomicU64,
 }
 
-/// The counts of refusals by principal and reason.
+/// The counts of refused requests, by principal and reason.
 #[derive(Default)]
 struct RefusalTallies(Mutex<HashMap<TallyKey, RefusalTally>>);
 
@@ -66,8 +66,8 @@ struct TallyKey {
 }
 
 impl TallyKey {
-    /// Returns the audit entry for a refusal at this time and from this address. `more_count` is the number of
-    /// further refusals that the entry covers.
+    /// Returns the audit entry for a refusal at this time and from this address. `other` is the second address if the
+    /// identity was presented from two addresses. `more_count` is the number of further refusals that the entry covers.
     fn to_record(&self, (time, address): (Timestamp, SocketAddr), other: Option<SocketAddr>, more_count: u64) -> RefusalRecord {
         RefusalRecord {
             at: time,
@@ -81,7 +81,7 @@ impl TallyKey {
     }
 }
 
-/// The counts of one principal and reason.
+/// The counts of the refusals of one principal for one reason, in the current minute.
 #[derive(Clone, Debug)]
 struct RefusalTally {
     minute_began: Instant,
@@ -92,7 +92,7 @@ struct RefusalTally {
     last_unrecorded: Option<(Timestamp, SocketAddr)>,
 }
 
-/// The task that writes the queued entries.
+/// The task that writes the queued audit entries of refusals.
 pub struct RefusalWriter {
     entries: mpsc::Receiver<RefusalRecord>,
     tallies: Arc<RefusalTallies>,
@@ -129,6 +129,7 @@ impl RefusalRecorder {
             return;
         }
         self.tallies.restore(key, further_count, event, now);
+        // Only one of 1000 such refusals is logged.
         let lost_before = self.lost_count.fetch_add(1, Ordering::Relaxed);
         if lost_before.is_multiple_of(1000) {
             log::warn!(late = lost_before + 1; "refusals arrive faster than they can be written to the audit, and are only counted");
@@ -141,6 +142,7 @@ impl RefusalTallies {
     /// number of earlier refusals that had no entry.
     fn add(&self, mut key: TallyKey, event: (Timestamp, SocketAddr), now: Instant) -> Option<(TallyKey, u64)> {
         let mut tallies = self.lock();
+        // A principal for which there is no room is counted together with other such principals.
         if tallies.len() >= MAX_TALLIES && !tallies.contains_key(&key) {
             key = TallyKey { principal: OTHERS.to_owned(), principal_ref: PrincipalRef::Nobody, ..key };
         }
@@ -164,8 +166,9 @@ impl RefusalTallies {
         tally.add_unrecorded(further_count.saturating_add(1), event);
     }
 
-    /// Returns an entry for each key that has refusals without an entry from a finished minute. The entry describes the
-    /// last of these refusals and contains the number of the others. Also removes all keys whose minute is over.
+    /// Returns an audit entry for each pair of principal and reason that has refusals without an entry from a finished
+    /// minute. The entry describes the last of these refusals and contains the number of the others. Also removes all
+    /// pairs whose minute is over.
     fn end_minutes(&self, now: Instant) -> Vec<RefusalRecord> {
         let mut records = Vec::new();
         self.lock().retain(|key, tally| {
@@ -270,6 +273,7 @@ impl SweepPosition {
         let mut expired = Vec::new();
         let mut last_scanned = None;
         for entry in page.entries {
+            // The time of the entry, and whether it is a refusal. An unreadable entry has neither, and is skipped.
             let time_and_kind = match codec::decode(&entry.value) {
                 Ok(AuditRecord::Refusal(refusal)) => Some((refusal.at, true)),
                 Ok(AuditRecord::Commit(event)) => Some((event.at, false)),

@@ -20,6 +20,8 @@ fn key(principal: &str) -> TallyKey {
     TallyKey { principal: principal.to_owned(), principal_ref: PrincipalRef::Nobody, reason: "x" }
 }
 
+/// Of 25 refusals of `node/a` for the reason `x`, ten have entries. Another principal or another reason is counted
+/// separately, so its first refusal has an entry too.
 #[test]
 fn tally_records_ten_per_minute_then_counts() {
     let rejected = RejectionCounter::default();
@@ -65,6 +67,8 @@ fn unrecorded_count_is_in_next_entry_or_when_minute_ends() {
     );
 }
 
+/// The two principals have one name and different uuids. Of 25 refusals of the first one, ten have entries. The entry
+/// at the end of the minute is for the last refusal, and counts the other 14.
 #[test]
 fn x04_f11_tally_counts_principals_apart_when_names_are_equal() {
     let (tallies, start) = (RefusalTallies::default(), Instant::now());
@@ -103,9 +107,10 @@ fn tally_counts_refusal_when_queue_is_full() {
     );
 }
 
-/// Principals that exceed `MAX_TALLIES` share one tally, whose name is `OTHERS`.
+/// Principals that exceed `MAX_TALLIES` share one tally, whose name is `OTHERS`. Of the 25 refusals in it, ten have
+/// entries. The entry at the end of the minute is for the last refusal, and counts the other 14.
 #[test]
-fn tally_counts_together_without_scan_when_max_tallies_is_reached() {
+fn tally_counts_together_when_max_tallies_is_reached() {
     let (tallies, now) = (RefusalTallies::default(), Instant::now());
     let principal_count = MAX_TALLIES + 25;
     let recorded =
@@ -144,6 +149,8 @@ async fn wait_for_entries(store: &dyn Store, entries: usize) -> Vec<AuditRecord>
     tokio::time::timeout(Duration::from_mins(2), written).await.expect("the entries are written")
 }
 
+/// Of 25 refusals, ten have entries at once. When the minute ends, one more entry is for the last refusal, and counts
+/// the other 14.
 #[tokio::test]
 async fn writer_writes_counts_when_minute_ends() {
     let directory = tempfile::tempdir().unwrap();
@@ -165,7 +172,8 @@ async fn writer_writes_counts_when_minute_ends() {
     writer_task.abort();
 }
 
-/// A sweep reads at most 1000 entries, so the many old refusals need two sweeps.
+/// A sweep reads at most 1000 entries, so the 1201 refusals of days 1 and 2 need two sweeps. Commits remain in the
+/// audit.
 #[tokio::test]
 async fn sweep_drops_only_refusals_when_ninety_days_old() {
     let directory = tempfile::tempdir().unwrap();
@@ -211,8 +219,9 @@ async fn sweep_drops_only_refusals_when_ninety_days_old() {
     assert_eq!(audit(store.as_ref()).await, [commit(1), commit(3), commit(50)]);
 }
 
+/// The JSON form of a refusal differs from that of a commit, so each is read back as what it is.
 #[test]
-fn refusal_entry_changes_no_object() {
+fn refusal_entry_is_read_back_from_json() {
     let refusal = RefusalRecord {
         at: Timestamp(1),
         principal: "p".into(),
@@ -229,7 +238,7 @@ fn refusal_entry_changes_no_object() {
     assert!(serde_json::from_str::<AuditEvent>(&json).is_err());
     let with_principal = |principal_ref| match &event {
         AuditRecord::Refusal(refusal) => AuditRecord::Refusal(RefusalRecord { whose: Some(principal_ref), ..refusal.clone() }),
-        AuditRecord::Commit(_) => panic!("it is a refusal"),
+        AuditRecord::Commit(_) => panic!("the event is a refusal"),
     };
     for (principal_ref, json) in [
         (PrincipalRef::Nobody, r#""whose":"nobody""#),

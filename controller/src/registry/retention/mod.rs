@@ -31,8 +31,8 @@ const PAGE_BYTES: usize = 1 << 20;
 const MAX_ENTRIES_PER_COMMIT: usize = 500;
 /// Maximum size of the entries that one commit drops, in bytes.
 const MAX_BYTES_PER_COMMIT: u64 = 4 << 20;
-/// Maximum total size of the oldest images that one sweep collects, in bytes. The sweep holds a record of each such
-/// image in memory.
+/// Maximum total size of the oldest images (stored versions of objects) that one sweep collects, in bytes. The sweep
+/// holds the revision and size of each collected image in memory.
 const MAX_CANDIDATE_BYTES: u64 = 256 << 20;
 
 /// The configured limits of what is retained.
@@ -155,14 +155,15 @@ impl Registry {
         self.store.stats().prefix_bytes(class.prefix()).unwrap_or_default()
     }
 
-    /// Drops history images whose retention time has ended. If the remaining images are still too large together,
-    /// sweeps again and drops the oldest images that may be dropped.
+    /// Drops images (stored versions of objects in the history) whose retention time has ended. If the remaining images
+    /// are still too large together, sweeps again and drops the oldest images that may be dropped.
     ///
     /// # Errors
     /// Fails if the store fails.
     pub async fn sweep_history(&self, policy: &HistoryRetention) -> Result<DroppedTotals, StoreError> {
         let limit = policy.limit();
         let mut total = DroppedTotals::default();
+        // Images that were replaced up to this revision are dropped because of the size. With 0, none is.
         let mut cutoff = 0;
         loop {
             let mut oldest_images =
@@ -177,9 +178,9 @@ impl Registry {
         }
     }
 
-    /// Sweeps the history once, object by object. Drops images by age, and images that were replaced up to the revision
-    /// `cutoff` (0 for none) by size. `oldest_images` collects the images that a next sweep may drop because of the
-    /// size.
+    /// Sweeps the history once, object by object. Drops images (stored versions) that are too old, and images that were
+    /// replaced up to the revision `cutoff` (0 for none) to free space. `oldest_images` collects the images that a next
+    /// sweep may drop to free space.
     async fn walk_history(
         &self,
         policy: &HistoryRetention,
@@ -210,8 +211,8 @@ impl Registry {
         batch.finish().await
     }
 
-    /// Returns the image in an entry of the history: its revision, time and size. `previous` is the object's image
-    /// before this one.
+    /// Returns the image (stored version of an object) in an entry of the history: its revision, time and size.
+    /// `previous` is the object's image before this one.
     async fn read_image(
         &self,
         snapshot: &dyn Snapshot,
@@ -236,8 +237,9 @@ impl Registry {
         Ok(HistoryImage { revision, at_ms, bytes: entry.size_bytes() as u64, is_deletion })
     }
 
-    /// Drops the images of one object whose retention time has ended. Adds the other images that may be dropped to
-    /// `oldest_images`.
+    /// Drops the images (stored versions) of one object that are too old, too many, or replaced up to the revision
+    /// `cutoff`. Adds the other images that may be dropped to `oldest_images`, each with the revision `over_since` at
+    /// which it was replaced.
     async fn drop_images(
         &self,
         policy: &HistoryRetention,
@@ -303,6 +305,7 @@ impl Registry {
         if old_bytes <= max_bytes || self.clock.trusted_now().is_none() {
             return Ok(DroppedTotals::default());
         }
+        // The revision and size of each record, by requester.
         let mut records: BTreeMap<Bytes, Vec<(u64, u64)>> = BTreeMap::new();
         let mut range = KeyRange::prefix(key::REQUESTS);
         loop {
@@ -314,6 +317,7 @@ impl Registry {
             range = range.after(&last.key);
             tokio::task::yield_now().await;
         }
+        // The revision up to which the records of each requester are dropped.
         let cutoffs = cutoff_by_principal(&records, max_bytes);
         let is_dropped =
             |entry: &Entry| cutoffs.get(&request_owner(entry)).is_some_and(|cutoff| entry.mod_revision.get() <= *cutoff);

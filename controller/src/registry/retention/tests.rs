@@ -154,6 +154,7 @@ async fn x03_sweep_limits_history_by_age_and_size_including_deleted_objects() {
     assert!(site.stored_bytes(key::HISTORY) > MIB);
 }
 
+/// By default, the history has at most 100 images (stored versions) of one object.
 #[tokio::test]
 async fn x03_sweep_limits_history_by_images_per_object() {
     let site = RetentionSite::new().await;
@@ -164,6 +165,9 @@ async fn x03_sweep_limits_history_by_images_per_object() {
     assert_eq!(site.image_revisions(1).await, last_revisions(100, 120));
 }
 
+/// By default, entries of the audit are retained for 400 days. For the size, the test sets a limit of one mebibyte. The
+/// arguments of `site.write` are the day, the number of a principal, the size of its description in bytes, and the
+/// reason in the audit.
 #[tokio::test]
 async fn x03_sweep_limits_audit_by_age_and_size() {
     let site = RetentionSite::new().await;
@@ -186,6 +190,7 @@ async fn x03_sweep_limits_audit_by_age_and_size() {
     assert!((MIB * 3 / 4..=MIB).contains(&site.stored_bytes(key::AUDIT)), "the sweep drops no more than needed");
 }
 
+/// The record of a request is about 10 kB. `ada` has two records, and `otto` has 40. The limits are 600 kB and 300 kB.
 #[tokio::test]
 async fn x03_sweep_drops_request_records_of_largest_owner_when_over_size() {
     let site = RetentionSite::new().await;
@@ -206,6 +211,8 @@ async fn x03_sweep_drops_request_records_of_largest_owner_when_over_size() {
     assert_eq!(dropped.entries, 33);
 }
 
+/// On day 1, forty images (stored versions) exceed one mebibyte, and the next sweep drops some. On day 91, the
+/// remaining images are old enough to be dropped, but only the hourly sweep checks the age.
 #[tokio::test]
 async fn sweep_drops_at_once_by_size_and_hourly_by_age() {
     let site = RetentionSite::new().await;
@@ -228,10 +235,11 @@ async fn sweep_drops_at_once_by_size_and_hourly_by_age() {
 }
 
 /// If the clock is ahead, every record seems to be old. A sweep at that time would drop records that are recent by the
-/// right clock.
+/// right clock. An image is the stored version of an object at a revision.
 #[tokio::test]
 async fn x04_f12_sweep_drops_nothing_when_clock_is_suspect() {
     let site = RetentionSite::new().await;
+    // The clock counts hours, so it shows day 1 and later day 9,999.
     let clock = Arc::new(ManualClock(AtomicU64::new(24)));
     let registry = Registry::new(Arc::clone(&site.store), Arc::clone(&site.cache), Arc::clone(&clock) as _);
     for _ in 0..40 {

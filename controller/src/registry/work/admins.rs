@@ -21,7 +21,7 @@ use crate::registry::rights;
 use crate::store::{Op, Precondition};
 
 impl PendingWrite<'_> {
-    /// Creates the first admin, if the fleet has no principal yet.
+    /// Creates the first admin, if the fleet has no principal yet and this write has created none.
     ///
     /// # Errors
     /// Fails as [`PendingWrite::create`] does.
@@ -95,6 +95,8 @@ impl PendingWrite<'_> {
                 continue;
             }
             let may_create = |scope| new_rights.is_some_and(|rights| may_write(rights, Some(Endpoint::CreateToken), scope));
+            // Each write that creates a join token of this principal changes the mark. So the model has all tokens if
+            // the mark is unchanged at the commit.
             self.require_mark(&key::maker_mark(uuid));
             let created = full_model.tokens.values().filter(|token| match token.record.maker {
                 Some(maker) => maker == uuid,
@@ -116,7 +118,7 @@ impl PendingWrite<'_> {
     }
 
     /// Records in the audit event for each written object: its clusters before and after the write, the cluster that it
-    /// left, and its old name if the name changed.
+    /// left, and its old name if the name changed. A deleted object has left no cluster.
     pub(super) fn audit_clusters(&mut self) {
         let (old, new) = (self.context.full_model, &self.model);
         for object in self.draft.audited_mut() {

@@ -22,6 +22,7 @@ impl PendingWrite<'_> {
     /// Assigns the chosen node to a new allocation. The uuid of the allocation becomes the instance of the node, and
     /// the traits of the allocation become those that the instance requires. Allocations of one resource class write
     /// the same mark, so they are created one after the other. Each of them sees the nodes that are already assigned.
+    /// An allocation without a chosen node changes no node.
     ///
     /// # Errors
     /// Fails as [`PendingWrite::update`] does.
@@ -86,6 +87,7 @@ impl PendingWrite<'_> {
     /// store of an older version may contain an instance twice, and a write that removes one of the two must be
     /// possible.
     pub(super) fn check_instances(&mut self) -> Result<(), ApiError> {
+        // The instances that an object gets or loses. The value is the object that gets the instance, if there is one.
         let mut changed_instances = BTreeMap::<Uuid, Option<&AuditedObject>>::new();
         for object in self.draft.audited() {
             let [old_instance, new_instance] =
@@ -146,6 +148,7 @@ fn check_instance_free(
     nodes: &[NodeId],
     allocation: Option<&Arc<Allocation>>,
 ) -> Result<(), ApiError> {
+    // At most one node may have the instance. If an allocation has it too, the node must be the allocation's.
     let is_unique = match (nodes, allocation) {
         ([], _) | ([_], None) => true,
         ([node], Some(allocation)) => allocation.spec.chosen_node() == Some(*node),
@@ -177,6 +180,7 @@ fn instance_of(model: &Model, kind: Kind, uuid: Uuid) -> Option<Uuid> {
 /// Returns the nodes that have this instance.
 fn instance_nodes(model: &Model, instance: Uuid) -> Vec<NodeId> {
     let filter = NodeSet::Term(IndexTerm::ironic_field("instance_uuid", &instance.to_string()));
+    // Without an index, all nodes are compared. A walk of the index has no start and is not reversed.
     let nodes: Box<dyn Iterator<Item = NodeId>> = match model.fleet.walk(filter, None, false) {
         Some(nodes) => Box::new(nodes),
         None => Box::new(model.fleet.nodes().map(|node| node.id())),

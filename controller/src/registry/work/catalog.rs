@@ -20,7 +20,8 @@ use crate::registry::names::group_path;
 use crate::store::Op;
 
 impl PendingWrite<'_> {
-    /// Checks the keys and requirements that the write changes against the catalogue.
+    /// Checks the keys and requirements that the write changes against the catalogue, which defines the allowed keys
+    /// and values.
     ///
     /// # Errors
     /// Fails with the first value or requirement that the catalogue does not permit.
@@ -41,6 +42,7 @@ impl PendingWrite<'_> {
                 UsageField::Map(key_kind) => (ErrorType::FieldInvalid, map_field(key_kind)),
             };
             let advice = format!("stemma explain {} {} shows the allowed values", violation.kind.description(), violation.key);
+            // A group is shown as `CLUSTER/GROUP`, and any other object by its name.
             let path = group_path(&self.model, GroupId(uuid)).unwrap_or_else(|| object.name.clone());
             let refusal = ApiError::new(error_type, format!("{violation}; nothing was changed"));
             return Err(refusal.field(field).detail(advice).extra("object", format!("{}/{path}", kind.word()).into()));

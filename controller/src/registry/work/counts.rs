@@ -246,6 +246,7 @@ const fn advice(limit: CountLimit) -> &'static str {
 mod tests {
     use super::*;
 
+    /// Returns a limit as `docs/api.md` shows it: with the default number of nodes, and a comma before the thousands.
     fn text(limit: CountLimit) -> String {
         let limit = match limit {
             CountLimit::Nodes => 100_000,
@@ -265,6 +266,7 @@ mod tests {
         let lines = include_str!("../../../../docs/api.md").lines();
         let documented: Vec<&str> = lines
             .skip_while(|line| !line.starts_with("| of these | in the fleet"))
+            // The heading of the table, and the line below it.
             .skip(2)
             .take_while(|line| line.starts_with("| "))
             .collect();

@@ -25,7 +25,8 @@ impl PendingWrite<'_> {
     /// are no longer accepted.
     ///
     /// # Errors
-    /// Fails if the node is assigned to an allocation, or with a [`DecisionError`].
+    /// Fails if the node is assigned to an allocation, if the caller may not delete it, or if an entry of the store
+    /// must be read first ([`DecisionError::NeedsRead`]).
     pub fn delete_node(&mut self, node: &Arc<Object<NodeSpec>>) -> Result<(), DecisionError> {
         self.check_not_allocated(node)?;
         let primaries: Vec<_> = self.model.primaries.iter().filter(|p| p.spec.node.0 == node.meta.uuid).cloned().collect();
@@ -45,7 +46,7 @@ impl PendingWrite<'_> {
     /// Deletes an object that no other object refers to, such as a group without nodes, a template or a release.
     ///
     /// # Errors
-    /// Fails with the objects that refer to the object, or with a [`DecisionError`].
+    /// Fails if other objects refer to the object (the error lists them), or if the caller may not delete it.
     pub fn delete_unused<S: Resource>(&mut self, object: &Arc<Object<S>>) -> Result<(), DecisionError> {
         check_unused(&self.model, object, self.model.referrers(&ObjectReference::new(object)))?;
         Ok(self.delete(object)?)
@@ -54,7 +55,7 @@ impl PendingWrite<'_> {
     /// Deletes a cluster with its groups and primaries. The groups must have no nodes.
     ///
     /// # Errors
-    /// Fails if a group has nodes or another object refers to the cluster, or with a [`DecisionError`].
+    /// Fails if a group has nodes, if another object refers to the cluster, or if the caller may not delete it.
     pub fn delete_cluster(&mut self, cluster: &Arc<Object<ClusterSpec>>) -> Result<(), DecisionError> {
         let id = ClusterId(cluster.meta.uuid);
         let groups: Vec<_> = self.model.fleet.groups_in_cluster(id).filter_map(|id| self.model.groups.get(id.0)).collect();

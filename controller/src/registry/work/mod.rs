@@ -58,7 +58,7 @@ pub struct PendingWrite<'a> {
     affected: AffectedNodes,
     /// The clusters in which the write changes a stored choice of a primary, or the field `primaries`.
     clusters_with_changed_primaries: BTreeSet<ClusterId>,
-    /// The clusters for which this write uses answers of extensions.
+    /// The clusters for which this write uses answers of extensions (programs that decide tags).
     extension_clusters: BTreeSet<ClusterId>,
     /// The role whose rights apply to the placement of nodes.
     placement_role: PrincipalRole,
@@ -134,6 +134,7 @@ impl<'a> PendingWrite<'a> {
         self.check_sizes()?;
         self.check_order()?;
         self.check_paths()?;
+        // The cluster of a deleted object is found in the model before the write.
         self.draft.set_clusters(|kind, uuid| {
             [&self.model, self.context.model].into_iter().find_map(|model| {
                 let Some(AccessScope::Cluster(cluster)) = model.access_scope(kind, uuid) else { return None };
@@ -338,7 +339,8 @@ impl<'a> PendingWrite<'a> {
 }
 
 /// Returns the error for a release that does not compile or that every host would refuse. The message is the first
-/// error, and `detail` lists further errors. The member `errors` contains the errors with their fields, for programs.
+/// error, and `detail` lists up to 20 further errors. The member `errors` contains up to 50 errors with their fields,
+/// for programs.
 fn release_refusal(errors: &[ReleaseError]) -> ApiError {
     let Some(first) = errors.first() else {
         return ApiError::new(ErrorType::ObjectInvalid, "the release does not compile");

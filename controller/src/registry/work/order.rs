@@ -54,7 +54,9 @@ struct PlacedByWrite {
 }
 
 impl PendingWrite<'_> {
-    /// Refuses a write that closes a cycle of tasks. Makes the commit depend on the state that was checked.
+    /// Refuses a write that closes a cycle of tasks. Makes the commit depend on the state that was checked, by the
+    /// marks of each cluster. Skips a cluster in which the write places no node and changes nothing that the order of
+    /// tasks or the placement of privileged tasks depends on.
     ///
     /// # Errors
     /// Fails with the tasks of the cycle.
@@ -130,6 +132,7 @@ impl PendingWrite<'_> {
             if old == new {
                 continue;
             }
+            // A cluster that loses a node or a profile is listed without changes (see `has_extension`).
             if let Some(cluster) = old.0 {
                 clusters.entry(cluster).or_default();
             }
@@ -145,8 +148,9 @@ impl PendingWrite<'_> {
         self.affected_groups().into_iter().filter_map(|group| self.model.fleet.cluster_of_group(group)).collect()
     }
 
-    /// Writes the marks of a cluster, and requires at the commit that the marks which the write depends on are
-    /// unchanged. If the write extends the cluster, it depends on both marks, otherwise only on `order`.
+    /// Writes the marks of a cluster (empty entries that order concurrent writes). Requires at the commit that the
+    /// marks which the write depends on are unchanged. A write that extends the cluster can close a cycle of tasks, and
+    /// depends on both marks. Any other write depends only on `order`.
     fn write_marks(&mut self, cluster: ClusterId, is_extension: bool) {
         let (order_mark, placement_mark) = (key::order_mark(cluster.0), key::placement_mark(cluster.0));
         self.require_mark(&order_mark);
@@ -157,7 +161,7 @@ impl PendingWrite<'_> {
         self.draft.add_op(Op::Put { key: placement_mark.into(), value: bytes::Bytes::new() });
     }
 
-    /// Deletes the marks of a deleted cluster.
+    /// Deletes the marks of a deleted cluster. Marks are keys of the store that let one of two conflicting writes fail.
     pub(super) fn delete_marks(&mut self, cluster: ClusterId) {
         for mark in [key::order_mark(cluster.0), key::placement_mark(cluster.0)] {
             self.draft.add_op(Op::Delete { key: mark.into() });

@@ -138,9 +138,9 @@ impl PendingWrite<'_> {
     }
 
     /// Makes the commit depend on the state that new entries of `primaries` were checked with, even if no primary moves
-    /// yet. The entries decide who holds the tag later, when a node joins or a group gets another release. So the write
-    /// counts as an extension of the cluster (`order`). The releases that declare which tags have a primary must be
-    /// unchanged too.
+    /// yet. The entries decide which node holds the tag later, when a node joins or a group gets another release. So
+    /// the write counts as an extension of the cluster, as the module `order` defines it. The releases that declare
+    /// which tags have a primary must be unchanged too.
     pub(super) fn guard_named_primaries(&mut self) {
         let (old_fleet, new_fleet) = (&self.context.full_model.fleet, &self.model.fleet);
         let entries = |fleet: &fleet::Fleet, cluster: ClusterId| {

@@ -75,7 +75,8 @@ impl PendingWrite<'_> {
         self.placement_role = role;
     }
 
-    /// Refuses a write that places privileged tasks on nodes or starts them there, unless an admin makes the write.
+    /// Refuses a write that places privileged tasks on nodes or starts them there, unless an admin makes the write. The
+    /// write is also refused if the caller can see none of these nodes. The error then names no node.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`], with the tasks and the first visible node.
@@ -151,6 +152,7 @@ impl PendingWrite<'_> {
     fn newly_reportable(&self) -> BTreeMap<NodeId, PrivilegedTasks> {
         let nodes = self.written_objects().filter(|(kind, _)| *kind == Kind::Node).map(|(_, uuid)| NodeId(uuid));
         let by_groups = self.new_or_changed_groups().flat_map(|group| self.model.fleet.nodes_in_group(group));
+        // The loop ends early if the client no longer waits for the answer. The write is then refused in any case.
         let nodes = nodes.chain(by_groups).take_while(|_| self.is_active()).chain(self.affected_nodes()).collect::<BTreeSet<_>>();
         nodes.into_iter().filter_map(|node| Some((node, self.newly_reportable_on(node)?))).collect()
     }
@@ -159,6 +161,7 @@ impl PendingWrite<'_> {
     /// this write. If reports of several values can do this, returns the tasks of the first value.
     fn newly_reportable_on(&self, node: NodeId) -> Option<PrivilegedTasks> {
         let full_model = self.context.full_model;
+        // The values that conditions of privileged tasks read, and by which a report can meet a condition only now.
         let mut reads = self.model.fleet.newly_host_controlled(&full_model.fleet, node);
         // A task that already ran before this write is not started by it.
         let old_set = (!reads.is_empty()).then(|| task_set(full_model, node)).flatten();
@@ -180,6 +183,7 @@ impl PendingWrite<'_> {
         }
         let fleet = &self.model.fleet;
         let profile = match target {
+            // A host that joins the fleet without a group has no tasks yet.
             TokenTarget::Fleet => None,
             TokenTarget::Group(group) => fleet.profile_for_new_node(GroupId(group)),
             TokenTarget::Node(node) => fleet.profile(NodeId(node)).map(Arc::clone),
@@ -221,6 +225,7 @@ impl PendingWrite<'_> {
         for node in nodes.filter(|node| placement_inputs(old_fleet, *node) != placement_inputs(new_fleet, *node)) {
             clusters.extend(new_fleet.cluster_of_node(node).map(|cluster| (cluster, ClusterGuard::Levels)));
         }
+        // A group that resolves only before the write, or only after it, has changed too.
         let is_changed = |group: &GroupId| match (old_fleet.resolved_group(*group), new_fleet.resolved_group(*group)) {
             (Ok(old_group), Ok(new_group)) => !new_group.has_same_placement(old_group),
             (old_group, new_group) => old_group.is_ok() || new_group.is_ok(),
@@ -312,6 +317,7 @@ fn privileged_tasks_refusal(tasks: &[impl AsRef<str>], cause: &PrivilegedCause, 
         PrivilegedCause::Condition(ConditionOutcome::Undecided) => {
             format!("lets {pronoun} run on {place}, where this write leaves {conditions} undecided")
         }
+        // Only tasks whose condition is met or undecided are listed, so the outcome is not `No`.
         PrivilegedCause::Condition(ConditionOutcome::Yes | ConditionOutcome::No) => {
             format!("lets {pronoun} run on {place}, where this write meets {conditions}")
         }

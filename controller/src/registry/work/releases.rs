@@ -31,6 +31,8 @@ impl PendingWrite<'_> {
                 Action::Created => self.require_imports(&name),
                 Action::Updated => {
                     self.require_imports(&name);
+                    // Each new import of this release changes the mark. So no release is compiled concurrently with the
+                    // old content of this one.
                     self.require_mark(&key::reference_mark(Kind::Release, &name));
                     self.check_pinned(&name)?;
                 }

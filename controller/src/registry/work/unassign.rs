@@ -12,8 +12,9 @@ use uuid::Uuid;
 use super::PendingWrite;
 
 impl PendingWrite<'_> {
-    /// Removes the unassignments that the write ends, on nodes that the write does not contain. Only nodes of groups
-    /// whose roles, or the tags that the roles produce, have changed can have such unassignments.
+    /// Removes the unassignments of tags that the write ends, on nodes that the write does not contain. An unassignment
+    /// ends when no role of the node produces the tag any more. So only nodes of groups whose roles, or the tags that
+    /// the roles produce, have changed are checked.
     ///
     /// # Errors
     /// Fails as [`PendingWrite::update`] does.

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use super::{TestBounds, TestEngine, commit, create, create_options, get, keys, list_all, put_singly, unmet_precondition};
 use crate::store::{CreateOptions, Precondition, Revision, StoreError, Transaction};
 
+/// A store begins at the revision `base` with which it is created.
 pub(crate) async fn commit_gets_revision_after_base_when_first(engine: &impl TestEngine) {
     let store = engine.create(&CreateOptions { base: Revision::new(41), ..create_options() }, &TestBounds::default());
     assert_eq!(store.head().await.unwrap(), Revision::new(41));
@@ -50,6 +51,8 @@ pub(crate) async fn entry_version_restarts_when_recreated(engine: &impl TestEngi
     assert_eq!((entry.create_revision.get(), entry.mod_revision.get(), entry.version), (4, 4, 1));
 }
 
+/// `put_at_revision` appends the revision of the commit to the key, as eight bytes. A commit with a failing
+/// precondition changes no entry.
 pub(crate) async fn commit_is_atomic_when_precondition_fails(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("old", "1")]).await;
@@ -156,7 +159,7 @@ pub(crate) async fn commit_creates_entry_once_when_creations_are_concurrent(engi
         }
     }
     assert_eq!(success_count, 1);
-    assert_eq!(list_all(&store).await.len(), 2);
+    assert_eq!(list_all(&store).await.len(), 2, "both entries are from one writer");
 }
 
 /// Eight writers each increment one counter ten times, and repeat an increment if another writer was faster.
@@ -188,6 +191,7 @@ pub(crate) async fn commit_loses_no_increment_when_writers_are_concurrent(engine
     for task in tasks {
         revisions.extend(task.await.unwrap());
     }
+    // The first commit created the counter. Each of the 80 increments has its own revision.
     assert_eq!(revisions, (2..=81).map(Revision::new).collect());
     assert_eq!(get(&store, "count").await.unwrap().value, "80");
 }
@@ -229,6 +233,8 @@ pub(crate) async fn commit_names_limit_when_transaction_exceeds_limit(engine: &i
     assert_eq!(commit(&store, Transaction::new().put_at_revision("k".repeat(56), "")).await, 4);
 }
 
+/// The key of `put_at_revision` is its prefix and the revision of the commit, which is not known before. So a put of
+/// this prefix with any revision, such as 2, is refused too.
 pub(crate) async fn commit_fails_when_key_is_in_two_operations(engine: &impl TestEngine) {
     let store = create(engine);
     let key_at_revision_two = [b"history/".as_slice(), &Revision::new(2).to_key()].concat();

@@ -62,7 +62,7 @@ impl Default for TestBounds {
     }
 }
 
-/// Makes a test of every rule, for the engine that an expression returns.
+/// Defines a test for each rule that every store must follow. The expression returns the engine to be tested.
 macro_rules! conformance_tests {
     ($engine:expr) => {
         conformance_tests! { $engine =>

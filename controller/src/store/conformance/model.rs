@@ -16,6 +16,7 @@ use crate::store::{Change, Entry, Event, EventKind, ListQuery, Op, Precondition,
 /// Asserts that an engine behaves as [`StoreModel`] does. Any sequence of transactions and restarts must give the same
 /// results, entries, lists and changes from both.
 pub(crate) fn assert_matches_model<E: TestEngine>(engine: impl Fn() -> E) {
+    // The runner stores the seeds of failed cases in this file, and repeats these cases in later runs.
     let file = FileFailurePersistence::Direct(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/conformance/model.regressions"));
     // Each case creates a store, so only a quarter of the usual number of cases is run.
     let cases = Config::default().cases / 4;
@@ -43,6 +44,8 @@ fn key() -> impl Strategy<Value = Bytes> {
     select(vec!["a", "a/", "a/1", "b", "b\0"]).prop_map(Bytes::from)
 }
 
+/// Generates a random operation, most often a put. [`Op::PutAtRevision`] puts an entry whose key is the prefix, then
+/// the revision of the commit. A value has at most four bytes.
 fn op() -> impl Strategy<Value = Op> {
     let value = || any::<u8>().prop_map(|byte| Bytes::from(vec![byte; usize::from(byte % 5)]));
     prop_oneof![
@@ -52,6 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Generates a random precondition. The expected revisions are low, so that stores often have them.
 fn precondition() -> impl Strategy<Value = Precondition> {
     prop_oneof![
         key().prop_map(Precondition::absent),
@@ -98,7 +102,8 @@ impl StoreModel {
         }
     }
 
-    /// Applies one operation to the entries. Returns its event, or `None` if it deletes a key that does not exist.
+    /// Applies one operation to the entries. Returns its event, or `None` if it deletes a key that does not exist. The
+    /// key of a [`Op::PutAtRevision`] is its prefix, then the revision.
     fn apply(&mut self, revision: Revision, op: &Op) -> Option<Event> {
         let (key, value) = match op {
             Op::Delete { key } => {
@@ -120,6 +125,7 @@ impl StoreModel {
 /// Performs the steps on a store of the engine and on the model, and compares both after each step. The model ignores a
 /// transaction that the store refuses as malformed, for example because it has one key twice.
 async fn compare(engine: &impl TestEngine, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
+    // Only four changes are held in memory, so that the last comparison also reads stored changes.
     let bounds = TestBounds { recent_changes: 4, ..TestBounds::default() };
     let mut store = engine.create(&create_options(), &bounds);
     let mut model = StoreModel::default();

@@ -3,6 +3,7 @@
 use super::{TestEngine, commit, create, get, keys, list_all, next_change, put_singly};
 use crate::store::{KeyRange, ListQuery, Revision, Transaction};
 
+/// `put_singly` writes each of the six entries in its own commit, so the list is of revision 6.
 pub(crate) async fn list_is_in_byte_order_and_returns_revision(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("b", ""), ("a/2", ""), ("a/10", ""), ("Z", ""), ("a", ""), ("ä", "")]).await;
@@ -12,6 +13,7 @@ pub(crate) async fn list_is_in_byte_order_and_returns_revision(engine: &impl Tes
     assert_eq!((list.revision, list.has_more), (Revision::new(6), false));
 }
 
+/// Each case is a range, and the keys that a list of the range returns.
 pub(crate) async fn list_returns_only_keys_of_range(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("a", ""), ("b", ""), ("b/1", ""), ("b/2", ""), ("b0", ""), ("c", "")]).await;
@@ -36,7 +38,7 @@ pub(crate) async fn list_returns_only_keys_of_range(engine: &impl TestEngine) {
     }
 }
 
-/// Each page is written as the digits at the end of its keys, and whether more entries follow.
+/// `read_page` returns the digits at the end of the keys of a page, and whether more entries follow.
 pub(crate) async fn list_pages_by_count_from_both_ends(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("a", ""), ("b/1", ""), ("b/2", ""), ("b/3", ""), ("b/4", ""), ("b/5", ""), ("c", "")]).await;
@@ -59,8 +61,9 @@ pub(crate) async fn list_pages_by_count_from_both_ends(engine: &impl TestEngine)
     assert_eq!(read_page(whole_range, |query| query.with_limit(0)).await, (vec![], true));
 }
 
-/// Each page is written as the digits at the end of its keys, and whether more entries follow. Keys and values together
-/// have 5 bytes, but 103 bytes at `b/3` and 3 bytes at `b/5`.
+/// `read_page` returns the digits at the end of the keys of a page, and whether more entries follow. The key and the
+/// value of an entry have 5 bytes together, but 103 bytes at `b/3` and 3 bytes at `b/5`. All five entries have 121
+/// bytes.
 pub(crate) async fn list_pages_by_bytes(engine: &impl TestEngine) {
     let store = create(engine);
     let large_value = "x".repeat(100);

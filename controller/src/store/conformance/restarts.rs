@@ -7,6 +7,7 @@ use crate::store::{
     CreateOptions, Health, PROGRAM_VERSION, Precondition, Revision, SCHEMA_VERSION, Store, Transaction, WatchError,
 };
 
+/// The reopened store also has the same revision, accepts commits, and checks preconditions against the old entries.
 pub(crate) async fn reopen_returns_same_entries_and_identity(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("a", "1"), ("b", "1"), ("a", "2")]).await;
@@ -25,16 +26,18 @@ pub(crate) async fn reopen_returns_same_entries_and_identity(engine: &impl TestE
     assert_eq!(commit(&store, Transaction::new().require(unchanged).put("a", "3")).await, 5);
 }
 
+/// The store retains the last four changes. The texts are the revision, then `key=value@create_revision/version` for a
+/// put or `-key` for a delete.
 pub(crate) async fn watch_returns_kept_changes_after_restart(engine: &impl TestEngine) {
-    // No changes are held in memory, so compacted changes cannot be read before the restart either.
+    // No changes are held in memory. So a watch reads only stored changes, before the restart too.
     let bounds = TestBounds { kept_changes: 4, recent_changes: 0, ..TestBounds::default() };
     let store = engine.create(&create_options(), &bounds);
     put_singly(&store, &[("a", "1"), ("b", "2"), ("a", "3"), ("a", "4"), ("b", "5")]).await;
     commit(&store, Transaction::new().delete("a")).await;
-    let oldest_before = oldest_watchable(&store).await;
+    let oldest_before_restart = oldest_watchable(&store).await;
     drop(store);
     let store = engine.reopen(&bounds);
-    assert_eq!(oldest_watchable(&store).await, oldest_before);
+    assert_eq!(oldest_watchable(&store).await, oldest_before_restart);
     let mut watch = store.watch(Revision::new(3));
     for expected in ["3: a=3@1/2", "4: a=4@1/3", "5: b=5@2/2", "6: -a"] {
         assert_eq!(change_text(&watch.next().await.unwrap()), expected);
@@ -44,6 +47,7 @@ pub(crate) async fn watch_returns_kept_changes_after_restart(engine: &impl TestE
     assert!(matches!(compacted, Err(WatchError::Compacted { .. })), "{compacted:?}");
 }
 
+/// The statistics of each reopened store count no operation, and its revision and entries are as before.
 pub(crate) async fn reopen_makes_no_revision_when_repeated(engine: &impl TestEngine) {
     let mut store = create(engine);
     put_singly(&store, &[("a", "1")]).await;
@@ -58,6 +62,8 @@ pub(crate) async fn reopen_makes_no_revision_when_repeated(engine: &impl TestEng
     }
 }
 
+/// A store with the base 1000 continues the revisions of another store. So its first commit gets revision 1001, and a
+/// watch from revision 1000 fails as if earlier changes were compacted.
 pub(crate) async fn store_continues_above_base(engine: &impl TestEngine) {
     let store = engine.create(&CreateOptions { base: Revision::new(1000), ..create_options() }, &TestBounds::default());
     put_singly(&store, &[("a", "1")]).await;
@@ -71,7 +77,8 @@ pub(crate) async fn store_continues_above_base(engine: &impl TestEngine) {
     assert!(matches!(compacted, Err(WatchError::Compacted { .. })), "{compacted:?}");
 }
 
-/// Deletes of missing keys are not counted. A failed precondition is counted as a conflict, and not as a commit.
+/// Neither deletes of missing keys nor commits that change nothing are counted. A failed precondition is counted as a
+/// conflict, and not as a commit. Several commits can share one sync.
 pub(crate) async fn stats_count_commits_and_operations(engine: &impl TestEngine) {
     let store = create(engine);
     put_singly(&store, &[("a", "1"), ("b", "1")]).await;
@@ -84,7 +91,8 @@ pub(crate) async fn stats_count_commits_and_operations(engine: &impl TestEngine)
     assert!((1..=3).contains(&stats.syncs.get()));
 }
 
-/// The size of an entry is the length of its key and its value. `h/` has one entry with a key of 10 bytes.
+/// `sizes` returns the total size of the entries below each of four prefixes. The size of an entry is the length of its
+/// key and its value. The key of the entry below `h/` has 10 bytes: the prefix and the revision.
 pub(crate) async fn stats_sum_entry_bytes(engine: &impl TestEngine) {
     let sizes = |store: &dyn Store| ["a/", "b/", "h/", "none/"].map(|prefix| store.stats().prefix_bytes(prefix));
     let store = create(engine);

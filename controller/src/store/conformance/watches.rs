@@ -28,6 +28,8 @@ async fn write_history(store: &Arc<dyn Store>) {
 const HISTORY: [&str; 5] =
     ["1: a=1@1/1", "2: a=2@1/2", "3: b=3@3/1 a=3@1/3 h/\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x03=3@3/1", "4: -a", "5: a=5@5/1"];
 
+/// One watch begins before the writes, the others begin after them. `skip_count` is the number of changes of
+/// [`HISTORY`] before the revision `from`.
 pub(crate) async fn watch_returns_every_change_in_order(engine: &impl TestEngine) {
     let store = create(engine);
     let mut early_watch = store.watch(Revision::ZERO);
@@ -44,6 +46,7 @@ pub(crate) async fn watch_returns_every_change_in_order(engine: &impl TestEngine
     }
 }
 
+/// The text of a change is its revision, then `key=value@create_revision/version`.
 pub(crate) async fn watch_waits_when_revision_is_in_future(engine: &impl TestEngine) {
     let store = create(engine);
     let mut watch = store.watch(Revision::new(3));
@@ -52,6 +55,8 @@ pub(crate) async fn watch_waits_when_revision_is_in_future(engine: &impl TestEng
     assert_eq!(reader.await.unwrap(), "3: a=3@1/3");
 }
 
+/// Four tasks make 100 commits. Their changes after a list are applied to the listed entries. The result must be the
+/// entries at the end.
 pub(crate) async fn watch_misses_and_repeats_no_change_after_list(engine: &impl TestEngine) {
     let store = create(engine);
     let writers: Vec<_> = (0..4_u64)
@@ -101,6 +106,8 @@ pub(crate) async fn watch_returns_values_as_of_revision(engine: &impl TestEngine
     }
 }
 
+/// The engine holds two changes in memory. The watch begins to read after forty commits, so it reads the others from
+/// the store. The text of a change is its revision, then `key=value@create_revision/version`.
 pub(crate) async fn watch_returns_kept_changes_when_behind(engine: &impl TestEngine) {
     let store = engine.create(&create_options(), &TestBounds { recent_changes: 2, ..TestBounds::default() });
     let mut watch = store.watch(Revision::ZERO);
@@ -112,6 +119,8 @@ pub(crate) async fn watch_returns_kept_changes_when_behind(engine: &impl TestEng
     }
 }
 
+/// The engine retains eight changes. A watch that reads after 30 commits fails, and the error names the oldest revision
+/// that can be watched. A watch from that revision returns all later changes.
 pub(crate) async fn watch_returns_oldest_revision_when_compacted(engine: &impl TestEngine) {
     let store = engine.create(&create_options(), &TestBounds { kept_changes: 8, recent_changes: 3, ..TestBounds::default() });
     let mut slow_watch = store.watch(Revision::ZERO);
@@ -121,6 +130,7 @@ pub(crate) async fn watch_returns_oldest_revision_when_compacted(engine: &impl T
     }
     let oldest = super::oldest_watchable(&store).await;
     assert!((20..=23).contains(&oldest.get()), "eight changes are retained, or a few more: {oldest}");
+    // The error repeats. A watch from revision zero begins with revision 1, which is the first with a change.
     for _ in 0..2 {
         match slow_watch.next().await {
             Err(WatchError::Compacted { from, oldest: error_oldest }) => {
@@ -135,7 +145,8 @@ pub(crate) async fn watch_returns_oldest_revision_when_compacted(engine: &impl T
     }
 }
 
-/// A future of `next` that is dropped while it is pending does not consume a change.
+/// A future of `next` that is dropped while it is pending does not consume a change. The text of a change is its
+/// revision, then `key=value@create_revision/version`.
 pub(crate) async fn watch_loses_no_change_when_wait_is_dropped(engine: &impl TestEngine) {
     let store = create(engine);
     let mut watch = store.watch(Revision::ZERO);

@@ -14,8 +14,9 @@ use crate::store::sizes::{SizeChanges, add_size, to_signed};
 use crate::store::transaction::{Op, Precondition, Transaction, UnmetPrecondition};
 use crate::store::watch::{Change, Event, EventKind};
 
-/// Factor by which the size limit of superseded records (old values that watches may still read) grows while an open
-/// watch has unread changes. A watch that is further behind must list everything again.
+/// Factor by which the size limit of superseded records grows while an open watch (follower) has unread changes.
+/// Superseded records are old values that watches may still read. A watch that is further behind must list everything
+/// again.
 const FOLLOWER_RETENTION_FACTOR: u64 = 4;
 
 /// The result of one transaction. It is valid only if its batch becomes durable. A batch is a group of transactions
@@ -37,15 +38,15 @@ pub(super) struct BatchTables<'t> {
     meta: Table<'t, &'static str, &'static [u8]>,
     head: Revision,
     compacted: Revision,
-    /// Size of the records that this batch superseded, in bytes.
+    /// Size of the records that this batch superseded (replaced or deleted), in bytes.
     superseded_bytes: u64,
     /// The changes in the size of entries by this batch.
     size_changes: SizeChanges,
 }
 
 impl<'t> BatchTables<'t> {
-    /// Opens the tables in the redb transaction of the batch. `head` is the last revision, and `compacted` the last
-    /// compacted revision.
+    /// Opens the tables in the redb transaction of the batch. `head` is the last revision of the store. `compacted` is
+    /// the last revision whose changes were dropped.
     pub(super) fn open(batch: &'t WriteTransaction, head: Revision, compacted: Revision) -> Result<Self, RedbError> {
         Ok(Self {
             entries: batch.open_table(ENTRIES)?,
@@ -132,8 +133,9 @@ impl<'t> BatchTables<'t> {
     }
 
     /// Copies the record at `key` to the table `superseded` before the record is replaced or deleted, so that watches
-    /// can still read it. Does not copy a record whose revision is compacted. Returns the create revision and the
-    /// version of the record, or `None` if there is no record.
+    /// can still read it. No watch can read a record whose revision is compacted, so such a record is not copied.
+    /// Subtracts the size of the entry from the sums. Returns the create revision and the version of the record, or
+    /// `None` if there is no record.
     fn move_to_superseded(&mut self, key: &[u8]) -> Result<Option<(Revision, u64)>, RedbError> {
         let Some(stored) = self.entries.get(key)? else { return Ok(None) };
         let record = StoredValueRef::decode(stored.value())?;
@@ -170,8 +172,8 @@ impl<'t> BatchTables<'t> {
     }
 
     /// Records the last revision of the batch, and deletes the changes that [`Self::compaction_target`] compacts.
-    /// Returns the last compacted revision, and the new window of superseded records. `slowest_next` is the revision
-    /// that the slowest open watch reads next.
+    /// Returns the last compacted revision, and the new window: the revision since which superseded records are
+    /// counted, and their size. `slowest_next` is the revision that the slowest open watch reads next.
     pub(super) fn finish(
         mut self,
         options: &RedbOptions,
@@ -190,9 +192,10 @@ impl<'t> BatchTables<'t> {
         Ok((compacted, window))
     }
 
-    /// Returns the revision up to which changes are dropped, and the new window of superseded records. Two limits
-    /// apply: to the number of retained changes, and to the size of the superseded records. Without the limit on size,
-    /// a host with large and frequent reports would fill the disk with old reports.
+    /// Returns the revision up to which changes are dropped, and the new window: the revision since which superseded
+    /// records are counted, and their size. Two limits apply: to the number of retained changes, and to the size of the
+    /// superseded records. Without the limit on size, a host with large and frequent reports would fill the disk with
+    /// old reports.
     ///
     /// When many hosts report at once, the size can exceed its limit before an open watch has read the changes. A watch
     /// that lost these changes would list everything again each time, and never catch up. So unread changes are
@@ -211,6 +214,7 @@ impl<'t> BatchTables<'t> {
         let is_due = count_target.get() >= self.compacted.get() + (max_changes / 16).max(1);
         let compacted = if is_due { count_target } else { self.compacted };
         let bytes = window.bytes + self.superseded_bytes;
+        // A full window remains until the next one is full too. So each window may have half of the limit.
         let max_bytes = options.kept_bytes / 2;
         let is_unread = slowest_next.is_some_and(|next| next <= window.since) && bytes <= max_bytes * FOLLOWER_RETENTION_FACTOR;
         if bytes <= max_bytes || is_unread {

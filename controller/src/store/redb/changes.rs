@@ -25,6 +25,8 @@ pub(super) struct StoreChangeSource {
 }
 
 impl StoreChangeSource {
+    /// Creates the source for a watch that starts at `from`. Registers the watch, so that the writer retains changes
+    /// for it.
     pub(super) fn new(shared: &Arc<StoreShared>, from: Revision) -> Self {
         let next = Arc::new(AtomicU64::new(from.get()));
         shared.add_follower(&next);
@@ -36,6 +38,7 @@ impl ChangeSource for StoreChangeSource {
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>> {
         self.next.store(revision.get(), Ordering::Release);
         Box::pin(async move {
+            // The wait fails only if the store was closed.
             if self.head.clone().wait_for(|head| *head >= revision).await.is_err() {
                 return Err(StoreError::Closed.into());
             }

@@ -17,8 +17,7 @@ use ::redb::{BackendError, StorageBackend};
 const BLOCK_LEN: usize = 4096;
 const BLOCK_BYTES: u64 = BLOCK_LEN as u64;
 
-/// The storage backend that redb uses while a store is opened and later. It passes every operation to
-/// [`DeferredWrites`].
+/// The storage backend that redb uses for an open store. It passes every operation to [`DeferredWrites`].
 #[derive(Debug)]
 pub(super) struct DeferredBackend(Arc<DeferredWrites>);
 
@@ -261,6 +260,7 @@ mod tests {
 
     const SPAN_BYTES: u64 = 5 * BLOCK_BYTES;
 
+    /// Generates a random operation of a backend, most often a write. Its offset or length is below [`SPAN_BYTES`].
     fn step() -> impl Strategy<Value = BackendStep> {
         prop_oneof![
             4 => (0..SPAN_BYTES, vec(any::<u8>(), 1..9000)).prop_map(|(at, data)| BackendStep::Write(at, data)),
@@ -283,7 +283,8 @@ mod tests {
         true
     }
 
-    /// After a power loss at any moment, the new header is on the disk only if the new pages are on the disk too.
+    /// After a power loss at any moment, the new header is on the disk only if the new pages are on the disk too. Block
+    /// 0 has the header, and block 2 has a page. A moment is a number of operations of the disk.
     #[test]
     fn w15_09_power_loss_leaves_no_header_without_pages() {
         let disk = MemoryDisk::with_bytes(vec![0; 3 * BLOCK_LEN]);
@@ -335,6 +336,7 @@ mod tests {
             prop_assert!(disk.bytes() == original, "the stored bytes were changed");
             deferred.write_through().unwrap();
             prop_assert!(disk.bytes() == bytes);
+            // Later operations reach the inner backend at once.
             backend.set_len(3).unwrap();
             prop_assert_eq!(disk.bytes().len(), 3);
         }

@@ -60,8 +60,9 @@ pub struct RedbOptions {
     /// Number of the last revisions whose changes the file retains for watches. The changes of older revisions are
     /// compacted (dropped).
     pub kept_changes: u64,
-    /// Maximum size of superseded records (old values that watches may still read), in bytes. Whenever records of half
-    /// this size were superseded, older ones are dropped, but not before open watches have read them.
+    /// Maximum size of superseded records (old values that watches may still read), in bytes. When the newer records
+    /// reach half of this size, the older ones are dropped. The limit is four times as high while an open watch has not
+    /// read them.
     pub kept_bytes: u64,
     /// Maximum number of recent changes that are held in memory for watches.
     pub recent_changes: usize,
@@ -74,9 +75,10 @@ pub struct RedbOptions {
     /// Size of the page cache in memory, in bytes.
     pub cache_bytes: usize,
     /// Maximum size of a file that is verified when it is opened, in bytes. The verification reads the whole file, and
-    /// compares every page with its checksum. Without it, redb trusts a file that was closed or was complete at a
-    /// crash, and returns pages that a bad disk has changed. The verification takes 0.4 s for 257 MB, which is the size
-    /// of 100,000 objects with one after-image each. A larger file opens at once, without verification.
+    /// compares every page with its checksum. Without the verification, redb trusts a file that was closed or was
+    /// complete at a crash, and returns pages that a bad disk has changed. The verification takes 0.4 s for 257 MB,
+    /// which is the size of 100,000 objects with one stored version each. A larger file opens at once, without
+    /// verification.
     pub verified_bytes: u64,
 }
 
@@ -86,6 +88,7 @@ impl Default for RedbOptions {
             max_ops: 65_536,
             max_bytes: 64 << 20,
             max_key_bytes: 1024,
+            // No flag of another program raises these limits.
             ops_raised_by: None,
             bytes_raised_by: None,
         };
@@ -142,8 +145,8 @@ impl RedbStore {
         Self::start(open::create_file(path, create, &options)?, options, path)
     }
 
-    /// Creates a new store at `path` with these entries, and closes it. The first commit in the new store gets the
-    /// revision after `revision`. A crash leaves a complete store at `path`, or none.
+    /// Creates a new store at `path` with the entries of the iterator, and closes the store. The first commit in it
+    /// gets the revision after `revision`. A crash leaves a complete store at `path`, or none.
     ///
     /// # Errors
     /// [`OpenError::Exists`] if anything is at `path` already. [`OpenError::Io`].
@@ -217,7 +220,7 @@ impl Store for RedbStore {
         Box::pin(self.enqueue(transaction))
     }
 
-    /// Is ready at once, as are the reads of the snapshot. A read takes microseconds if its pages are in memory.
+    /// Is ready at once, as are the futures of the snapshot. A read takes microseconds if its pages are in memory.
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>> {
         Box::pin(async { Ok(Box::new(RedbSnapshot::begin(&self.shared.database)?) as Box<dyn Snapshot>) })
     }

@@ -118,6 +118,7 @@ fn file_backend(path: &Path, file: File) -> Result<FileBackend, OpenError> {
     FileBackend::new(file).map_err(|error| open_error(path, error))
 }
 
+/// Returns a redb builder with the cache size of the options.
 fn builder(options: &RedbOptions) -> Builder {
     let mut builder = Builder::new();
     builder.set_cache_size(options.cache_bytes);

@@ -43,7 +43,7 @@ pub(super) const META_SUPERSEDED: &str = "superseded";
 /// property from stores of every schema version, so its format never changes.
 pub(super) const META_PROGRAM: &str = "program";
 
-/// An error of the engine or of a record, before it is classified.
+/// An error of redb, or a damaged stored record, before it is classified.
 pub(super) type RedbError = Box<dyn StdError + Send + Sync>;
 
 /// Stored data that this module could not have written.
@@ -73,6 +73,7 @@ impl SupersededWindow {
         (u128::from(self.since.get()) << 64 | u128::from(self.bytes)).to_be_bytes()
     }
 
+    /// Decodes the stored form: the revision, then the number of bytes, each as eight big-endian bytes.
     fn decode(bytes: [u8; 16]) -> Self {
         let [since, bytes] = [0, 8].map(|offset| {
             let number = bytes[offset..].first_chunk().expect("sixteen bytes are twice eight");
@@ -82,7 +83,7 @@ impl SupersededWindow {
     }
 }
 
-/// Writes a new, empty store.
+/// Writes a new, empty store. Its revision is the base, and no earlier change can be watched.
 pub(super) fn write_empty(database: &Database, create: &CreateOptions) -> Result<(), RedbError> {
     let transaction = begin_durable(database)?;
     {
@@ -321,6 +322,7 @@ impl<'a> KeyChange<'a> {
 mod tests {
     use super::*;
 
+    /// The numbers are the two revisions and the version. Each has eight big-endian bytes.
     #[test]
     fn stored_value_is_three_numbers_and_value() {
         let record =
@@ -333,6 +335,7 @@ mod tests {
         }
     }
 
+    /// The first change has 7 bytes, so only a cut after these leaves a valid list.
     #[test]
     fn key_change_list_is_damaged_when_cut_inside_key() {
         let mut bytes = Vec::new();

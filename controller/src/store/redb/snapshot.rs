@@ -33,6 +33,7 @@ impl Snapshot for RedbSnapshot {
         self.revision
     }
 
+    /// Returns the entry at `key`. The read itself is done when the future is first polled.
     fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         Box::pin(async move {
             catch_read(|| match self.entries.get(key)? {

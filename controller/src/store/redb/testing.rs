@@ -42,6 +42,7 @@ pub(crate) fn memory_store() -> Arc<dyn Store> {
     Arc::new(RedbStore::create_on(backend, Path::new("memory"), &create_options(), RedbOptions::default()).unwrap())
 }
 
+/// Returns the default options, with the limits of a test.
 fn redb_options(bounds: &TestBounds) -> RedbOptions {
     RedbOptions {
         limits: bounds.limits.clone(),
@@ -128,7 +129,8 @@ pub(super) enum DiskOperation {
     Sync,
 }
 
-/// An operation that changes the disk or makes changes durable, as the disk records it.
+/// An operation that changes the disk or makes changes durable, as the disk records it. A write has an offset and its
+/// data.
 #[derive(Debug, Clone)]
 enum DiskRequest {
     Write(u64, Vec<u8>),
@@ -137,7 +139,7 @@ enum DiskRequest {
 }
 
 /// A disk in memory that records its operations. From the record it can build the disk that a power loss at any moment
-/// would have left.
+/// would have left. The condition variable signals when a sync is blocked, and when syncs continue.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MemoryDisk(Arc<(Mutex<DiskState>, Condvar)>);
 
@@ -147,7 +149,7 @@ struct DiskState {
     /// The content when the recording began.
     origin: Vec<u8>,
     requests: Vec<DiskRequest>,
-    /// The planned faults: the kind of operation, the number of such operations that succeed before, and the fault.
+    /// The planned faults: the kind of operation, the number of its operations that still succeed first, and the fault.
     faults: VecDeque<(DiskOperation, usize, DiskFault)>,
     /// True if syncs block.
     syncs_stopped: bool,
@@ -235,6 +237,7 @@ impl MemoryDisk {
             return Ok(state);
         }
         let fault = *fault;
+        // A fault occurs once, so it is removed.
         state.faults.retain(|(kind, skipped, _)| (*kind, *skipped) != (operation, 0));
         drop(state);
         match fault {
@@ -285,6 +288,7 @@ impl StorageBackend for DiskBackend {
         Ok(())
     }
 
+    /// Changes the length at once, and records the operation.
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.0.lock_for(DiskOperation::SetLen)?;
         let request = DiskRequest::SetLen(len);
@@ -293,6 +297,7 @@ impl StorageBackend for DiskBackend {
         Ok(())
     }
 
+    /// Records a sync. While syncs are stopped, it first announces that it is blocked, and waits.
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.0.lock_for(DiskOperation::Sync)?;
         if state.syncs_stopped {
@@ -305,6 +310,7 @@ impl StorageBackend for DiskBackend {
         Ok(())
     }
 
+    /// Writes the data at once, and records the operation.
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.0.lock_for(DiskOperation::Write)?;
         let request = DiskRequest::Write(offset, data.to_vec());
@@ -318,6 +324,7 @@ impl StorageBackend for DiskBackend {
         Ok(())
     }
 
+    /// Locks the disk. Returns false if it is locked already. Only the whole disk can be locked.
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
         if !matches!((start, end), (Bound::Unbounded | Bound::Included(0), Bound::Unbounded)) {
             return Err(BackendError::Unsupported);

@@ -75,6 +75,7 @@ impl BatchWriter {
     /// requests, `first` included, and the channels for their answers in the same order.
     fn gather_batch(&mut self, first: CommitRequest) -> (Vec<Transaction>, Vec<oneshot::Sender<Result<Revision, StoreError>>>) {
         let mut bytes = first.transaction.size_bytes();
+        // The pair has the transactions, and the channels for their answers.
         let mut batch = (vec![first.transaction], vec![first.answer]);
         while bytes < self.shared.options.batch_bytes {
             let Ok(request) = self.queue.try_recv() else { break };
@@ -127,6 +128,7 @@ impl BatchWriter {
             shared.is_program_written.store(true, Ordering::Relaxed);
             shared.compacted.store(batch.compacted.get(), Ordering::Release);
             *shared.window() = batch.window;
+            // The changes are in memory before the new revision wakes the watches.
             shared.recent.push(changes);
             shared.head.send_replace(last);
         }

@@ -104,7 +104,8 @@ pub(crate) async fn create_token(fleet: &Fleet, name: &str) -> (String, String) 
     (answer["token"].as_str().unwrap().to_owned(), answer["id"].as_str().unwrap().to_owned())
 }
 
-/// Restarts the controller of a fleet with the same data and the same clock.
+/// Restarts the controller of a fleet with the same data and the same clock. As before, the test itself publishes
+/// desired states.
 pub(crate) async fn restart(fleet: Fleet) -> Fleet {
     let clock = Arc::clone(&fleet.clock);
     let options = Options { clock: clock as _, publishing: Publishing::Manual, ..Options::default() };

@@ -26,6 +26,7 @@ fn apply_body(objects: &Value) -> String {
     json!({ "objects": objects }).to_string()
 }
 
+/// The responses about objects of another cluster are the same as about objects that do not exist.
 #[tokio::test]
 async fn bound_principal_lists_only_own_cluster() {
     let fleet = Fleet::start().await;
@@ -55,6 +56,7 @@ async fn bound_principal_lists_only_own_cluster() {
     }
 }
 
+/// The principal is bound to the cluster `own`.
 #[tokio::test]
 async fn bound_principal_sees_metrics_and_audit_of_own_cluster() {
     let fleet = Fleet::start().await;
@@ -82,6 +84,8 @@ async fn bound_principal_sees_metrics_and_audit_of_own_cluster() {
     assert_eq!(audit["audit"], json!([]));
 }
 
+/// Only writes of objects in the cluster `own` are allowed. A reference to an object of another cluster is refused as
+/// if the object did not exist.
 #[tokio::test]
 async fn bound_principal_cannot_write_other_cluster() {
     let fleet = Fleet::start().await;
@@ -115,6 +119,7 @@ async fn bound_principal_cannot_write_other_cluster() {
     assert_eq!(fleet.last_revision().await, revision, "nothing was written");
 }
 
+/// An admin who is bound to a cluster creates only principals that are bound to it.
 #[tokio::test]
 async fn cluster_admin_creates_principals_of_own_cluster() {
     let fleet = Fleet::start().await;
@@ -188,6 +193,7 @@ async fn bound_principal_writes_and_allocates_in_own_cluster() {
     assert_eq!(answer.status, 200, "the principal can read its own allocation: {}", answer.body);
 }
 
+/// A bound principal gets only metrics that are counted for its cluster. The admin gets others too.
 #[tokio::test]
 async fn bound_metrics_hide_controller_totals() {
     let fleet = Fleet::start().await;
@@ -234,6 +240,8 @@ async fn bound_dry_run_names_hosts_of_own_cluster() {
     assert_eq!((answer.status, &answer.body["hosts"]), (200, &json!([own_uuid])), "{}", answer.body);
 }
 
+/// A fleet admin creates an allocation with candidates in two clusters. A principal of one cluster sees only its own
+/// candidate.
 #[tokio::test]
 async fn fleet_allocation_hides_nodes_of_other_clusters() {
     let fleet = Fleet::start().await;
@@ -265,6 +273,8 @@ async fn fleet_allocation_hides_nodes_of_other_clusters() {
     }
 }
 
+/// A bound principal lists three nodes of its cluster. The order of creation is kept, although most nodes of the fleet
+/// are in another cluster.
 #[tokio::test]
 async fn small_cluster_list_has_same_order_in_large_fleet() {
     let fleet = Fleet::start().await;
@@ -293,6 +303,7 @@ async fn small_cluster_list_has_same_order_in_large_fleet() {
     assert_eq!(answer.body["nodes"].as_array().unwrap().len(), 5, "{}", answer.body);
 }
 
+/// A repeated request returns the stored response only while its sender has at least the rights that it had.
 /// Regression: a principal sent a write to another cluster, and was bound to its own cluster later. A repeat of the
 /// request still returned the stored response.
 #[tokio::test]
@@ -340,7 +351,8 @@ async fn stored_answer_is_returned_only_to_same_rights() {
     assert_eq!((stored_answer.status, &*stored_answer.kind), (404, "object.not_found"), "{}", stored_answer.body);
 }
 
-/// Regression: a principal that is bound to a cluster saw the later name of a node that had left the cluster.
+/// One node moves from the cluster `own` to `far`, another leaves every cluster, and both are renamed. Regression: a
+/// principal that is bound to a cluster saw the later name of a node that had left the cluster.
 #[tokio::test]
 async fn x04_f15_audit_shows_old_name_when_object_leaves_cluster() {
     let fleet = Fleet::start().await;

@@ -9,6 +9,8 @@ use crate::principals::clients::{
     stranger,
 };
 
+/// The last admin can be neither deleted nor restricted, and a cluster that a principal is bound to cannot be deleted.
+/// With a second admin, the first one can be deleted, which revokes its certificate for good.
 #[tokio::test]
 async fn last_admin_and_cluster_with_principals_cannot_be_deleted() {
     let fleet = Fleet::start().await;
@@ -40,6 +42,7 @@ async fn last_admin_and_cluster_with_principals_cannot_be_deleted() {
     assert_eq!(answer.kind, "auth.revoked", "the certificate stays revoked when the name is used again");
 }
 
+/// The admin ada counts only after she has a certificate.
 #[tokio::test]
 async fn last_admin_check_ignores_admin_without_credentials() {
     let fleet = Fleet::start().await;
@@ -52,6 +55,9 @@ async fn last_admin_check_ignores_admin_without_credentials() {
     assert_eq!(answer.status, 204, "{}", answer.body);
 }
 
+/// The admins ada and bob are the last two. In each round, one request deletes ada while another makes bob a viewer,
+/// and exactly one of the two requests succeeds. The clients use root's Unix socket, so they do not depend on the two
+/// admins.
 #[tokio::test]
 async fn last_two_admins_cannot_be_removed_concurrently() {
     let fleet = Fleet::start().await;
@@ -69,6 +75,7 @@ async fn last_two_admins_cannot_be_removed_concurrently() {
         let mut statuses = [ada.status, bob.status];
         statuses.sort_unstable();
         assert!(matches!(statuses, [200 | 204, 409]), "{} {}", ada.body, bob.body);
+        // The admin that was removed is restored for the next round.
         if ada.status == 204 {
             assert_eq!(send(&mut first_client, "POST", "/v1/principals", &[JSON], &admin_body("ada")).await.status, 201);
             let request = json!({"principal": "ada", "csr": csr()}).to_string();
@@ -80,8 +87,10 @@ async fn last_two_admins_cannot_be_removed_concurrently() {
     }
 }
 
+/// One of two certificates of a principal is revoked, which closes its connection. The other one is valid until it
+/// expires.
 #[tokio::test]
-async fn revoked_certificate_closes_own_connection() {
+async fn certificate_is_refused_when_revoked_or_expired() {
     let fleet = Fleet::start().await;
     drop(create_principal(&fleet, "vera", "viewer", None).await);
     let (mut client, serial) = client_with_certificate(&fleet, "vera").await;
@@ -110,14 +119,14 @@ async fn revoked_certificate_closes_own_connection() {
     assert_eq!((answer.status, &*answer.kind), (401, "auth.required"), "the certificate expired while its connection was open");
 }
 
+/// An operator requests certificates: two for itself, one for another principal, and three in invalid forms.
 #[tokio::test]
-async fn principal_requests_own_certificate_and_admin_any() {
+async fn principal_requests_certificate_only_for_itself() {
     let fleet = Fleet::start().await;
     let mut otto = create_principal(&fleet, "otto", "operator", None).await;
     drop(create_principal(&fleet, "vera", "viewer", None).await);
-    let first_csr = csr();
     for (body, status, kind) in [
-        (json!({"csr": first_csr}), 201, ""),
+        (json!({"csr": csr()}), 201, ""),
         (json!({"csr": csr(), "principal": "otto"}), 201, ""),
         (json!({"csr": csr(), "principal": "vera"}), 403, "auth.forbidden"),
         (json!({"csr": "no request"}), 400, "csr.invalid"),
@@ -138,6 +147,7 @@ async fn certificate_lifetime_is_capped_when_caller_is_not_admin() {
     let answer = send(&mut otto, "POST", "/v1/certificates", &[JSON], &longer_request).await;
     assert_eq!((answer.status, &*answer.kind), (403, "auth.forbidden"), "{}", answer.body);
     assert!(answer.body.to_string().contains("longer than the one that requests it"), "{}", answer.body);
+    // A caller with a token has no certificate whose end would limit the new one, so it gets none.
     let (token, _) = create_token(&fleet, "otto").await;
     let token_headers = [("x-auth-token", &*token), JSON];
     let body = json!({"csr": csr()}).to_string();
@@ -157,7 +167,7 @@ async fn certificate_lifetime_is_capped_when_caller_is_not_admin() {
 }
 
 #[tokio::test]
-async fn renewed_certificate_closes_old_within_hour() {
+async fn renewal_revokes_old_certificate_after_hour() {
     let fleet = Fleet::start().await;
     let mut otto = create_principal(&fleet, "otto", "operator", None).await;
     let request = new_key_and_request();
@@ -180,6 +190,7 @@ async fn renewed_certificate_closes_old_within_hour() {
 async fn certificate_dry_run_issues_nothing() {
     let fleet = Fleet::start().await;
     let revision = fleet.last_revision().await;
+    // The request is valid, so only `dry_run` prevents a new certificate.
     let body = json!({"csr": csr(), "principal": "admin"});
     let (status, answer) = fleet.request(Method::POST, "/v1/certificates?dry_run=true", &body).await;
     assert_eq!((status, &answer["serial"], answer.get("certificate")), (201, &Value::Null, None), "{answer}");
@@ -206,6 +217,8 @@ async fn revocation_survives_restart() {
     assert_eq!(send(&mut valid_certificate.client(&fleet), "GET", "/v1/nodes", &[], "").await.status, 200);
 }
 
+/// A token has the rights of its principal, a viewer, in each of two headers. The store contains the token's id but not
+/// its secret. The hash of an empty secret is refused for a new token.
 #[tokio::test]
 async fn token_selects_principal_and_secret_is_not_stored() {
     let fleet = Fleet::start().await;
@@ -224,8 +237,9 @@ async fn token_selects_principal_and_secret_is_not_stored() {
     let has_bytes = |bytes: &[u8]| store_bytes.windows(bytes.len()).any(|window| window == bytes);
     assert!(
         !principal.contains(secret) && !has_bytes(secret.as_bytes()) && has_bytes(id.as_bytes()),
-        "the secret is stored nowhere"
+        "the store contains the id and not the secret"
     );
+    // This is the SHA-256 hash of an empty text.
     let empty = json!({"secret_sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"});
     let (status, answer) = fleet.request(Method::POST, "/v1/principals/robot/tokens", &empty).await;
     assert_eq!((status, &answer["error"]["field"]), (400, &json!("secret_sha256")), "the hash of the empty secret: {answer}");
@@ -242,6 +256,8 @@ async fn x04_malformed_token_is_rejected_despite_certificate() {
     let ((token, _), (other_token, _)) = (create_token(&fleet, "robot").await, create_token(&fleet, "rita").await);
     let (authorization_header, token_header) = ("authorization", "x-auth-token");
     let [basic, bearer_tab, bearer] = [format!("Basic {token}"), format!("Bearer\t{token}"), format!("Bearer {token}")];
+    // With status 401, a header looks like a token but is malformed, or there are two tokens. With 403, the request has
+    // the rights of the token's viewer. With 201, no header looks like a token, so the admin's certificate counts.
     for (headers, status) in [
         (&[(authorization_header, &*basic)][..], 401),
         (&[(authorization_header, &*token)], 401),
@@ -275,6 +291,7 @@ async fn wrong_tokens_are_throttled_and_audited_without_delaying_valid_token() {
     }
     fleet.wait_until_audited(&format!("token/{id}"), "auth.required", 1).await;
     fleet.wait_until_audited("nobody", "auth.required", 2).await;
+    // A guess has the form of a token, but its id does not exist. Too many guesses from one address get status 503.
     let (mut throttled_count, guess) = (0, format!("{}.{secret}", "0".repeat(16)));
     for _ in 0..40 {
         throttled_count += u32::from(send(&mut client, "GET", "/v1/nodes", &[("x-auth-token", &guess)], "").await.status == 503);
@@ -293,6 +310,7 @@ async fn y09_malformed_principal_token_is_not_counted() {
     drop(create_principal(&fleet, "robot", "viewer", None).await);
     let ((token, id), mut client) = (create_token(&fleet, "robot").await, stranger(&fleet));
     let join_token = fleet.create_token(json!({"uses": 1})).await;
+    // None of these counts as a guess: most are malformed, and the token of a host is not a principal's.
     let malformed_tokens = [
         format!("{token},"),
         format!("{token}x"),
@@ -313,6 +331,8 @@ async fn y09_malformed_principal_token_is_not_counted() {
     fleet.enrol(&join_token, "web-1", &new_key_and_request().csr).await.unwrap();
 }
 
+/// The first token is revoked, and the second one expires after an hour. The audit has an entry for the creation and
+/// one for the revocation.
 #[tokio::test]
 async fn token_ends_when_revoked_or_expired() {
     let fleet = Fleet::start().await;
@@ -327,8 +347,9 @@ async fn token_ends_when_revoked_or_expired() {
     let headers = [("x-auth-token", &*second_token)];
     assert_eq!(send(&mut client, "GET", "/v1/nodes", &headers, "").await.status, 200);
     fleet.clock.advance(3600);
-    assert_eq!(send(&mut client, "GET", "/v1/nodes", &headers, "").await.status, 401, "ended");
+    assert_eq!(send(&mut client, "GET", "/v1/nodes", &headers, "").await.status, 401, "expired");
     let audit = fleet.read("/v1/audit?object=principal/robot").await;
+    // The entries 0 and 1 are the creation of the principal and its certificate.
     let parts: Vec<&Value> = audit["audit"].as_array().unwrap().iter().map(|entry| &entry["objects"][0]["part"]).collect();
     assert_eq!(parts[2..4], [&json!(format!("tokens.{id}")); 2], "created and revoked: {audit}");
     let part_actions: Vec<&Value> =
@@ -412,8 +433,8 @@ async fn read_as_root(fleet: &Fleet, path: &str) -> Value {
     answer.body
 }
 
-/// Returns whether the controller reports a suspect clock. Checks that its metrics, the fleet's findings and the
-/// findings of cluster prod agree.
+/// Returns whether the controller suspects its clock, because the clock has jumped. Checks that the metrics, the
+/// fleet's findings and the findings of cluster prod agree.
 async fn is_clock_suspect(fleet: &Fleet) -> bool {
     let mut finding_flags = Vec::new();
     for path in ["/v1/fleet", "/v1/clusters/prod/validate"] {
@@ -427,13 +448,15 @@ async fn is_clock_suspect(fleet: &Fleet) -> bool {
     is_suspect
 }
 
+/// The clock jumps ahead by 400 days, first for a short time, and then while the controller starts twice. All
+/// credentials would have expired by this clock, but none is deleted.
 #[tokio::test]
 async fn x04_f12_clock_jump_removes_no_credentials() {
     const AHEAD_S: i64 = 400 * 24 * 3600;
     let fleet = Fleet::start().await;
     fleet.apply(json!([{"kind": "Cluster", "name": "prod"}])).await;
     let token = fleet.create_token(json!({})).await;
-    let path = format!("/v1/join-tokens/{}", token.split_once('.').unwrap().0);
+    let join_token_path = format!("/v1/join-tokens/{}", token.split_once('.').unwrap().0);
     let certificate_before = fleet.read("/v1/principals/admin").await["certificates"][0].clone();
     assert!(!is_clock_suspect(&fleet).await);
 
@@ -453,10 +476,12 @@ async fn x04_f12_clock_jump_removes_no_credentials() {
     // A controller that starts with a wrong clock deletes nothing either.
     fleet.clock.set_offset(AHEAD_S);
     assert!(is_clock_suspect(&fleet).await);
+    // The second start must not trust the time that the first one has recorded.
     let fleet = restart(restart(fleet).await).await;
     assert!(is_clock_suspect(&fleet).await, "after two starts");
     issue_certificate(&fleet).await;
-    assert_eq!(read_as_root(&fleet, &path).await["uses_left"], 1, "the join token exists, although it has expired by this clock");
+    let uses_left = read_as_root(&fleet, &join_token_path).await["uses_left"].clone();
+    assert_eq!(uses_left, 1, "the join token exists, although it has expired by this clock");
     fleet.clock.set_offset(0);
     assert!(!is_clock_suspect(&fleet).await);
     let certificates = read_as_root(&fleet, "/v1/principals/admin").await["certificates"].clone();
@@ -464,6 +489,8 @@ async fn x04_f12_clock_jump_removes_no_credentials() {
     assert_eq!(certificates.as_array().unwrap().len(), 3, "and the two that were issued with the wrong clock: {certificates}");
 }
 
+/// A renewal normally ends the old certificate after an hour. While the clock is 10 days ahead, the renewal leaves the
+/// old certificate as it is.
 #[tokio::test]
 async fn x04_f12_renewal_by_suspect_clock_leaves_old_certificate_unchanged() {
     let fleet = Fleet::start().await;
@@ -489,6 +516,7 @@ async fn x04_f12_expired_credential_is_hidden_and_in_metrics_for_month() {
     let has_metric = |text: &str| fleet.components().metrics.text_for_cluster(None).contains(text);
     let token_label = format!("id=\"{id}\"");
     assert!(has_metric(&token_label));
+    // The token expires after an hour. The metrics still contain it after 1 and 30 days, but not after 32 days.
     for (days, is_exported) in [(1, true), (29, true), (2, false)] {
         fleet.clock.advance(days * 24 * 3600);
         let tokens = read_as_root(&fleet, "/v1/principals/robot").await["tokens"].clone();
@@ -501,6 +529,8 @@ async fn x04_f12_expired_credential_is_hidden_and_in_metrics_for_month() {
     assert!(has_metric(certificate) && has_metric(&token_label));
 }
 
+/// Root on the controller's machine issues a certificate for the first admin, without the admin's credentials. The
+/// controller stops although this connection is open.
 #[tokio::test]
 async fn root_socket_repairs_lost_admin() {
     let fleet = Fleet::start().await;
@@ -518,7 +548,8 @@ async fn root_socket_repairs_lost_admin() {
 }
 
 /// Regression: connections were limited by address only. One viewer could have three quarters of all connections from
-/// one address, and all of them from two addresses.
+/// one address, and all of them from two addresses. Here a principal may have two connections, with certificates or
+/// tokens, and a third one closes the oldest.
 #[tokio::test]
 async fn x03_connections_are_limited_by_certificate_and_token() {
     let fleet = Fleet::start_with(|options| options.admin_limits.max_connections_per_principal = Some(2)).await;

@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 use crate::fleet::{Fleet, TIMEOUT, new_config, new_key_and_request};
 use crate::principals::clients::{JSON, create_principal, create_token, send, stranger, two_clusters};
 
-/// Opens a connection to the admin listener without a certificate, for a test that writes each byte of a request.
+/// Opens a TLS connection to the admin listener without a certificate. The test itself writes the bytes of the request.
 async fn connection(fleet: &Fleet) -> TlsStream<TcpStream> {
     let root = fleet.components().authority.root().clone();
     let tls = client_config(&Pin::Roots(vec![root]), None, None, Arc::new(SystemClock)).unwrap();
@@ -28,10 +28,11 @@ async fn connection(fleet: &Fleet) -> TlsStream<TcpStream> {
     TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.unwrap()
 }
 
-/// The interim response with which a server requests the body.
+/// The interim response with which a server asks for the body of a request.
 const CONTINUE: &[u8; 25] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Sends the head of a write, runs `change_rights`, and then sends the body. Returns the status of the response.
+/// Sends the head of a write request, runs `change_rights`, and then sends the body. Returns the status of the
+/// response.
 async fn status_after_change(fleet: &Fleet, token: &str, change_rights: impl AsyncFnOnce()) -> u16 {
     let mut stream = connection(fleet).await;
     let body = json!({"name": "late"}).to_string();
@@ -48,11 +49,14 @@ async fn status_after_change(fleet: &Fleet, token: &str, change_rights: impl Asy
     assert_eq!(interim, *CONTINUE, "{}", String::from_utf8_lossy(&interim));
     change_rights().await;
     stream.write_all(body.as_bytes()).await.unwrap();
+    // In a line such as `HTTP/1.1 200 OK`, the bytes 9 to 11 are the status.
     let mut status_line = [0; 12];
     stream.read_exact(&mut status_line).await.unwrap();
     std::str::from_utf8(&status_line[9..]).unwrap().parse().unwrap()
 }
 
+/// A write fails if the principal becomes a viewer, or its token is revoked, after the head of the request and before
+/// its body.
 #[tokio::test]
 async fn write_fails_when_rights_end_before_body() {
     let fleet = Fleet::start().await;
@@ -77,6 +81,7 @@ async fn write_fails_when_rights_end_before_body() {
     assert_eq!(status_after_change(&fleet, &token, async || {}).await, 202, "without a loss of rights, the write succeeds");
 }
 
+/// The list of nodes has 8 MB, so the server is still sending it when the caller's token is revoked.
 #[tokio::test]
 async fn list_is_cut_when_caller_is_revoked() {
     let fleet = Fleet::start().await;
@@ -90,6 +95,7 @@ async fn list_is_cut_when_caller_is_revoked() {
     let mut stream = connection(&fleet).await;
     let request = format!("GET /v1/nodes/detail HTTP/1.1\r\nhost: localhost\r\nx-auth-token: {token}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
+    // In a line such as `HTTP/1.1 200 OK`, the bytes 9 to 11 are the status.
     let mut status_line = [0; 12];
     stream.read_exact(&mut status_line).await.unwrap();
     assert_eq!(&status_line[9..], b"200");
@@ -108,11 +114,14 @@ async fn open_stream(fleet: &Fleet, path: &str, token: Option<&str>) -> (TlsStre
     let token = token.map(|token| format!("x-auth-token: {token}\r\n")).unwrap_or_default();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{token}\r\n").as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
+    // In a line such as `HTTP/1.1 200 OK`, the bytes 9 to 11 are the status.
     let mut status_line = [0; 12];
     stream.read_exact(&mut status_line).await.unwrap();
     (stream, std::str::from_utf8(&status_line[9..]).unwrap().parse().unwrap())
 }
 
+/// The 100 connections without credentials are the maximum of one address. Connections with a valid token do not count
+/// against this maximum, so 120 event streams of one token are served.
 #[tokio::test]
 async fn x04_f13_good_token_is_served_when_strangers_fill_limits() {
     let fleet = Fleet::start().await;
@@ -162,6 +171,7 @@ async fn join_tokens_end_when_creator_loses_rights() {
     let web = json!({"nodegroup": "own/web"});
     let (deleted_token, demoted_token) =
         (create_join_token("ann", web.clone()).await, create_join_token("bea", web.clone()).await);
+    // The token `moved_token` is for a node that later moves to a cluster in which its creator has no rights.
     let (kept_token, moved_token) =
         (create_join_token("cem", web).await, create_join_token("cem", json!({"node": "own-node"})).await);
     let (status, _) = fleet.request(Method::DELETE, "/v1/principals/ann", &Value::Null).await;
@@ -178,7 +188,8 @@ async fn join_tokens_end_when_creator_loses_rights() {
     fleet.enrol(&kept_token, "h3", &new_key_and_request().csr).await.unwrap();
 }
 
-/// Deletes the principals from a store, to make it look like one of a version that had none.
+/// Deletes the principals from a store. The store then looks like the store of an older version, which had no
+/// principals.
 async fn remove_principals(data: &Path) {
     let store = RedbStore::open(&data.join("store.redb"), RedbOptions::default()).unwrap();
     let snapshot = store.snapshot().await.unwrap();
@@ -191,6 +202,8 @@ async fn remove_principals(data: &Path) {
     store.commit(transaction).await.unwrap();
 }
 
+/// A store of an older version has no principals. The creation of the first principal also stores the principal
+/// `admin`, with the certificate that the first admin uses.
 #[tokio::test]
 async fn old_fleet_stores_admin_with_first_principal() {
     let mut fleet = Fleet::start().await;

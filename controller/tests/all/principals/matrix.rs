@@ -9,8 +9,8 @@ use stemma_wire::endpoint::{BodyType, CallerClass, Endpoint, Method as RowMethod
 use crate::fleet::Fleet;
 use crate::principals::clients::{ApiAnswer, JSON, comparable_answer, create_principal, send, stranger, two_clusters};
 
-/// Returns the path of an endpoint, with these values of its path parameters. A group is `web`, a map is `labels`, and
-/// any other parameter is `word`.
+/// Returns the path of an endpoint, with values for its path parameters. The values are looked up by the parameter's
+/// name, except that a group is `web` and a map is `labels`. A parameter without a value is `word`.
 fn endpoint_path(endpoint: Endpoint, values: &[(&str, String)]) -> String {
     let parameters = endpoint.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let value = |part: &str| match part {
@@ -80,8 +80,10 @@ async fn s41_endpoint_admits_only_listed_caller_classes() {
 async fn s41_bound_principal_gets_not_found_for_other_cluster() {
     let fleet = Fleet::start().await;
     let [own_values, far_values] = two_clusters(&fleet).await;
+    // Objects that do not exist, with names as long as those of cluster `far`.
     let missing_values: Vec<(&str, String)> =
         far_values.iter().map(|(name, value)| (*name, value.replace("far", "nil"))).collect();
+    // The ids of tokens and certificates contain no cluster name, so they are replaced as a whole.
     let missing_values: Vec<_> = missing_values
         .into_iter()
         .map(|(name, value)| match name {
@@ -104,12 +106,15 @@ async fn s41_bound_principal_gets_not_found_for_other_cluster() {
             let is_allowed =
                 endpoint.allows(*caller) && endpoint != Endpoint::GetBackup && !(is_write && route.scope.is_fleet_wide());
             let is_refused = answer.kind.starts_with("auth.");
+            // The objects of such a write are in its body. The body here is empty, so the check may find nothing to
+            // refuse.
             let is_empty_write = is_write && route.scope == Scope::Body;
             assert!(is_refused != is_allowed || is_empty_write, "{endpoint:?} as {caller:?}: {} {}", answer.status, answer.body);
             assert!(answer.status < 500, "{endpoint:?} as {caller:?}: {}", answer.body);
             if !is_allowed || route.scope.parameter().is_none() || route.scope.is_fleet_wide() {
                 continue;
             }
+            // An object in another cluster gets the same response as an object that does not exist.
             let (far_answer, missing_answer) =
                 (call_endpoint(client, endpoint, &far_values).await, call_endpoint(client, endpoint, &missing_values).await);
             assert_eq!(
@@ -167,6 +172,7 @@ async fn s41_apply_checks_role_of_each_created_object() {
     assert_eq!(fleet.last_revision().await, revision, "nothing was written");
 }
 
+/// A principal that is bound to cluster `own` may apply node groups and nodes of this cluster, and nothing else.
 #[tokio::test]
 async fn s41_bound_principal_applies_only_own_cluster() {
     let fleet = Fleet::start().await;

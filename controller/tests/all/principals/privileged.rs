@@ -14,8 +14,8 @@ const MERGE: (&str, &str) = ("content-type", "application/merge-patch+json");
 /// a node.
 type PrivilegedWrite = (&'static str, &'static str, Value, &'static str);
 
-/// Builds a version of the release `site`. The tasks `keys`, `crown` and `extra` are privileged. Version 0 has none of
-/// them, and version 2 has another content of `keys`.
+/// Builds a version of the release `site`. The tasks `keys`, `crown` and `extra` are privileged, and `crown` runs on
+/// the primary of tag `seat`. Version 0 has none of them, and version 2 has another content of `keys`.
 fn release(version: &str) -> Value {
     let privileged = |id: &str, tag: &str, content: &str| {
         json!({"id": id, "type": "file", "tags": [tag], "privileged": true,
@@ -128,6 +128,8 @@ fn privileged_writes() -> (Vec<PrivilegedWrite>, Vec<PrivilegedWrite>) {
     (own_writes, other_writes)
 }
 
+/// An operator of the fleet is refused each write that brings a privileged task to a node. An operator of cluster `own`
+/// is refused those in its own cluster. An admin may do all of them.
 #[tokio::test]
 async fn x04_privileged_task_requires_admin_in_every_write() {
     let fleet = site().await;
@@ -262,6 +264,8 @@ async fn x04_write_meeting_privileged_condition_requires_admin() {
     assert!(detail.contains("an admin must create this token"), "{}", answer.body);
 }
 
+/// An operator creates a join token, and then an admin gives the group a role with a privileged task. The token is
+/// accepted only while its creator is an admin.
 #[tokio::test]
 async fn x04_join_uses_current_rights_of_token_maker() {
     let fleet = site().await;
@@ -303,6 +307,7 @@ async fn x04_join_uses_current_rights_of_token_maker() {
 async fn x04_takeover_of_privileged_node_requires_admin_token() {
     let fleet = site().await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
+    // Returns the new token, or an empty text if the operator may not create it.
     let mut token = async |body: Value| {
         let answer = write(&mut operator, "POST", "/v1/join-tokens", &body, false).await;
         answer.body["token"].as_str().unwrap_or_default().to_owned()
@@ -377,6 +382,7 @@ async fn x04_future_primary_requires_admin_when_privileged_task_follows() {
     for is_dry_run in [true, false] {
         let answer = write(&mut operator, "PATCH", own_path, &primaries_patch("zz9"), is_dry_run).await;
         assert_eq!((answer.status, message(&answer)), (403, expected_message("zz9")), "{}", answer.body);
+        // Node zz9 does not exist, and o1 is in another cluster.
         for name in ["zz9", "o1"] {
             let answer = write(&mut bound_client, "PATCH", own_path, &primaries_patch(name), is_dry_run).await;
             assert_eq!((answer.status, message(&answer)), (403, expected_message(name)), "{}", answer.body);

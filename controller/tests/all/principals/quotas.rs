@@ -52,6 +52,8 @@ async fn x03_f04_writer_is_throttled_without_delaying_others() {
         assert!(write_count < 100, "no write is throttled");
     };
     // Each write stores the text twice, in the object and in its history.
+    // An object has other fields too, and a write is refused only after the limit is exceeded. So the range has a
+    // margin.
     let stored_bytes = write_count * 2 * TEXT_BYTES;
     assert!(
         (BURST_BYTES - 4 * TEXT_BYTES..BURST_BYTES + 2 * TEXT_BYTES).contains(&stored_bytes),
@@ -61,6 +63,7 @@ async fn x03_f04_writer_is_throttled_without_delaying_others() {
     assert_eq!((refusal.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
     assert!(body["error"]["message"].as_str().unwrap().contains("'otto'"), "{body}");
     let seconds: u64 = refusal.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    // At one byte per second, the wait in seconds is the number of bytes above the burst.
     assert!((1..200_000).contains(&seconds), "{seconds}");
     let revision = fleet.last_revision().await;
     for number in 0..3 {
@@ -78,6 +81,8 @@ async fn x03_f04_writer_is_throttled_without_delaying_others() {
     assert!(file.len() < 64 << 20, "{} bytes on disk", file.len());
 }
 
+/// The creation of a node with a long text increases the sizes of objects and history by the text. The audit grows by
+/// less, and the stored requests do not grow.
 #[tokio::test]
 async fn x03_metrics_show_store_size() {
     let fleet = Fleet::start().await;
@@ -103,7 +108,7 @@ async fn x03_metrics_show_store_size() {
         bytes_after[2] > bytes_before[2] && bytes_after[2] < bytes_before[2] + text_bytes,
         "{bytes_before:?} {bytes_after:?}"
     );
-    assert_eq!(bytes_after[3], bytes_before[3], "the request had no key");
+    assert_eq!(bytes_after[3], bytes_before[3], "the request had no idempotency key");
     assert!(metric("stemma_store_file_bytes") > bytes_after.iter().sum::<u64>());
 }
 
@@ -131,7 +136,8 @@ async fn x03_file_bodies_count_against_principal() {
     }
 }
 
-/// Regression: an admin of a cluster could create principals there, and each of them had the full limit.
+/// Regression: an admin of a cluster could create principals there, and each of them had the full limit. The six
+/// principals of the cluster together may store four times the limit of one.
 #[tokio::test]
 async fn x03_cluster_principals_share_fourfold_quota() {
     let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
@@ -153,6 +159,7 @@ async fn x03_cluster_principals_share_fourfold_quota() {
         };
     }
     // Each write stores the text twice, in the object and in its history.
+    // The range has a margin for the other fields of the object, and for the last write before each refusal.
     let stored_bytes = write_count * 2 * TEXT_BYTES;
     assert!(
         (4 * BURST_BYTES - 16 * TEXT_BYTES..4 * BURST_BYTES + 8 * TEXT_BYTES).contains(&stored_bytes),

@@ -131,7 +131,8 @@ fn operand_advice(left: &str, right: &str) -> String {
     if left == right { String::new() } else { format!("; {SAME_TYPE_ADVICE}") }
 }
 
-/// Returns the message for a value that does not have the expected type. `expected_type` is the interpreter's name of that type.
+/// Returns the message for a value that does not have the expected type. `expected_type` is the interpreter's name of
+/// that type.
 fn unexpected_type(found_type: &str, expected_type: &str) -> String {
     match expected_type {
         "bool" => format!("{found_type} is used where a boolean is needed; compare it with something"),

@@ -84,15 +84,15 @@ struct InputBytes {
 struct CelCondition {
     text: Box<str>,
     references: Vec<Reference>,
-    /// The reference that each variable `@0`, `@1`, … replaces, and whether the variable contains its value or
-    /// presence.
+    /// The input that each variable `@0`, `@1`, … replaces. [`VariableUse`] shows whether the variable contains the
+    /// input's value, or only whether the input exists.
     variables: Vec<(Reference, VariableUse)>,
     expression: IdedExpr,
     regexes: Regexes,
     cost: ConditionCost,
     /// The numbers of the variables that the body of a loop uses. A list over which a loop only iterates is excluded.
     loop_variables: BTreeSet<usize>,
-    /// The places that read a name that no label or other key can have.
+    /// The errors for names in the condition that no label or other key can have.
     impossible_names: Vec<AuthorError>,
 }
 
@@ -138,7 +138,7 @@ fn parse_error(source: SourceText<'_>, errors: &cel::ParseErrors) -> AuthorError
 }
 
 /// Translates a message of the parser into terms that the author of a condition knows. Returns the reason and what to
-/// write instead.
+/// write instead. A message contains, for example, `mismatched input 'x' expecting ')'`.
 fn describe_parse_error(message: &str) -> (String, &'static str) {
     const ADVICE: &str = "see docs/templates.md for what a condition can contain";
     let error = message.strip_prefix("Syntax error: ").unwrap_or(message);
@@ -217,8 +217,7 @@ impl CelCondition {
     }
 
     /// Returns the size of the value of a variable, by the variable's number. Fails if the value is a list with more
-    /// than
-    /// `limit` items, without reading these items.
+    /// than `limit` items, without reading these items.
     fn input_size(&self, number: usize, input: &Input, limit: usize) -> Result<value::ValueSize, ConditionError> {
         let is_too_long = || input.value().as_deref().and_then(Json::as_array).is_some_and(|items| items.len() > limit);
         Ok(match (self.variables[number].1, input) {
@@ -282,6 +281,7 @@ impl ConditionCost {
     /// - The iterations of a loop together read the list of the loop once. A loop within other loops does so in each of
     ///   their iterations (`list_reads`).
     /// - Without a loop, the longest list counts once.
+    /// - Each `+` may build a list or text that is longer by the longest one.
     fn count_steps(self, longest: usize, bytes: InputBytes, limit: usize) -> Result<usize, ConditionError> {
         let (longest, size) = (longest * (1 + self.additions), bytes.own_inputs * (1 + self.additions));
         let lookup_steps = bytes.lookups / LOOKUP_COST_BYTES;

@@ -38,8 +38,8 @@ const NODES_USAGE: &str =
     "write `nodes(tag='x')`, `nodes(role='x')`, or `nodes(tag='x', or_role='y')`; a list or '/pattern/' is a union";
 
 impl ConditionWalker<'_> {
-    /// Appends a key to an expression: `labels` and `tier` become `labels.tier`. Fails if a value of this kind has no
-    /// fields.
+    /// Appends a key to an expression: `labels` and `tier` become `labels.tier`. Fails if a value of the expression's
+    /// kind (its shape) has no fields.
     pub(super) fn add_key(&mut self, operand: WalkedExpr, key: &str, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let shape = match operand.shape {
             Shape::Root(TemplateRoot::Labels) => Shape::Label(key.into()),
@@ -63,14 +63,15 @@ impl ConditionWalker<'_> {
                 keys.push(key.into());
                 Shape::Node(lookups, keys)
             }
+            // Plain data. CEL reads the field during the evaluation.
             shape => shape,
         };
         let select = SelectExpr { operand: Box::new(operand.expr), field: key.to_owned(), test: false };
         Ok(WalkedExpr { shape, expr: IdedExpr { id: expr.id, expr: Expr::Select(select) } })
     }
 
-    /// Registers the read of an expression whose value is used, and returns the expression that replaces it. Fails if
-    /// the expression is not a value, for example a whole list of nodes.
+    /// Completes a visited expression whose value is used. Registers the input that the expression reads, and returns
+    /// the expression that replaces it. Fails if the expression is not a value, for example a whole list of nodes.
     pub(super) fn consume_expr(&mut self, walked_expr: WalkedExpr, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
         match walked_expr.shape {
             Shape::Label(key) => self.value_variable(Read::Label(key), expr),
@@ -80,6 +81,7 @@ impl ConditionWalker<'_> {
             }
             Shape::Node(lookups, keys) if !keys.is_empty() => {
                 self.note_impossible_name(impossible_field(&keys), expr);
+                // [`OnAbsent`] matters only for templates, and has no effect on a condition.
                 let result = self.reads.add_field(&lookups, keys, OnAbsent::Tolerated, OnAbsent::Tolerated);
                 result.map_err(|(why, remedy)| self.error_at(expr, why, remedy))?;
                 Ok(walked_expr.expr)
@@ -128,7 +130,8 @@ impl ConditionWalker<'_> {
         }
     }
 
-    /// Visits a call that uses the value of each operand. Returns the call with a variable for each read.
+    /// Visits a call that uses the value of each operand. Returns the call, in which a variable replaces each input
+    /// that it reads.
     fn walk_plain_call(&mut self, call: &CallExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let target = call.target.as_ref().map(|target| self.walk_as_data(target).map(Box::new)).transpose()?;
         let args = call.args.iter().map(|arg| self.walk_as_data(arg)).collect::<AuthorResult<_>>()?;
@@ -151,7 +154,8 @@ impl ConditionWalker<'_> {
     }
 
     /// Visits `x[key]`. A literal key extends the path that is read, as in `labels['a']`. A computed key is allowed
-    /// only for data and for lists of nodes. For a root or a node, a computed key would not show which input is read.
+    /// only for data and for lists of nodes. For a root (such as `labels`) or a node, a computed key would not show
+    /// which input is read.
     fn walk_index(&mut self, call: &CallExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let [container, key] = call.args.as_slice() else {
             return Err(self.error_at(expr, "it takes one key", "write `x['key']`"));
@@ -206,7 +210,7 @@ impl ConditionWalker<'_> {
         }
     }
 
-    /// Registers a look-up, and returns the variable that has its nodes, or for `primary(…)` its node.
+    /// Registers a look-up. Returns the variable that contains its nodes, or for `primary(…)` its single node.
     fn add_lookup(&mut self, lookup: Lookup, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let is_list = matches!(lookup, Lookup::Nodes(_));
         self.note_impossible_name(lookup.impossible_name(), expr);
@@ -279,7 +283,7 @@ impl ConditionWalker<'_> {
         };
         let result = self.regexes.add(pattern_text);
         let number = result.map_err(|why| self.error_at(pattern, why, "write a smaller regex, without look-around"))?;
-        let number = i64::try_from(number).expect("a condition's text bounds how many there are");
+        let number = i64::try_from(number).expect("the length of a condition limits the number of its regexes");
         let number = IdedExpr { id: pattern.id, expr: Expr::Literal(LiteralValue::Int(number.into())) };
         let args = vec![self.walk_as_data(text)?, number];
         Ok(plain_expr(with_call(expr, CallExpr { func_name: regexes::MATCHES_FUNCTION.to_owned(), target: None, args })))

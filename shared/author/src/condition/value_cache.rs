@@ -120,7 +120,7 @@ mod tests {
             assert!(cache.bytes <= MAX_CACHE_BYTES, "{}", cache.bytes);
             assert_eq!(cache.bytes, cache.by_address.values().map(CachedValue::bytes).sum::<usize>());
         }
-        assert!((0..40).all(|key| cache.by_address.contains_key(&key)), "what somebody has stays");
+        assert!((0..40).all(|key| cache.by_address.contains_key(&key)), "values that are still referenced stay in the cache");
         let more_values: Vec<_> = (0..100).map(|_| new_value()).collect();
         for (address, shared) in more_values.iter().enumerate() {
             cache.insert(5_000 + address, new_entry(shared));

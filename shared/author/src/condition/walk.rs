@@ -19,7 +19,7 @@ use crate::source::SourceText;
 /// Maximum nesting depth of loops, and their maximum number.
 const MAX_LOOP_DEPTH_AND_COUNT: (u32, usize) = (2, 8);
 
-/// The reads of a condition, and its syntax tree with a variable for each read.
+/// The inputs that a condition reads, and its syntax tree, in which a variable replaces each of them.
 pub(super) struct WalkResult {
     pub(super) references: Vec<Reference>,
     pub(super) variables: Vec<(Reference, VariableUse)>,
@@ -29,26 +29,27 @@ pub(super) struct WalkResult {
     /// Numbers of the variables that the bodies of loops read. A label or parameter that is only the list of a loop is
     /// not one of them.
     pub(super) loop_variables: BTreeSet<usize>,
-    /// The errors for reads by names that no object can have, with their positions.
+    /// The errors for names in the condition that no object can have, with their positions.
     pub(super) impossible_names: Vec<AuthorError>,
 }
 
-/// A visited expression: the kind of value that it may have, and the expression that replaces it. A path such as
-/// `params.a` is replaced when its value is used. Until then, only the id of `expr` matters.
+/// A visited expression: the kind of value that it may have (its shape), and the expression that replaces it. A path
+/// such as `params.a` is replaced by a variable only when its value is used. Until then, `expr` is a placeholder with the
+/// right id and without content.
 pub(super) struct WalkedExpr {
     pub(super) shape: Shape,
     pub(super) expr: IdedExpr,
 }
 
-/// The content of a variable, while the walk still collects the fields that are read from look-ups. A look-up is given
-/// by its number.
+/// The content of a variable during the walk, when the fields that are read from look-ups are not all known yet. So a
+/// look-up is identified by its number.
 #[derive(Clone, PartialEq)]
 enum VariableSlot {
     Reference(Reference, VariableUse),
     Lookup(usize, VariableUse),
 }
 
-/// The state of the walk through a condition, with the reads that are found so far.
+/// The state of the walk through a condition, with the inputs that were found so far.
 pub(super) struct ConditionWalker<'a> {
     pub(super) source: SourceText<'a>,
     program: &'a Program,
@@ -67,7 +68,8 @@ pub(super) struct ConditionWalker<'a> {
     loop_count: usize,
 }
 
-/// Finds what a condition reads. Returns the reads, and the syntax tree with a variable for each read.
+/// Finds the inputs that a condition reads. Returns them, and the syntax tree in which a variable replaces each of
+/// them.
 pub(super) fn walk(source: SourceText<'_>, program: &Program) -> AuthorResult<WalkResult> {
     let mut walker = ConditionWalker {
         source,
@@ -113,6 +115,7 @@ impl ConditionWalker<'_> {
         }
         let sign = self.sign_range(leftmost);
         let text_before = &self.source.0[..sign.start];
+        // The sign of a function call is its bracket, so the function's name is before the sign.
         let may_have_name = matches!(&leftmost.expr, Expr::Call(_) | Expr::Select(_));
         let name_bytes = if may_have_name { text_before.len() - text_before.trim_end_matches(is_word_char).len() } else { 0 };
         sign.start - name_bytes..self.end_offset(expr).max(sign.end)
@@ -123,6 +126,7 @@ impl ConditionWalker<'_> {
     fn end_offset(&self, expr: &IdedExpr) -> usize {
         let sign = self.sign_range(expr);
         match &expr.expr {
+            // The sign is the dot, and the name of the field follows it.
             Expr::Select(select) if !select.test => sign.start + 1 + select.field.len(),
             Expr::Call(call) => {
                 let end = call.args.last().map_or(sign.end, |last_arg| self.end_offset(last_arg)).max(sign.end);
@@ -139,6 +143,7 @@ impl ConditionWalker<'_> {
         let (start, stop) = self.program.source_info().offset_for(expr.id).unwrap_or_default();
         let offset = |index: usize| self.source.0.char_indices().nth(index).map_or(self.source.0.len(), |(offset, _)| offset);
         let start = offset(start as usize);
+        // `stop` is the index of the last character of the sign.
         start..offset(stop as usize + 1).max(start)
     }
 
@@ -147,7 +152,7 @@ impl ConditionWalker<'_> {
         self.source.error_at(self.byte_range(expr), why, remedy)
     }
 
-    /// Records that the condition reads by a name that no object can have. `None` has no effect.
+    /// Records the error for a name in the condition that no object can have. `None` has no effect.
     pub(super) fn note_impossible_name(&mut self, name: Option<ImpossibleName>, expr: &IdedExpr) {
         if let Some((why, remedy)) = name {
             self.impossible_names.push(self.error_at(expr, why, remedy));
@@ -224,8 +229,8 @@ impl ConditionWalker<'_> {
         }
     }
 
-    /// Visits `has(x.key)`, which checks whether a value exists. A label, parameter or other input becomes a boolean
-    /// variable. For any other value, CEL does the check.
+    /// Visits `has(x.key)`, which checks whether a value exists. For a label, parameter or other input, a boolean
+    /// variable replaces the whole `has(…)`. For any other value, CEL does the check.
     fn walk_presence(&mut self, select: &SelectExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let operand = self.walk_expr(&select.operand)?;
         let operand_expr = operand.expr.clone();
@@ -254,32 +259,32 @@ impl ConditionWalker<'_> {
         }
     }
 
-    /// Returns the expression `primary exists && field_test`. A field of a primary exists if there is a primary and the
-    /// primary has the field. `number` is that of the look-up.
+    /// Returns the expression `primary exists && field_test`, because a field of a primary exists only if there is a
+    /// primary. `number` is the number of the look-up.
     fn require_primary(&mut self, number: usize, field_test: IdedExpr, expr: &IdedExpr) -> IdedExpr {
         let args = vec![self.add_slot(VariableSlot::Lookup(number, VariableUse::Presence), expr), field_test];
         let call = CallExpr { func_name: operators::LOGICAL_AND.to_owned(), target: None, args };
         IdedExpr { id: expr.id, expr: Expr::Call(call) }
     }
 
-    /// Registers a read, and returns a variable that is true if the value exists.
+    /// Registers an input, and returns a variable that is true if the input exists.
     pub(super) fn presence_variable(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let reference = self.require_reference(read, expr)?;
         Ok(plain_expr(self.add_slot(VariableSlot::Reference(reference, VariableUse::Presence), expr)))
     }
 
-    /// Registers a read, and returns the variable that has its value.
+    /// Registers an input, and returns the variable that contains its value.
     pub(super) fn value_variable(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
         let reference = self.require_reference(read, expr)?;
         Ok(self.add_slot(VariableSlot::Reference(reference, VariableUse::Value), expr))
     }
 
-    /// Returns the variable that has the nodes of a look-up. `number` is that of the look-up.
+    /// Returns the variable that contains the nodes of a look-up. `number` is the number of the look-up.
     pub(super) fn lookup_variable(&mut self, number: usize, expr: &IdedExpr) -> IdedExpr {
         self.add_slot(VariableSlot::Lookup(number, VariableUse::Value), expr)
     }
 
-    /// Registers a read, and returns the reference to its input. Fails if the name in the read is invalid.
+    /// Registers an input that the condition reads, and returns its reference. Fails if a name in `read` is invalid.
     fn require_reference(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<Reference> {
         let reference = reads::checked_reference(read).map_err(|error| self.error_at(expr, error, "write a valid name"))?;
         self.note_impossible_name(impossible_name(reference.read()), expr);
@@ -319,6 +324,7 @@ impl ConditionWalker<'_> {
             Shape::Nodes(_) => range.expr,
             _ => self.walk_loop_range(range, &comprehension.iter_range)?,
         };
+        // Only `filter` and `map` collect a list, so only their result begins as a list.
         let is_filter = matches!(comprehension.accu_init.expr, Expr::List(_));
         self.cost.has_filter |= is_filter;
         if comprehension.iter_var2.is_some() || is_filter && is_map_macro(comprehension) {
@@ -339,8 +345,8 @@ impl ConditionWalker<'_> {
         Ok(WalkedExpr { shape: if is_filter { range_shape } else { Shape::Plain }, expr })
     }
 
-    /// Visits the list that a loop iterates over. If it is a label or parameter, it is visited with loop depth 0: an
-    /// outer loop reads it item by item, so it does not count as a read of the outer loop's body.
+    /// Visits the list that a loop iterates over. A label or parameter is visited with loop depth 0: the loop reads it
+    /// item by item, so an outer loop does not read it as a whole in each iteration.
     fn walk_loop_range(&mut self, range: WalkedExpr, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
         let is_own_input = matches!(range.shape, Shape::Path(..) | Shape::Label(_));
         let outer_depth = if is_own_input { std::mem::take(&mut self.loop_depth) } else { self.loop_depth };
@@ -349,8 +355,8 @@ impl ConditionWalker<'_> {
         iter_range
     }
 
-    /// Visits the expression that a loop evaluates in each iteration. Only the author's condition in it is visited,
-    /// because CEL generates the rest.
+    /// Visits the expression that a loop evaluates in each iteration. CEL generates a part of it, which uses the
+    /// variable of the loop's result. Only the rest, which the author wrote, is visited.
     fn walk_loop_step(&mut self, step: &IdedExpr, comprehension: &ComprehensionExpr) -> AuthorResult<IdedExpr> {
         let Expr::Call(call) = &step.expr else { return self.walk_as_data(step) };
         let mut new_call = call.clone();
@@ -378,7 +384,7 @@ impl ConditionWalker<'_> {
     }
 }
 
-/// Returns an expression as plain data: its reads are already replaced by variables.
+/// Returns an expression as plain data. Variables already replace the inputs that it reads.
 pub(super) fn plain_expr(expr: IdedExpr) -> WalkedExpr {
     WalkedExpr { shape: Shape::Plain, expr }
 }
@@ -426,8 +432,8 @@ fn is_accumulator(expr: &IdedExpr, comprehension: &ComprehensionExpr) -> bool {
     matches!(&expr.expr, Expr::Ident(name) if *name == comprehension.accu_var)
 }
 
-/// Returns whether a loop that builds a list is `map`. Such a loop adds other values than the items of the list that it
-/// iterates over, unlike `filter`.
+/// Returns whether a loop that collects a list is `map`. Unlike `filter`, such a loop adds other values than the items
+/// of the list that it iterates over.
 fn is_map_macro(comprehension: &ComprehensionExpr) -> bool {
     let Expr::Call(step) = &comprehension.loop_step.expr else { return true };
     let Some(Expr::Call(addition)) = step.args.get(1).map(|arg| &arg.expr) else { return true };

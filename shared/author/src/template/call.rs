@@ -15,8 +15,8 @@ const NODES_USAGE: &str =
     "write `nodes(tag='x')`, `nodes(role='x')`, or `nodes(tag='x', or_role='y')`; a list or '/pattern/' is a union";
 
 impl<'a> TemplateWalker<'a> {
-    /// Visits a call of a look-up, `range`, `dict` or a macro of the template. Registers its reads, and returns the
-    /// kind of value that the call returns. Fails for any other call.
+    /// Visits a call of a look-up, `range`, `dict` or a macro of the template. Registers the inputs that it reads, and
+    /// returns the kind of value that the call returns. Fails for any other call.
     pub(super) fn walk_call(&mut self, call: &Call<'a>, span: Span) -> Result<Shape, AuthorError> {
         if let Expr::GetAttr(method) = &call.expr {
             return match (self.walk_expr(&method.expr)?, method.name) {

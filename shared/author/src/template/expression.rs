@@ -55,14 +55,14 @@ pub(super) fn as_text_literal<'e>(expr: &'e Expr<'_>) -> Option<&'e str> {
 }
 
 impl<'a> TemplateWalker<'a> {
-    /// Visits an expression whose value is used, and registers its reads.
+    /// Visits an expression whose value is used, and registers the inputs that it reads.
     pub(super) fn walk_as_data(&mut self, expr: &Expr<'a>) -> AuthorResult<()> {
         let shape = self.walk_expr(expr)?;
         self.consume_shape(shape, full_span(expr))
     }
 
-    /// Visits an expression of which a template uses only the truth. A look-up as a condition checks only whether a
-    /// node is found, so no field is read.
+    /// Visits an expression of which only the truth matters, such as the condition of an `if`. A look-up as a condition
+    /// only checks whether a node is found, so no field is read.
     pub(super) fn walk_as_condition(&mut self, expr: &Expr<'a>) -> AuthorResult<()> {
         match self.walk_expr(expr)? {
             Shape::Nodes(_) => Ok(()),
@@ -76,8 +76,8 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Visits an expression and registers its reads. Returns the kind of value that the expression may have. A path or
-    /// node that is returned is registered when its value is used.
+    /// Visits an expression, registers the inputs that it reads, and returns the kind of value that it may have. If the
+    /// result is a path or a node, its input is registered later, when its value is used.
     pub(super) fn walk_expr(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         match expr {
             Expr::Var(variable) => self.walk_variable(variable),
@@ -125,7 +125,7 @@ impl<'a> TemplateWalker<'a> {
     }
 
     /// Visits an expression from which a further key is read. `default` and `is defined` allow only the last key to be
-    /// absent. So a variable must exist if a key is read from it.
+    /// absent. So in `x.a|default('')`, the variable `x` itself must exist.
     fn walk_container(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         if !matches!(expr, Expr::Var(_)) {
             return self.walk_expr(expr);
@@ -142,8 +142,8 @@ impl<'a> TemplateWalker<'a> {
         self.bound_shape(shape, full_span(expr))
     }
 
-    /// Returns the shape of a value that is bound for later use. Nodes stay nodes, because their fields are read later.
-    /// The read of any other value is registered now.
+    /// Returns the shape of a value that is bound to a name for later use. Nodes stay nodes, because their fields are
+    /// read later. The input of any other value is registered now.
     pub(super) fn bound_shape(&mut self, shape: Shape, span: Span) -> AuthorResult<Shape> {
         match shape {
             Shape::Nodes(_) | Shape::Unset => Ok(shape),
@@ -244,7 +244,8 @@ impl<'a> TemplateWalker<'a> {
     }
 
     /// Visits `x[key]`. A literal key extends the path that is read, as in `labels['a']`. A computed key is allowed
-    /// only for data and for lists of nodes. For a root or a node, a computed key would not show which input is read.
+    /// only for data and for lists of nodes. For a root (such as `labels`) or a node, a computed key would not show
+    /// which input is read.
     fn walk_item(&mut self, get: &GetItem<'a>, span: Span) -> AuthorResult<Shape> {
         let shape = self.walk_container(&get.expr)?;
         if let Some(key) = as_text_literal(&get.subscript_expr)
@@ -271,7 +272,7 @@ impl<'a> TemplateWalker<'a> {
     }
 
     /// Visits an operator between two expressions, and returns the shape of the result. The right side of `and` and
-    /// `or` may not be evaluated.
+    /// `or` is evaluated only if the left side does not decide the result.
     fn walk_binary(&mut self, binary: &Spanned<BinOp<'a>>) -> AuthorResult<Shape> {
         match binary.op {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
@@ -340,7 +341,8 @@ impl<'a> TemplateWalker<'a> {
         Ok(Shape::Plain)
     }
 
-    /// Registers the read of a value that is used. Fails if it is not data, for example a whole root.
+    /// Registers the input that a template reads when a value is used. Fails if the value is not data, for example a
+    /// whole root.
     pub(super) fn consume_shape(&mut self, shape: Shape, span: Span) -> AuthorResult<()> {
         match shape {
             Shape::Plain | Shape::Unset | Shape::Label(_) => Ok(()),
@@ -373,7 +375,7 @@ impl<'a> TemplateWalker<'a> {
         self.error_at(span, why, remedy)
     }
 
-    /// Registers a read. Fails if its name is invalid.
+    /// Registers an input that the template reads. Fails if a name in `read` is invalid.
     pub(super) fn add_read(&mut self, read: Read, span: Span) -> AuthorResult<()> {
         let reference = reads::checked_reference(read).map_err(|error| self.error_at(span, error, "write a valid name"))?;
         self.note_impossible_name(impossible_name(reference.read()), span);
@@ -381,14 +383,14 @@ impl<'a> TemplateWalker<'a> {
         Ok(())
     }
 
-    /// Registers the read of a path: a root, and the keys below it.
+    /// Registers the input of a path: a root, and the keys below it.
     fn add_path(&mut self, root: TemplateRoot, keys: Vec<Box<str>>, span: Span) -> AuthorResult<()> {
         let read = reads::read_path(root, keys).map_err(|(why, remedy)| self.error_at(span, why, remedy))?;
         self.add_read(read, span)
     }
 
-    /// Registers the read of a field from the nodes of look-ups. If only some of the nodes are read, a node without the
-    /// field may not make rendering fail.
+    /// Registers a field that the template reads from the nodes of look-ups. If the template reads only some of the
+    /// nodes, a node without the field makes rendering fail only in some cases.
     pub(super) fn add_field(&mut self, lookups: &Lookups, keys: Vec<Box<str>>, span: Span) -> AuthorResult<()> {
         self.note_impossible_name(impossible_field(&keys), span);
         let most_severe = if lookups.is_each_node() { OnAbsent::Fails } else { OnAbsent::MayFail };

@@ -36,6 +36,7 @@ impl<'a> TemplateWalker<'a> {
             return Err(self.error_at(filter.span(), unknown_name("filter ", filter.name, FILTERS), remedy));
         }
         let is_default = matches!(filter.name, "default" | "d");
+        // With `default`, the value and the default itself may be absent.
         let (on_value, on_argument) = (is_default.then_some(OnAbsent::Guarded), is_default.then_some(OnAbsent::Tolerated));
         let (shape, span) = match &filter.expr {
             Some(expr) => (self.with_on_absent_if(on_value, |walker| walker.walk_expr(expr))?, full_span(expr)),
@@ -168,8 +169,8 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Registers the read of the field that an argument of a filter over nodes names. minijinja splits the name at its
-    /// dots into keys.
+    /// Registers the field that an argument of a filter over nodes names. minijinja splits the name at its dots into
+    /// keys.
     fn walk_attribute(&mut self, lookups: &Lookups, field: &Expr<'a>) -> Result<(), AuthorError> {
         let Some(name) = as_text_literal(field) else {
             let why = if is_number_literal(field) { "nodes have no numbered fields" } else { "the field is computed" };

@@ -25,8 +25,9 @@ pub(super) const CAPTURED_WEIGHT: u64 = 16;
 const MAX_LITERAL_REPEATS: i64 = 1_000;
 
 impl<'a> TemplateWalker<'a> {
-    /// Returns the weight of an expression: the number of inputs that its value may be concatenated from. The variables
-    /// of the expression must have been visited before.
+    /// Returns the weight of an expression: the number of inputs that its value may be concatenated from. A root or a
+    /// look-up counts as one input, and a number or boolean as none. The variables of the expression must have been
+    /// visited before.
     pub(super) fn expr_weight(&self, expr: &Expr<'a>) -> u64 {
         let sum = |args: &[CallArg<'a>]| args.iter().map(|arg| self.argument_weight(arg)).sum::<u64>();
         match expr {

@@ -32,7 +32,8 @@ fn syntax_config() -> SyntaxConfig {
     SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the delimiters are minijinja's own")
 }
 
-/// Returns what the template of a file reads, or the template of one item of a command (its program or an argument).
+/// Returns what a template reads. It is the template of a file, or of one item of a command (its program or an
+/// argument).
 pub(crate) fn read_file_template(text: &str) -> Result<TemplateReads, AuthorError> {
     read_template(text, None)
 }
@@ -69,18 +70,18 @@ fn read_template(text: &str, shell: Option<ShellLexer>) -> Result<TemplateReads,
     let end = text.len()..text.len();
     let reference_error =
         |error: ReferenceError| source.error_at(end.clone(), error.to_string(), "split the template over several tasks");
-    let needs = walker.reads.required_references().map_err(reference_error)?;
+    let required = walker.reads.required_references().map_err(reference_error)?;
     let references = walker.reads.finish().map_err(reference_error)?;
     Ok(TemplateReads {
         references,
-        required_references: needs,
+        required_references: required,
         unquoted: walker.raw_positions,
         reread_values: walker.rereads,
         impossible_names: walker.impossible_names,
     })
 }
 
-/// The state of the walk through a template, with the reads that are found so far.
+/// The state of the walk through a template, with the inputs that were found so far.
 struct TemplateWalker<'a> {
     source: SourceText<'a>,
     reads: ReadCollector,
@@ -95,14 +96,14 @@ struct TemplateWalker<'a> {
     raw_positions: Vec<(u32, u32)>,
     /// The errors for values that would be interpreted a second time, with their positions.
     rereads: Vec<AuthorError>,
-    /// The errors for reads by names that no object can have, with their positions.
+    /// The errors for names in the template that no object can have, with their positions.
     impossible_names: Vec<AuthorError>,
     /// The effect on the template if a value that the current part reads is absent.
     on_absent: OnAbsent,
     /// The effect on the template if one of the nodes that a loop iterates over lacks a field.
     on_absent_in_node: OnAbsent,
     /// The effect on the template if a value is absent and neither `default` nor a similar filter allows that. `Fails`
-    /// means that rendering always reaches the current part, and `MayFail` that it may not.
+    /// means that rendering always reaches the current part, and `MayFail` that it does so only in some cases.
     on_absent_unguarded: OnAbsent,
     /// Number of enclosing loops.
     loop_depth: usize,
@@ -116,7 +117,7 @@ impl TemplateWalker<'_> {
         self.source.error_at(span.start_offset as usize..span.end_offset as usize, why, remedy)
     }
 
-    /// Records that the template reads by a name that no object can have. `None` has no effect.
+    /// Records the error for a name in the template that no object can have. `None` has no effect.
     fn note_impossible_name(&mut self, name: Option<ImpossibleName>, span: Span) {
         if let Some((why, remedy)) = name {
             self.impossible_names.push(self.error_at(span, why, remedy));
@@ -143,8 +144,8 @@ impl TemplateWalker<'_> {
         }
     }
 
-    /// Calls `walk` for the body of a loop, and returns its result. The body may not run at all. If it runs, it runs
-    /// for each item, so an absent field of one node has the effect of the outer part.
+    /// Calls `walk` for the body of a loop, and returns its result. The body runs only if the loop has items. It then
+    /// runs for each item, so an absent field of one node has the effect of the outer part.
     fn walk_loop_body<T>(&mut self, walk: impl FnOnce(&mut Self) -> T) -> T {
         let outer_effect = std::mem::replace(&mut self.on_absent_unguarded, OnAbsent::MayFail);
         let result = self.with_on_absent_both(self.on_absent.combined_with(OnAbsent::MayFail), self.on_absent, walk);

@@ -17,7 +17,7 @@ pub(super) struct Variable {
     pub(super) shape: Shape,
     /// The number of inputs that the value may be concatenated from ([`super::growth`]).
     pub(super) weight: u64,
-    /// The read whose value the variable has unchanged, if any.
+    /// The reference to the input whose value the variable has unchanged, if any.
     pub(super) read: Option<Reference>,
 }
 
@@ -30,7 +30,7 @@ impl Variable {
         Self::from_shape(Shape::Plain, weight)
     }
 
-    /// Creates a variable with this shape and weight, which does not have the unchanged value of a read.
+    /// Creates a variable with this shape and weight, whose value is not the unchanged value of an input.
     pub(super) fn from_shape(shape: Shape, weight: u64) -> Self {
         Self { shape, weight, read: None }
     }
@@ -39,7 +39,7 @@ impl Variable {
 /// The stack of scopes, the innermost last. The first scope is that of the template itself.
 pub(super) struct Scopes<'a> {
     stack: Vec<ScopeVariables<'a>>,
-    /// Index of the first scope of the macro that is being walked, or 0 outside of macros.
+    /// Index of the first scope of the macro that is being visited, or 0 outside of macros.
     macro_start: usize,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Scopes<'a> {
 pub(super) enum VariableBinding {
     /// A variable that is visible here.
     Visible(Shape),
-    /// A variable outside of the macro that is being walked.
+    /// A variable outside of the macro that is being visited.
     Outside(Shape),
     /// Not a variable.
     Unbound,
@@ -95,12 +95,12 @@ impl<'a> Scopes<'a> {
         self.variable(name).map(|variable| variable.weight)
     }
 
-    /// Returns the read whose value a variable has unchanged, if any.
+    /// Returns the reference to the input whose value a variable has unchanged, if any.
     pub(super) fn read_reference(&self, name: &str) -> Option<&Reference> {
         self.variable(name).and_then(|variable| variable.read.as_ref())
     }
 
-    /// Returns the innermost variable with a name, also if it is outside of the macro that is being walked.
+    /// Returns the innermost variable with a name, also if it is outside of the macro that is being visited.
     fn variable(&self, name: &str) -> Option<&Variable> {
         self.stack.iter().rev().find_map(|scope| scope.get(name))
     }
@@ -143,6 +143,7 @@ impl<'a> Scopes<'a> {
                 (None, None) => continue,
             };
             let weight = weight.max(self.weight(name).unwrap_or(0));
+            // The variable keeps its reference only if both branches left the value of the same input in it.
             let [read, other] = reads;
             joined.insert(name, Variable { shape, weight, read: read.filter(|read| Some(read) == other.as_ref()) });
         }

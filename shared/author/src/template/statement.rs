@@ -21,7 +21,7 @@ impl<'a> TemplateWalker<'a> {
         statements.iter().try_for_each(|statement| self.walk_statement(statement))
     }
 
-    /// Visits statements that rendering may not reach, such as a branch of an `if`.
+    /// Visits statements that rendering reaches only in some cases, such as a branch of an `if`.
     fn walk_optional(&mut self, statements: &[Stmt<'a>]) -> AuthorResult<()> {
         self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_statements(statements))
     }
@@ -155,8 +155,8 @@ impl<'a> TemplateWalker<'a> {
         Ok(())
     }
 
-    /// Visits a loop. Its body has a scope of its own, and may not run at all. If the loop has a filter (`for … if`),
-    /// its body sees only some of the nodes.
+    /// Visits a loop. Its body has a scope of its own, and runs only if the loop has items. If the loop has a filter
+    /// (`for … if`), its body sees only some of the nodes.
     fn walk_for(&mut self, for_loop: &Spanned<ForLoop<'a>>) -> AuthorResult<()> {
         if for_loop.recursive {
             return Err(self.error_at(for_loop.span(), "recursive loops are not available", "write the inner loop out"));
@@ -181,6 +181,7 @@ impl<'a> TemplateWalker<'a> {
         self.walk_loop_body(|walker| walker.walk_statements(&for_loop.body))?;
         self.loop_depth -= 1;
         self.scopes.pop();
+        // The body may run never, once or often. So it must end with the same open quotes with which it begins.
         self.join_shell(start_shell.as_ref(), for_loop.span())?;
         let scope = self.scopes.save();
         self.walk_optional(&for_loop.else_body)?;
@@ -221,8 +222,8 @@ impl<'a> TemplateWalker<'a> {
         self.assign(&block.target, Variable::from_weight(growth::CAPTURED_WEIGHT))
     }
 
-    /// Visits the definition of a macro. Its body sees only its arguments and the roots. The macro may never be called,
-    /// so nothing that it reads is required.
+    /// Visits the definition of a macro. Its body sees only its arguments and the roots. The macro is perhaps never
+    /// called, so an absent value that it reads makes rendering fail only in some cases.
     fn walk_macro(&mut self, definition: &Spanned<Macro<'a>>) -> AuthorResult<()> {
         self.refuse_capture(definition.span(), "macro")?;
         if self.scopes.is_in_macro() {
@@ -243,7 +244,8 @@ impl<'a> TemplateWalker<'a> {
     }
 
     /// Visits a value that is bound to a name, and returns the variable. If the value is exactly one label or
-    /// parameter, the variable stores that read. The effect of an absent value then depends on the use of the variable.
+    /// parameter, the variable stores the reference to it. The effect of an absent value then depends on the use of the
+    /// variable.
     fn walk_bound_value(&mut self, expr: &Expr<'a>) -> AuthorResult<Variable> {
         let shape = self.walk_expr(expr)?;
         let read = match &shape {

@@ -20,8 +20,9 @@ fn required_references(text: &str, is_certain: bool) -> Vec<String> {
     needs.iter().filter(|need| need.is_unconditional == is_certain).map(|need| need.reference.to_string()).collect()
 }
 
+/// Each template has the references without which it cannot be rendered on some paths only.
 #[test]
-fn needs_marks_reference_conditional_when_read_in_branch_or_loop() {
+fn reference_is_conditional_when_read_in_branch_or_loop() {
     for (text, needs) in [
         ("{% if labels.tier == 'gold' %}{{ labels.a }}{% endif %}", vec!["labels.a"]),
         ("{% if labels.a is defined %}{{ labels.a }}{{ labels.b }}{% endif %}", vec!["labels.b"]),
@@ -38,8 +39,10 @@ fn needs_marks_reference_conditional_when_read_in_branch_or_loop() {
     }
 }
 
+/// Each template has the references without which it can never be rendered, and those without which it cannot be
+/// rendered on some paths.
 #[test]
-fn needs_lists_label_of_looked_up_nodes() {
+fn required_references_include_labels_of_looked_up_nodes() {
     let (zone, lookup) = ("nodes(tag='t'){labels.zone}", "nodes(tag='t')");
     for (text, certain, conditional) in [
         ("{% for n in nodes(tag='t') %}{{ n.name }} {{ n.labels.zone }}{% endfor %}", vec![zone], vec![]),
@@ -87,8 +90,10 @@ fn to_strings(texts: Vec<&str>) -> Vec<String> {
     texts.into_iter().map(str::to_owned).collect()
 }
 
+/// Each template has the references without which it can never be rendered. A check such as `is defined` or `default`
+/// removes a reference from them.
 #[test]
-fn needs_lists_reference_when_read_on_every_path_unguarded() {
+fn reference_is_required_when_read_on_every_path_unguarded() {
     for (text, needs) in [
         ("{{ labels.a }} {{ params.x.y }}", vec!["labels.a", "params.x.y"]),
         ("{{ labels.a|upper }}{{ node.name }}{{ facts.cpu.count }}{{ 'a' in tags }}", vec!["labels.a"]),
@@ -363,6 +368,7 @@ fn y09_template_explains_syntax_error_with_position() {
     assert_refused(read_file_template, &cases);
 }
 
+/// The filter `raw` is allowed only at the end of a whole value, and the position of each is reported.
 #[test]
 fn s74_script_reports_position_of_raw_filter() {
     let script = read_script("set -e\nrun {{ labels.a }} {{ labels.b|raw }}\n{{ params.c | raw }}").unwrap();
@@ -374,8 +380,10 @@ fn s74_script_reports_position_of_raw_filter() {
     assert!(read_script("{{ labels.a ~ labels.b|raw }}").is_err());
 }
 
+/// The values in these templates would be interpreted a second time, as a pattern, path or name. The templates can be
+/// read, and the result lists such values.
 #[test]
-fn y03_template_rejects_value_as_pattern_path_or_filter_name() {
+fn y03_template_reports_value_used_as_pattern_or_path() {
     for (text, expected) in [
         ("{{ labels.pct|format('X') }}", "line 1, column 4: `labels.pct`: `format` would take a value as its pattern"),
         ("a\n{{ (labels.a ~ '%s')|format(1) }}", "line 2, column 5: `labels.a"),
@@ -448,7 +456,8 @@ fn script_rejects_value_when_position_is_unquotable() {
 }
 
 #[test]
-fn s52_template_rejects_captured_text_when_unbounded() {
+fn s52_template_rejects_value_when_size_is_unbounded() {
+    // Each variable is twice as long as the one before, so the seventh may contain 64 values.
     let doubling_template = |times: usize| {
         let steps: Vec<_> = (1..times).map(|n| format!("{{% set v{n} = v{0} ~ v{0} %}}", n - 1)).collect();
         format!("{{% set v0 = labels.a %}}{}", steps.join(""))

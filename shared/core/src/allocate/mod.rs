@@ -16,7 +16,7 @@ use crate::requirement::{FieldLookup as _, Requirement, Requirements, TraitPrese
 use crate::role::natural_cmp;
 use crate::traits::Trait;
 
-/// Chooses the best node for an allocation. Returns the node with the reason of the choice, or a failure with the
+/// Chooses the node that fits an allocation best. Returns the node with the reason of the choice, or a failure with the
 /// reason why no node qualifies. If the caller is bound to a cluster, `cluster` is that cluster, and only nodes of its
 /// groups qualify.
 pub fn allocate(fleet: &Fleet, spec: &AllocationSpec, cluster: Option<ClusterId>) -> AllocationDecision {
@@ -28,6 +28,7 @@ pub fn allocate(fleet: &Fleet, spec: &AllocationSpec, cluster: Option<ClusterId>
         match request.score(view) {
             Ok(scored) => {
                 candidates += 1;
+                // The node that fits better is less.
                 if best.as_ref().is_none_or(|best| scored.cmp(best) == Ordering::Less) {
                     best = Some(scored);
                 }
@@ -79,7 +80,8 @@ struct Candidates<'a> {
 
 impl<'a> Candidates<'a> {
     /// Returns the ids of the nodes that the request allows: those of its node group or of the cluster, and among these
-    /// the candidates that it names. If it names only candidates, no other node is read.
+    /// the candidates that it names. If it names only candidates, no other node is read. A node outside of the caller's
+    /// cluster is never included.
     fn nodes(&self) -> Vec<NodeId> {
         let Self { fleet, spec, cluster, .. } = self;
         let candidates = &spec.candidate_nodes;
@@ -97,6 +99,7 @@ impl<'a> Candidates<'a> {
     /// qualify.
     fn score(&self, view: NodeView<'a>) -> Result<ScoredNode<'a>, Ineligible> {
         let (node, spec) = (view.node(), self.spec);
+        // Fields of Ironic that Stemma does not use otherwise are in `extra`.
         let extra_text = |name: &str| node.spec.extra.get(name).and_then(Value::as_str);
         let is_owned_by = |owner: &str| extra_text("owner") == Some(owner) || extra_text("lessee") == Some(owner);
         let group = spec.nodegroup.and_then(|group| self.fleet.group(group));
@@ -144,8 +147,9 @@ impl<'a> ScoredNode<'a> {
         Self { surplus_trait_count: view.count_other_traits(required), view, headroom: headroom_by_key }
     }
 
-    /// Compares two nodes by fit. The node that fits better is less. Both were scored for the same request, so both
-    /// have the same keys in `headroom`.
+    /// Compares two nodes by fit. The node that fits better is less: it has fewer traits that were not requested, or
+    /// else less headroom in the first number that differs, or else the first name. Both were scored for the same
+    /// request, so both have the same keys in `headroom`.
     fn cmp(&self, other: &Self) -> Ordering {
         let (node, other_node) = (self.view.node(), other.view.node());
         let orders = || self.headroom.values().zip(other.headroom.values()).map(|(headroom, other)| headroom.total_cmp(other));
@@ -166,8 +170,9 @@ impl RejectCounts {
         *self.0.entry(reason).or_default() += 1;
     }
 
-    /// Returns the reason why no node was chosen: the sentence that Ironic uses, followed by the number of rejected
-    /// nodes for each reason.
+    /// Returns the reason why no node was chosen. The first sentence is that of Ironic, for the latest check that a
+    /// node failed: requirements, else traits, else the resource class. The second sentence counts the rejected nodes
+    /// for each reason.
     fn reason(&self, spec: &AllocationSpec) -> String {
         let count = |reason: Ineligible| self.0.get(&reason).copied().unwrap_or(0);
         let class = &spec.resource_class;

@@ -13,7 +13,7 @@ use crate::object::{
 use crate::ownership::{Manager, OwnedMap, ProvidedValue};
 
 /// Returns a node of resource class `rc` with these traits. It has `memory` MB of memory, and 100 minus `memory` GB of
-/// disk.
+/// disk. Its uuid consists of the bytes of its name.
 fn node(name: &str, traits: &[&str], memory: i64) -> Node {
     let manager = Manager::new("test").unwrap();
     let traits = traits.iter().map(|name| (Trait::new(name).unwrap(), ProvidedValue::Value(()))).collect();
@@ -71,7 +71,8 @@ fn allocate_chooses_node_with_smallest_surplus() {
         // A trait that a requirement names counts as requested.
         (&[], &["trait:CUSTOM_GPU required", "trait:CUSTOM_A required"], "gpu"),
         (&[], &["trait:CUSTOM_A forbidden"], "bare"),
-        // The smallest surplus decides, property by property: disk_gb sorts before memory_mb.
+        // The smallest surplus decides, property by property: disk_gb sorts before memory_mb. `big` has the smallest disk.
+        // The surplus is the distance to the number, also for `<=`, so a node with 64 has no surplus.
         (&["CUSTOM_A"], &["property:memory_mb >= 4", "property:disk_gb >= 1"], "big"),
         (&["CUSTOM_A"], &["property:memory_mb <= 64"], "big"),
         (&["CUSTOM_A"], &["property:memory_mb == 8"], "n9"),
@@ -93,6 +94,8 @@ fn allocate_ignores_order_of_nodes() {
     assert_eq!((forwards.as_str(), backwards.as_str()), ("n0", "n0"));
 }
 
+/// One node is parked by its spec, one on its host, one is in use, and one has another resource class. The message
+/// counts them by reason. The last node qualifies as soon as its host is no longer parked.
 #[test]
 fn allocate_counts_rejected_nodes_by_reason() {
     let mut parked_node = node("parked", &[], 8);
@@ -136,6 +139,8 @@ fn allocate_chooses_only_nodes_of_owner_or_lessee() {
     assert_eq!(chosen_node(&fleet, &spec(&[], &[])), "bought", "without an owner, any node can be chosen");
 }
 
+/// Group `a` (11) is in cluster `one` (1), and group `b` (12) in cluster `two` (2). Node `free` is in no group. A
+/// request can name a group or a candidate, and its caller can be bound to a cluster. All of these limit the choice.
 #[test]
 fn allocate_chooses_only_nodes_of_group_and_cluster() {
     let id = |n| Uuid::from_u128(n);

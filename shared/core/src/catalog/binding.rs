@@ -15,7 +15,8 @@ use crate::name::{closest_match, did_you_mean, truncated};
 use crate::object::{Association, Namespace, Property, PropertyType};
 use crate::requirement::{Expression, Requirement, RequirementField};
 
-/// The kinds of keys that a namespace can bind.
+/// The kinds of keys whose values a namespace of the catalogue can restrict. The catalogue has the form of the metadata
+/// definitions of Glance, `OpenStack`'s image service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyKind {
     /// Labels.
@@ -33,7 +34,7 @@ pub enum KeyKind {
 const LISTABLE_OPERATORS: [&str; 3] = ["<or>", "<in>", "<all-in>"];
 
 impl KeyKind {
-    /// All kinds of keys.
+    /// All kinds of keys, in the order of the enum.
     pub const ALL: [Self; 4] = [Self::Label, Self::Parameter, Self::Property, Self::Fact];
 
     /// Returns the resource type of Glance with which a namespace must be associated to bind keys of this kind.
@@ -76,7 +77,8 @@ impl KeyKind {
 }
 
 /// Returns an error message if a resource type begins with the prefix "`Stemma::`" and is not one of Stemma's resource
-/// types. A namespace that is associated with such a type would bind no keys.
+/// types. A namespace applies to the keys (of labels, parameters and the like) of the
+/// resource types that it is associated with, so with such a type it would apply to no key.
 pub(crate) fn resource_type_error(name: &str) -> Option<String> {
     let types = || KeyKind::ALL.into_iter().map(KeyKind::resource_type);
     let has_our_prefix = name.trim_start().to_ascii_lowercase().starts_with("stemma::");
@@ -87,8 +89,8 @@ pub(crate) fn resource_type_error(name: &str) -> Option<String> {
     Some(format!("{:?} is not a resource type of Stemma{hint}: the types are {type_names}", truncated(name)))
 }
 
-/// The rules of all keys that namespaces of the catalogue bind, by kind of key and by key. The rules are built once,
-/// with the pattern of each property compiled.
+/// The rules of all keys that namespaces of the catalogue bind, by kind of key (the index in the array) and by key. The
+/// rules are built once, with the pattern of each property compiled.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog([BTreeMap<String, Vec<Arc<Binding>>>; KeyKind::ALL.len()]);
 
@@ -227,6 +229,7 @@ fn operator_error(rule: &PropertyRule, expression: &Expression) -> Option<String
             let allowed = if names.is_empty() { "none of <or>, <in> and <all-in>".to_owned() } else { names.join(", ") };
             Some(format!("the property does not allow {operator}: it allows {allowed}"))
         }
+        // The operators that compare texts begin with `s`. All others compare numbers.
         Some(operator) if operator.starts_with('s') => {
             let is_text = property.kind == PropertyType::String;
             (!is_text).then(|| format!("{operator} compares texts, but the property is of type {}", property.kind))
@@ -269,6 +272,8 @@ mod tests {
         }))
     }
 
+    /// A namespace binds its properties as keys of each kind that it is associated with, with the prefix of the
+    /// association. A similar key is suggested. A namespace without an association binds nothing.
     #[test]
     fn key_is_bound_with_prefix_of_resource_type() {
         let site = [site_namespace()];
@@ -299,6 +304,7 @@ mod tests {
             ("property:tier s== gold", None),
             ("property:tier >= 3", Some(">= compares numbers, but the property is of type string")),
             ("property:memory_mb >= 3", None),
+            // `>>` is not an operator, so the whole text is the required value.
             ("property:memory_mb >> 3", Some("\">> 3\" is not a whole number")),
             ("property:memory_mb <or> 3", Some("the property does not allow <or>: it allows none of <or>, <in> and <all-in>")),
             ("property:memory_mb s>= 3", Some("s>= compares texts, but the property is of type integer")),

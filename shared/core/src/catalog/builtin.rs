@@ -40,8 +40,8 @@ fn fact_property(fact: &Fact) -> Value {
     property
 }
 
-/// Returns the namespace of the properties that the inspection of Ironic sets on a node, such as the number of
-/// processors.
+/// Returns the namespace of the properties that Ironic, `OpenStack`'s service for bare-metal hosts, sets on a node. An
+/// example is the number of processors.
 fn machine_namespace() -> Value {
     let count = |title: &str| json!({"title": title, "type": "integer", "minimum": 0});
     json!({
@@ -81,6 +81,6 @@ mod tests {
         let facts = &fact_namespace()["properties"];
         assert_eq!(facts["memory.total_bytes"]["type"], "integer");
         let keys = facts.as_object().unwrap().keys();
-        assert_eq!(keys.filter(|key| key.contains('*')).count(), 0, "a device's name stands in no key");
+        assert_eq!(keys.filter(|key| key.contains('*')).count(), 0, "no key contains the name of a device");
     }
 }

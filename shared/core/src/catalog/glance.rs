@@ -9,15 +9,15 @@ use serde_json::{Map, Value, json};
 use crate::field::{DescribeFields, FieldDef, FieldType, REQUIRED};
 use crate::object::{Association, Definition, NamedItem, NamespaceSpec, NamespaceTag, Properties, Property, Visibility};
 
-/// The members of JSON bodies that the controller sets and clients do not write.
+/// The members of JSON bodies that the controller sets and clients do not write. Tags have the last two only.
 pub const READ_ONLY_FIELDS: [&str; 4] = ["self", "schema", "created_at", "updated_at"];
 
 /// Maximum length of a text, in characters, by the name of its field. Texts of other fields have no limit.
 const MAX_TEXT_CHARS: &[(&str, u64)] =
     &[("name", 80), ("namespace", 80), ("display_name", 80), ("owner", 255), ("prefix", 80), ("properties_target", 80)];
 
-/// Returns the JSON schema that Glance serves under this name: of one item, or of a list of items. Returns `None` if
-/// there is no schema of that name.
+/// Returns the JSON schema with this name, as Glance (`OpenStack`'s image service) serves it: of one item, or of a list
+/// of items. Returns `None` if there is no schema of that name.
 pub fn schema(name: &str) -> Option<Value> {
     Some(match name {
         "namespace" => namespace_schema(),
@@ -31,6 +31,7 @@ pub fn schema(name: &str) -> Option<Value> {
         }
         "object" => definition_schema(),
         "objects" => list_schema("objects", &definition_schema()),
+        // A tag has no members `self` and `schema`.
         "tag" => named_schema("tag", object_schema(NamespaceTag::FIELD_DEFS), &READ_ONLY_FIELDS[2..]),
         "tags" => list_schema("tags", &named_schema("tag", object_schema(NamespaceTag::FIELD_DEFS), &READ_ONLY_FIELDS[2..])),
         _ => return None,
@@ -94,8 +95,8 @@ fn list_schema(name: &str, item: &Value) -> Value {
     page_schema(name, json!({"type": "array", "items": item}))
 }
 
-/// Returns the schema of a page of a list, with the members that link to the first and the next page. `name` is the
-/// member that contains the items, and `items_schema` is the schema of that member.
+/// Returns the schema of a page of a list. It has the members that link to the first page, the next page and the
+/// schema. `name` is the member that contains the items, and `items_schema` is the schema of that member.
 fn page_schema(name: &str, items_schema: Value) -> Value {
     let text = json!({"type": "string"});
     let mut properties = json!({"first": text, "next": text, "schema": text});
@@ -117,7 +118,7 @@ fn open_object_schema(fields: &[FieldDef]) -> Value {
     schema
 }
 
-/// Returns the schema of an object that has these fields and no others.
+/// Returns the schema of a JSON object that has these fields and no others.
 fn object_schema(fields: &[FieldDef]) -> Value {
     let properties: Map<String, Value> = fields.iter().map(|field| (field.name.to_owned(), field_schema(field))).collect();
     let required: Vec<&str> = fields.iter().filter(|field| field.help.default == REQUIRED).map(|field| field.name).collect();
@@ -152,6 +153,7 @@ fn type_schema(field_type: FieldType) -> Value {
         FieldType::OneOf(texts) => json!({"type": "string", "enum": texts}),
         FieldType::Map => json!({"type": "object", "additionalProperties": true}),
         FieldType::Objects => json!({"type": "array", "items": {"type": "object", "additionalProperties": true}}),
+        // Of these types, the fields of a namespace have only `Any`.
         FieldType::Parameters | FieldType::TextOrList | FieldType::MapOrList | FieldType::Share | FieldType::Any => {
             json!({"description": "Any value."})
         }
@@ -188,9 +190,9 @@ pub fn to_authored(mut body: Map<String, Value>) -> Map<String, Value> {
     body
 }
 
-/// Adds to a stored namespace everything that only `addition` has, and returns the result. Objects that both have are
-/// merged in the same way. The existing properties, tags and resource types of the stored namespace are unchanged. Both
-/// bodies have the form that an author sends.
+/// Adds to a stored namespace everything that only `addition` has, and returns the result. Maps and lists that both
+/// have get their missing entries. Objects of the namespace that both have are merged in the same way. The existing
+/// properties, tags and resource types are unchanged. Both bodies have the form that an author sends.
 #[must_use]
 pub fn merge_namespace(mut stored: Map<String, Value>, addition: Map<String, Value>) -> Map<String, Value> {
     for (name, value) in addition {
@@ -225,8 +227,9 @@ fn add_missing_items(target: &mut Vec<Value>, additions: Vec<Value>, are_objects
     }
 }
 
-/// Merges an object that both namespaces have, and returns the result. A property that the stored object lacks is
-/// added, and is required if `addition` requires it. Whether an existing property is required does not change.
+/// Merges an object (a group of properties) that both namespaces have, and returns the result. A property that the
+/// stored object lacks is added, and is required if `addition` requires it. Whether an existing property is required
+/// does not change.
 fn merge_object(mut stored: Map<String, Value>, addition: Map<String, Value>) -> Map<String, Value> {
     let names = |object: &Map<String, Value>| object.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     let is_stored = |name: &Value| stored.get("properties").and_then(|properties| properties.get(name.as_str()?)).is_some();
@@ -262,13 +265,15 @@ pub fn with_prefixed_properties(spec: &NamespaceSpec, resource_type: &str) -> Na
 mod tests {
     use super::*;
 
+    /// Checks members of the schemas: their types and limits, the required members, and the read-only members that
+    /// responses add.
     #[test]
     fn schemas_match_accepted_bodies() {
         let property = schema("property").unwrap();
         assert_eq!(property["properties"]["operators"], json!({"type": "array", "items": {"type": "string"}}));
         assert_eq!(property["properties"]["name"], json!({"type": "string", "maxLength": 80}));
         assert_eq!(property["required"], json!(["type", "title", "name"]));
-        assert_eq!(property["properties"]["description"], json!({"type": "string"}), "it has no bound");
+        assert_eq!(property["properties"]["description"], json!({"type": "string"}), "a description has no maximum length");
         let object = schema("object").unwrap();
         assert_eq!(object["properties"]["properties"]["additionalProperties"]["required"], json!(["title", "type"]));
         assert_eq!(object["properties"]["self"], json!({"type": "string", "readOnly": true}));
@@ -277,13 +282,13 @@ mod tests {
         let objects = &schema("namespace").unwrap()["properties"]["objects"]["items"];
         assert_eq!(objects["properties"]["name"]["type"], "string");
         assert_eq!(objects["properties"]["created_at"], json!({"type": "string", "readOnly": true}));
-        assert!(objects.get("additionalProperties").is_none(), "an answer adds members");
+        assert!(objects.get("additionalProperties").is_none(), "a response has further members");
     }
 
     /// Checks the schemas of lists against the responses of Glance to `/v2/schemas/metadefs/objects` and
     /// `/v2/schemas/metadefs/properties`.
     #[test]
-    fn list_schema_has_rows_and_paging_members() {
+    fn list_schema_has_items_and_paging_members() {
         let text = json!({"type": "string"});
         for (name, item_name, items_member) in
             [("objects", "object", "items"), ("properties", "property", "additionalProperties")]
@@ -295,8 +300,8 @@ mod tests {
             for member in ["first", "next", "schema"] {
                 assert_eq!(list["properties"][member], text);
             }
-            let title = |schema: &Value| schema["properties"]["description"].clone();
-            assert_eq!(title(&list["properties"][name][items_member]), title(&schema(item_name).unwrap()), "{name}");
+            let description = |schema: &Value| schema["properties"]["description"].clone();
+            assert_eq!(description(&list["properties"][name][items_member]), description(&schema(item_name).unwrap()), "{name}");
             let links = json!([
                 {"rel": "first", "href": "{first}"}, {"rel": "next", "href": "{next}"},
                 {"rel": "describedby", "href": "{schema}"},
@@ -325,12 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn merge_namespace_ignores_scalar_items() {
+    fn add_missing_items_ignores_scalar_items() {
         let mut items = vec![json!({"name": "a"})];
         add_missing_items(&mut items, vec![json!("b"), json!({"name": "c"})], false);
         assert_eq!(items, [json!({"name": "a"}), json!({"name": "c"})]);
     }
 
+    /// A response lists the last tag first, so the tags `b`, `a` mean the order `a`, `b`. The missing tag is added at
+    /// the end.
     #[test]
     fn merge_namespace_keeps_order_and_adds_missing_items() {
         let fields = |value: Value| value.as_object().cloned().unwrap();
@@ -359,13 +366,15 @@ mod tests {
         assert_eq!(merge_namespace(stored, addition), expected);
     }
 
+    /// Compares the schema with the fields of a stored namespace. The two fields that the controller alone uses are
+    /// missing in the schema.
     #[test]
     fn namespace_schema_has_every_field() {
         use crate::change::ClassifyFields;
         let schema = schema("namespace").unwrap();
         let schema_properties = schema["properties"].as_object().unwrap();
         let missing = NamespaceSpec::FIELDS.iter().filter(|name| !schema_properties.contains_key(**name));
-        assert_eq!(missing.collect::<Vec<_>>(), [&"dates", &"owners"], "what no body has");
+        assert_eq!(missing.collect::<Vec<_>>(), [&"dates", &"owners"], "no body contains these fields");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::object::{AllocationSpec, ClusterSpec, ClusterTemplateSpec, Inherited,
 use crate::ownership::{OwnedMap, ProvidedValue};
 use crate::requirement::{Requirement, Requirements};
 
-/// The catalogue keys that an object uses, with their values.
+/// The keys that an object uses and that the catalogue may restrict, with their values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyUsage<'a> {
     /// The labels and parameters that the object provides.
@@ -35,6 +35,7 @@ macro_rules! impl_uses_keys {
         impl UsesKeys for $spec {
             fn key_usage(&self) -> KeyUsage<'_> {
                 KeyUsage {
+                    // Each level provides labels and parameters. A row of the macro names its further fields with keys.
                     inherited: Some(&self.inherited),
                     $($($field: Some(&self.$field),)+)?
                     ..KeyUsage::default()
@@ -197,8 +198,10 @@ mod tests {
         Arc::new(Namespace { meta, spec: serde_json::from_value(body).unwrap() })
     }
 
+    /// `memory_mb` has an invalid value. A write that does not change the value is accepted, and a write that adds it
+    /// is rejected. The findings name the invalid value, and the misspelled key `teir`.
     #[test]
-    fn check_changed_keys_rejects_key_when_new_and_reports_old() {
+    fn check_changed_keys_rejects_invalid_value_only_when_new() {
         let site = [site_namespace()];
         let catalog = Catalog::new(&site);
         let map = |value: Value| value.as_object().cloned().unwrap();

@@ -122,7 +122,8 @@ fn parse_typed(kind: PropertyType, text: &str) -> Option<Value> {
     }
 }
 
-/// Returns an error if a number is less than the property's minimum or greater than its maximum.
+/// Returns an error if a number is less than the property's minimum or greater than its maximum. Both limits are
+/// compared as floats, so a limit of more than 53 bits is rounded.
 fn number_error(property: &Property, number: f64) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "a bound beyond 53 bits is compared as near as a float comes")]
     let with_float = |limit: Option<i64>| limit.map(|limit| (limit, limit as f64));
@@ -264,11 +265,13 @@ mod tests {
         }
     }
 
+    /// A text above the maximum length is rejected. A pattern that is too long, or too large when compiled, is not
+    /// checked.
     #[test]
     fn property_rule_bounds_pattern_matching() {
         let rule_with_pattern = |pattern: &str| PropertyRule::new(&test_property(json!({"type": "string", "pattern": pattern})));
         let long_text = "a".repeat(MAX_TEXT_BYTES + 1);
-        let error = rule_with_pattern("^a+$").value_error(&json!(long_text), ValueEncoding::Text).expect("it is too long");
+        let error = rule_with_pattern("^a+$").value_error(&json!(long_text), ValueEncoding::Text).expect("the text is too long");
         assert!(error.ends_with("has more than the 4096 bytes that a text with a pattern may have"), "{error}");
         assert_eq!(rule_with_pattern("^a+$").value_error(&json!(long_text[1..]), ValueEncoding::Text), None);
         // A pattern above the limit has no effect, like one that cannot be compiled.

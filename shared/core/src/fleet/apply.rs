@@ -36,9 +36,9 @@ impl Fleet {
         dirty
     }
 
-    /// Stores the change, and marks in `dirty` the nodes whose result it affects directly. Returns the node whose
-    /// report was stored or removed. Other nodes may look up this node, so their results may change even if its own
-    /// result does not.
+    /// Stores the change, and marks in `dirty` the nodes whose desired state it affects directly. Returns the node
+    /// whose report was stored or removed. Other nodes may look up this node, so their desired state may change even if
+    /// that of the node does not.
     fn put(&mut self, change: FleetChange, dirty: &mut DirtyNodes) -> Option<NodeId> {
         match change {
             FleetChange::Release(release) => self.put_release(release, dirty),
@@ -162,7 +162,7 @@ impl Fleet {
 
     /// Stores a node group, or deletes it if `group` is `None`, and rebuilds it. If the group moves to another cluster,
     /// its nodes lose their profiles and are no longer candidates for primaries of the old cluster. The node counts of
-    /// both clusters are updated.
+    /// both clusters are updated. The entry of a deleted group remains while a node still names the group.
     fn put_group(&mut self, id: GroupId, group: Option<Arc<NodeGroup>>, dirty: &mut DirtyNodes) {
         let changes = field_changes(self.group(id), group.as_ref());
         let old_cluster = self.cluster_of_group(id);
@@ -193,9 +193,9 @@ impl Fleet {
         self.rebuild_group(id, &changes, dirty);
     }
 
-    /// Stores a node, and marks it if a host or an inspection rule can see the change. A change that cannot move tasks
-    /// only replaces the entry of the node. Otherwise the node is removed from its old group and name, if these have
-    /// changed, and is added and placed again.
+    /// Stores a node, and marks it if a host or an inspection rule can see the change. A change that neither moves
+    /// tasks nor parks or unparks the node only replaces the entry of the node. Otherwise the node is removed from its
+    /// old group and name, if these have changed, and is added and placed again.
     fn put_node(&mut self, node: Arc<Node>, dirty: &mut DirtyNodes) {
         let id = node.id();
         let Some(old_entry) = self.nodes.get(&id).cloned() else { return self.add_node(node, dirty) };
@@ -236,6 +236,7 @@ impl Fleet {
         if let Some(group) = node.spec.nodegroup {
             let mut entry = self.groups.get(&group).cloned().unwrap_or_default();
             if entry.object.is_none() {
+                // The node names a group that does not exist.
                 entry.resolved = Err(vec![MissingParent::NodeGroup(group)]);
             }
             if entry.nodes.insert(id).is_none() {
@@ -306,8 +307,8 @@ impl Fleet {
     }
 
     /// Stores the report of a host, or removes it if `report` is `None`. Marks the node if the report can affect its
-    /// result. This depends on the propagation of each changed part of the report. Returns the node if the report has
-    /// changed.
+    /// desired state. This depends on the propagation of each changed part of the report. Returns the node if the
+    /// report has changed.
     fn put_observation(&mut self, id: NodeId, report: Option<Arc<Observation>>, dirty: &mut DirtyNodes) -> Option<NodeId> {
         let old_entry = self.nodes.get(&id).cloned()?;
         let empty = Observation::default();
@@ -442,6 +443,7 @@ impl Fleet {
                     self.recompute_placement(&nodes, dirty);
                 }
             }
+            // The same object is still missing.
             (Err(old_state), Err(new_state)) if old_state == new_state => {}
             (_, Ok(_)) => {
                 for node in &nodes {

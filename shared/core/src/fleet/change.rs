@@ -61,8 +61,8 @@ pub enum FleetChange {
     RemoveRule(Uuid),
 }
 
-/// The nodes whose result may have changed. If a change affects all nodes of a fleet, a flag replaces the list, which
-/// would be long.
+/// The nodes whose desired state may have changed, called *marked* nodes. If a change affects all nodes of a fleet, a
+/// flag replaces the list, which would be long.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirtyNodes {
     nodes: BTreeSet<NodeId>,
@@ -70,8 +70,8 @@ pub struct DirtyNodes {
 }
 
 impl DirtyNodes {
-    /// Returns the marked nodes. `fleet` is the fleet after the change. If all nodes are marked, its nodes come first,
-    /// by uuid, and then the nodes that were deleted.
+    /// Returns the marked nodes. `fleet` is the fleet after the change. If all nodes are marked, the nodes of the fleet
+    /// come first, by uuid, and then the marked nodes that were deleted.
     pub fn nodes<'a>(&'a self, fleet: &'a Fleet) -> impl Iterator<Item = NodeId> + 'a {
         let all_nodes = self.is_all.then(|| fleet.nodes.keys().copied());
         let listed = self.nodes.iter().copied().filter(|id| !self.is_all || fleet.node(*id).is_none());

@@ -85,8 +85,8 @@ impl Fleet {
     }
 
     /// Marks the nodes whose look-ups may have another result, because a node that they look up was marked or has
-    /// reported. `reporting_node` is the node whose report was stored, if any. Also marks the nodes whose step limits
-    /// (of conditions) have changed with the number of nodes.
+    /// reported. `reporting_node` is the node whose report was stored, if any. Also marks the nodes with conditions
+    /// whose limit of evaluation steps has changed with the number of nodes.
     pub(super) fn mark_readers(&mut self, old_fleet: &Self, reporting_node: Option<NodeId>, dirty: &mut DirtyNodes) {
         let mut nodes_by_cluster: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for id in dirty.nodes(self).chain(reporting_node).collect::<BTreeSet<_>>() {
@@ -165,7 +165,7 @@ impl Fleet {
         self.clusters.get(&cluster).map_or(0, |entry| entry.nodes)
     }
 
-    /// Marks the nodes in these groups that have a task whose condition `is_match` selects.
+    /// Marks the nodes in these groups that have a task with a condition for which `is_match` is true.
     fn mark_conditions(
         &self,
         groups: impl Iterator<Item = GroupId>,

@@ -127,9 +127,9 @@ impl Fleet {
         unstored.map(|(tag, node)| (tag.clone(), *node)).collect()
     }
 
-    /// Returns whether a write chose the primary of a tag, and did not only make a node the first candidate. Either
-    /// `primaries` of the cluster names the node, or the write stored the choice. `old` is the fleet before the
-    /// write. A choice that was stored earlier does not count.
+    /// Returns whether a write chose the primary of a tag: `primaries` of the cluster names the node, or the write
+    /// stored the choice. A node that is primary only because it is now the first candidate was not chosen. A choice
+    /// that was stored earlier does not count. `old` is the fleet before the write.
     pub fn is_newly_chosen(&self, old: &Self, id: ClusterId, tag: &TagName) -> bool {
         let Some(holder) = self.holder(id, tag.as_str()) else { return false };
         let named_node = self.named_primary(id, tag.as_str()).and_then(|text| self.primary_node(text));
@@ -174,7 +174,9 @@ impl Fleet {
             return Some(PrimaryRejection::OtherCluster);
         }
         Some(match self.profile(node.id()) {
+            // The node is in the cluster, but its group has no release.
             None => PrimaryRejection::NoRelease,
+            // The tag has no primary in the release of the node.
             Some(profile) if profile.key.tags.contains(tag) => PrimaryRejection::NoHolder,
             Some(_) => PrimaryRejection::LacksTag,
         })

@@ -61,7 +61,7 @@ pub struct ResolvedGroup {
     pub role_table: Option<Arc<RoleTable>>,
     /// The roles that the group gives its nodes.
     pub roles: BTreeSet<Name>,
-    /// The values of each node that the requirements of the group read.
+    /// References to the values of a node that the requirements of the group read.
     pub(super) required_reads: Box<[Read]>,
 }
 
@@ -124,6 +124,7 @@ impl Fleet {
         let template = cluster.spec.cluster_template.and_then(|id| self.template(id));
         let group = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeGroupSpec::new(id) };
         let resolved = ResolvedGroup::new(&Arc::new(group), cluster, template, self).ok()?;
+        // The maps contain only the levels that exist, so not the group.
         Some(ResolvedGroup { maps: (*resolved.cluster_maps).clone(), ..resolved })
     }
 

@@ -61,8 +61,8 @@ impl Fleet {
         value.map_or(Input::Absent, |value| Input::Shared(Arc::new(SharedValue::new(value))))
     }
 
-    /// Returns the nodes that match a query, in the order of their names (digits compared as numbers). All nodes with
-    /// one profile have the same tags and roles, so the query is compared with each profile only once.
+    /// Returns the fields of the nodes that match a query, in the order of their names (digits compared as numbers).
+    /// All nodes with one profile have the same tags and roles, so the query is compared with each profile only once.
     fn find_nodes(&self, cluster: ClusterId, query: &NodeQuery, fields: &FieldSet) -> Value {
         let patterns = QueryPatterns::new(query);
         let mut matching: Vec<(String, NodeId)> = Vec::new();
@@ -210,6 +210,7 @@ fn node_field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
 fn shared_fact(observation: &Observation, keys: &[&str]) -> Option<Value> {
     let path = Path::new(keys.iter().copied())?;
     let facts = stable_facts(&path).ok()?;
+    // A path above several facts, such as `cpu`, is not shared.
     let [fact] = facts.as_slice() else { return None };
     let value = observation.facts.get(&path)?;
     (fact.matches_path(&path) && fact.fact_type.is_shareable() && fact.accepts(&value)).then_some(value)
@@ -221,6 +222,8 @@ mod tests {
 
     use super::*;
 
+    /// A host can report any value. Another host gets the fact only if the value has the type of the fact, and the type
+    /// is not free text (as that of `cpu.model`).
     #[test]
     fn fact_is_shared_when_value_has_declared_type() {
         for (path, value, is_shared) in [

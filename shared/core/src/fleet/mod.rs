@@ -77,9 +77,10 @@ pub struct Fleet {
     reported_states: OrdMap<NodeId, Arc<ReportedState>>,
     /// The nodes that have a name, by name.
     by_name: OrdMap<NodeName, NodeId>,
-    /// The namespaces of the catalogue of keys. Results of nodes do not depend on the catalogue.
+    /// The namespaces of the catalogue of keys. The desired state of a node does not depend on the catalogue.
     namespaces: OrdMap<Uuid, Arc<Namespace>>,
-    /// The catalogue built from the namespaces at its first use. All snapshots share it until a namespace changes.
+    /// The catalogue built from the namespaces at its first use. Clones of the fleet share it until a namespace
+    /// changes.
     catalog: Arc<OnceLock<Catalog>>,
     rules: RuleSet,
     /// The texts that reports of several hosts share.
@@ -87,7 +88,7 @@ pub struct Fleet {
     /// Every profile (the tasks of nodes with the same tags, roles and primaries) that a node has, with the number of
     /// its nodes.
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
-    /// Nodes by the properties that list filters select. `None` if no index was built.
+    /// The index of nodes, from which list filters find nodes without reading each node. `None` if no index was built.
     index: Option<NodeIndex>,
 }
 
@@ -203,8 +204,8 @@ impl Default for GroupEntry {
 
 /// Lookups of objects, by uuid or name.
 impl Fleet {
-    /// Returns an empty fleet that is not loaded yet. Every result is incomplete until the caller has applied all
-    /// stored objects and calls [`Fleet::set_loaded`].
+    /// Returns an empty fleet that is not loaded yet. No node can be resolved until the caller has applied all stored
+    /// objects and calls [`Fleet::set_loaded`].
     pub fn new() -> Self {
         Self::default()
     }

@@ -68,7 +68,7 @@ impl NodeEntry {
         if !is_current(&outcomes[0]) {
             outcomes[0] = Some(rules.run(&InspectedNode::new(&self.node, observation)));
         }
-        outcomes[0].clone().expect("it was put there")
+        outcomes[0].clone().expect("the first result is set above")
     }
 
     /// Returns the effective labels: those of the group merged with those of the node. Keys that no level decides are

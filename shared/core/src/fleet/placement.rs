@@ -58,7 +58,7 @@ impl Fleet {
         let ranked = RankedNode::new(&entry.node);
         let old_tags: BTreeSet<TagName> = entry.profile.iter().flat_map(|profile| profile.key.tags.iter().cloned()).collect();
         let new_tags = possible_primaries(&entry, &resolved);
-        let is_ready = !self.is_excluded(&entry);
+        let is_unparked = !self.is_excluded(&entry);
         let mut changed_tags = Vec::new();
         for tag in old_tags.difference(&new_tags) {
             if self.remove_candidate(cluster, tag, &ranked) {
@@ -68,7 +68,7 @@ impl Fleet {
         for tag in new_tags {
             let Some(entry) = self.clusters.get_mut(&cluster) else { continue };
             let mut candidates = entry.candidates.get(&tag).cloned().unwrap_or_default();
-            if candidates.put(&ranked, is_ready) {
+            if candidates.put(&ranked, is_unparked) {
                 entry.candidates.insert(tag.clone(), candidates);
                 changed_tags.push((cluster, tag));
             }
@@ -195,8 +195,8 @@ impl Fleet {
 }
 
 impl PrimaryCandidates {
-    /// Adds a node to the candidates, or updates whether it is parked (not `is_ready`). Returns whether anything
-    /// changed.
+    /// Adds a node to the candidates for the primary of a tag, or updates whether it is parked. `is_ready` is false if the
+    /// node is parked. Returns whether anything changed.
     fn put(&mut self, node: &RankedNode, is_ready: bool) -> bool {
         let is_new = self.members.insert(node.id).is_none();
         let is_moved = if is_ready { self.unparked.insert(node.clone()).is_none() } else { self.unparked.remove(node).is_some() };

@@ -104,8 +104,8 @@ impl<'a> NodeView<'a> {
         self.entry.annotations(self.group)
     }
 
-    /// Returns the difference between the labels that the levels down to the group provide and those that the node also
-    /// has by its own spec. Reported labels are not included. Returns `None` if the node has no group.
+    /// Compares the labels that the levels down to the group provide with those that the node has after its own level
+    /// is merged. Returns the difference. Reported labels are not included. Returns `None` if the node has no group.
     pub fn label_diff(&self) -> Option<MapDiff<LabelKey, LabelValue>> {
         let base = &self.group?.maps.labels;
         let labels = base.with_level(Level::Node, &self.entry.node.spec.inherited.labels);
@@ -281,7 +281,7 @@ impl<'a> NodeView<'a> {
     }
 }
 
-/// Returns the labels whose keys begin with a prefix, as a JSON object.
+/// Returns the labels whose keys begin with a prefix, as an input that is a JSON object.
 fn labels_with_prefix(labels: &Labels, prefix: &str) -> Input {
     let matching = labels.iter().filter(|(key, _)| key.starts_with(prefix));
     Input::Value(matching.map(|(key, label)| (key.to_string(), Value::from(label.value.as_str()))).collect())

@@ -7,10 +7,11 @@ use super::{ClusterGraph, InstancePair, NodeClass, TaskOnNode};
 use crate::release::{Barrier, BarrierScope, CompiledRelease, TaskIndex};
 use crate::task::Policy;
 
-/// A task or a stage at one end of an edge. A task is that of a class (the nodes with the same profile).
+/// A task or a stage at one end of an edge. A task at an end represents the task on all nodes of one class (the nodes
+/// with the same profile).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EdgeEnd {
-    /// The task with the index of its class, and its position among the tasks of the profile of the class.
+    /// The index of a class, and the position of a task among the tasks of the profile of the class.
     Task(u32, u32),
     /// The stage with this index among the stages of the graph.
     Stage(u32),
@@ -48,6 +49,7 @@ impl ClusterGraph {
             for (before, after) in &class.profile.edges {
                 edges.push(ClassEdge { before: task(*before), after: task(*after), scope: EdgeScope::Same });
             }
+            // A pair of `waits` is the position of a task, and the index of a barrier that the task waits for.
             for (position, barrier) in &class.profile.waits {
                 let barrier = &class.profile.barriers[*barrier as usize];
                 if barrier.policy == Policy::All {
@@ -89,6 +91,7 @@ impl ClusterGraph {
             let (Some(first), Some(second)) = ends else { return false };
             let edge_index = self.edges.partition_point(|edge| (edge.before, edge.after) < (first, second));
             let edge = self.edges.get(edge_index).filter(|edge| (edge.before, edge.after) == (first, second));
+            // An edge with scope `Same` covers only a pair on one node. The first part of an instance is its node.
             edge.is_some_and(|edge| edge.scope == EdgeScope::All || before.0 == after.0)
         };
         let remaining_pairs = self.single_pairs.iter().filter(|pair| !is_implied(pair)).cloned().collect();
@@ -157,6 +160,7 @@ impl ClassEdge {
         let (first_width, second_width) = (graph.instance_count(self.before), graph.instance_count(self.after));
         match self.scope {
             EdgeScope::Same => first_width,
+            // A node is not joined with itself.
             EdgeScope::All if self.before == self.after => first_width * second_width - first_width,
             EdgeScope::All => first_width * second_width,
         }
@@ -169,6 +173,7 @@ impl ClassEdge {
         let waiting_nodes = graph.node_names(self.after);
         for (index, node) in graph.node_names(self.before).into_iter().enumerate() {
             let others = match self.scope {
+                // Both ends have the same class, so the nodes are in the same order.
                 EdgeScope::Same => &waiting_nodes[index..=index],
                 EdgeScope::All => &waiting_nodes[..],
             };
@@ -206,7 +211,8 @@ impl TaskPositions {
         self.stages.get(id).copied().map(EdgeEnd::Stage)
     }
 
-    /// Returns the tasks and the stage that must be done before a barrier of a release opens.
+    /// Returns the tasks and the stage that must be done before a barrier of a release opens. A barrier of scope
+    /// `Anywhere` belongs to a stage or task of one release, so it waits only for nodes with that release.
     fn barrier_predecessors<'a>(
         &'a self,
         graph: &'a ClusterGraph,
@@ -285,7 +291,8 @@ impl Vertices {
         vertex.checked_sub(self.first_stage)
     }
 
-    /// Returns the vertex number of a task or stage.
+    /// Returns the vertex number of a task or stage. The tasks of a class (the nodes with the same tasks) have
+    /// consecutive numbers.
     pub(super) fn index_of(&self, end: EdgeEnd) -> usize {
         match end {
             EdgeEnd::Task(class, position) => self.first_index[class as usize] + position as usize,

@@ -88,9 +88,9 @@ struct InstanceText<'a>(&'a TaskOnNode);
 
 impl fmt::Display for InstanceText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0.0 {
-            Some(node) => write!(f, "{node}/{}", self.0.1),
-            None => write!(f, "stage {}", self.0.1),
+        match self.0 {
+            (Some(node), task) => write!(f, "{node}/{task}"),
+            (None, stage) => write!(f, "stage {stage}"),
         }
     }
 }
@@ -173,6 +173,7 @@ impl ClusterGraph {
             let vertex = |instance: &TaskOnNode| class_by_node.task_end(self, instance).map(|end| vertices.index_of(end));
             edges.extend(self.single_pairs.iter().filter_map(|(from, to)| Some((vertex(from)?, vertex(to)?))));
         }
+        // The key of a stage is `false`, which sorts before `true`.
         topological_order(vertices.len(), &edges, |vertex| vertices.stage(vertex).is_none())
     }
 }

@@ -68,8 +68,9 @@ impl ClusterGraph {
         }
     }
 
-    /// Returns the instances of the tasks that a cross dependency names, on the nodes that the dependency selects. Only
-    /// the first two instances, sorted by the name of the node, are returned.
+    /// Returns the instances of the tasks that a cross dependency (`cross_depends` or `cross_depended_by`) names, on
+    /// the nodes that the dependency selects. Only the first two instances, sorted by the name of the node, are
+    /// returned.
     fn first_instances(&self, release: &CompiledRelease, cross: &CompiledCross) -> FirstInstances {
         let by_name = |left: &TaskOnNode, right: &TaskOnNode| {
             let name = |instance: &TaskOnNode| instance.0.clone().unwrap_or_default();
@@ -90,8 +91,8 @@ impl ClusterGraph {
     }
 }
 
-/// At most two instances, of which the first is picked if possible. Two are enough, because an instance that must not
-/// be paired with itself is the only one that cannot be picked.
+/// The first two instances, sorted by the name of the node, or fewer. The first one is picked, unless it would be
+/// paired with itself. Then the second one is picked, so two are enough.
 type FirstInstances = Vec<TaskOnNode>;
 
 /// Returns the first of these instances that is not `excluded_instance`.

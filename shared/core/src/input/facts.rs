@@ -67,7 +67,8 @@ pub enum FactType {
     Text,
 }
 
-/// A stable fact.
+/// A stable fact: a value that a host reports about itself and that does not change by itself. Templates and conditions
+/// may read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// The keys that lead to the fact, joined by dots. `*` matches any single key.
@@ -130,7 +131,8 @@ pub const STABLE_FACTS: &[Fact] = &[
 ];
 
 impl FactType {
-    /// Returns whether another host may read the fact. Typed values may be shared, free text may not.
+    /// Returns whether templates and conditions of another host may read a fact of this type. They may not read free
+    /// text, because a host could put any text into it.
     pub const fn is_shareable(self) -> bool {
         match self {
             Self::Address | Self::Addresses | Self::Number | Self::Boolean | Self::HostName | Self::Name => true,
@@ -235,6 +237,8 @@ mod tests {
         Path::new(dotted.split('.')).expect("a path of the test")
     }
 
+    /// A full path reads one fact. A path that ends above facts reads all of them, for example the four facts below
+    /// `cpu`. The table of facts is sorted.
     #[test]
     fn stable_facts_returns_fact_or_all_below_path() {
         for (dotted, count) in
@@ -267,6 +271,7 @@ mod tests {
         );
         let error = stable_facts(&path("uptime")).unwrap_err();
         assert_eq!(error.candidates.len(), STABLE_FACTS.len());
+        // A path below a fact reads nothing.
         assert!(stable_facts(&path("cpu.count.x")).is_err());
     }
 }

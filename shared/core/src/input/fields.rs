@@ -16,7 +16,8 @@ pub struct ReadableField {
     pub title: &'static str,
 }
 
-/// The error for a path below `node`, `cluster` or a node of a look-up (`nodes(…)`, `primary(…)`) that cannot be read.
+/// The error for a path that a template or condition cannot read. The path is below `node`, `cluster` or a node of a
+/// look-up (`nodes(…)`, `primary(…)`).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownField {
     /// The field does not exist.

@@ -23,6 +23,7 @@ pub fn merge_references(references: impl IntoIterator<Item = Reference>) -> Resu
             merged.insert(reference);
             continue;
         };
+        // Each entry is one of the reads with this key, and the paths of all of them.
         mergeable.entry(key).or_insert_with(|| (reference.read().clone(), BTreeSet::new())).1.extend(paths);
     }
     for (read, paths) in mergeable.into_values() {
@@ -48,6 +49,7 @@ impl Reference {
         let (path, to_read): (Option<&Path>, fn(Path) -> Read) = match self.read() {
             Read::Parameter(path) => (Some(path), Read::Parameter),
             Read::Fact(path) => (Some(path), Read::Fact),
+            // The function is not called without a path.
             _ => (None, Read::Parameter),
         };
         let cuts = path.into_iter().flat_map(Path::splits);
@@ -99,6 +101,7 @@ impl Read {
 mod tests {
     use super::*;
 
+    /// Duplicates are removed, fields of the same look-up are combined, and `params.x` replaces `params.x.y` within it.
     #[test]
     fn merge_references_returns_one_sorted_list() {
         let texts = [

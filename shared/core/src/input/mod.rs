@@ -374,8 +374,9 @@ impl<'de> Deserialize<'de> for Inputs {
     }
 }
 
-/// The serialized form of an input. `T` is the type of the value: a JSON value in a self-describing format, and a JSON
-/// text in other formats. Postcard has no recursive types, and the parser of the text limits the nesting depth.
+/// The serialized form of an input. `T` is the type of the value: a JSON value in a self-describing format such as
+/// JSON, and a JSON text in the binary format Postcard. A JSON value can contain values, and Postcard has no such
+/// recursive types. The parser of the text limits the nesting depth.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum InputWire<T> {
@@ -445,6 +446,8 @@ mod tests {
         assert_eq!(inputs.get(&reference("labels.c")), None);
     }
 
+    /// Inputs of too many bytes are rejected by `insert`, and too many inputs by the parser. A replaced input no longer
+    /// counts.
     #[test]
     fn insert_changes_nothing_when_inputs_become_too_large() {
         let mut inputs = Inputs::new();
@@ -453,13 +456,15 @@ mod tests {
         let error = inputs.insert(reference("params.b"), Input::Value(large.clone())).unwrap_err();
         assert_eq!(error.reference, reference("params.b"));
         assert_eq!(inputs.len(), 1);
-        inputs.insert(reference("params.a"), Input::Value(large)).expect("replaces what it weighed");
+        inputs.insert(reference("params.a"), Input::Value(large)).expect("the replaced input no longer counts");
 
         let entries: Vec<_> = (0..=MAX_INPUTS).map(|n| format!(r#""labels.k{n}":"absent""#)).collect();
         let error = serde_json::from_str::<Inputs>(&format!("{{{}}}", entries.join(","))).unwrap_err();
         assert!(error.to_string().contains("exceed 1024 entries"), "{error}");
     }
 
+    /// The inputs contain one parameter, two look-ups, and `params.gone` without a value. References to a part of an
+    /// input are found in it.
     #[test]
     fn find_reads_part_of_wider_input() {
         let mut inputs = Inputs::new();

@@ -115,6 +115,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// A path finds a value in nested maps only, not in a list or a text. A path has at least one key, and at most
+    /// [`MAX_PATH_KEYS`].
     #[test]
     fn path_descends_only_into_maps() {
         let value = json!({"a": {"b/c": 1, "list": [7], "none": null}});

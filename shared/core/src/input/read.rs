@@ -34,7 +34,7 @@ pub enum Read {
     /// `cluster.name`: a field of the host's cluster ([`fields::CLUSTER_FIELDS`](super::fields::CLUSTER_FIELDS)).
     Cluster(Path),
     /// `nodes(tag='mysql')`: an array of the cluster's nodes that match, sorted by name (digits compared as numbers).
-    /// Each is an object built by [`FieldSet::project`].
+    /// Each is an object with the fields that the template reads, built by [`FieldSet::project`].
     Nodes {
         /// The nodes to find.
         query: NodeQuery,
@@ -62,9 +62,9 @@ pub enum NodeQuery {
     Role(NamePatterns),
     /// `nodes(tag=…, or_role=…)`: the nodes that hold one of the tags or have one of the roles.
     TagOrRole {
-        /// The tags.
+        /// The names and patterns of the tags.
         tags: NamePatterns,
-        /// The roles.
+        /// The names and patterns of the roles.
         roles: NamePatterns,
     },
 }
@@ -253,6 +253,7 @@ mod tests {
         Path::new(keys.iter().copied()).expect("a path of the test")
     }
 
+    /// The node has no value for `labels.gone` and `facts.x`. The map `facts` is created nevertheless.
     #[test]
     fn project_returns_only_requested_fields() {
         let fields: FieldSet =

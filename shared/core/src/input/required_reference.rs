@@ -16,9 +16,9 @@ pub struct RequiredReference {
 }
 
 impl RequiredReference {
-    /// Returns whether the value is missing in `input`, so that rendering would fail. An unconditional read of a field
-    /// of `nodes(…)` fails if one node lacks the field. A conditional read of a field is assumed to fail only if all
-    /// nodes lack the field.
+    /// Returns whether the value is missing in `input`, so that rendering would fail. Of the fields of looked-up nodes,
+    /// only labels are checked. An unconditional read of a label of `nodes(…)` fails if one node lacks the label. A
+    /// conditional read is assumed to fail only if all nodes lack the label.
     pub fn is_missing(&self, input: &Input) -> bool {
         match self.reference.read() {
             Read::Nodes { fields, .. } => {

@@ -120,6 +120,7 @@ impl ShellLexer {
         if self.delimiter.is_some() || matches!(self.last, LastToken::LessLess) {
             return Quoting::Unquotable("in the delimiter of a here-document");
         }
+        // Each enclosing construct matters, not only the innermost one.
         for frame in &self.frames {
             match frame {
                 Frame::Backquote => return Quoting::Unquotable("inside backquotes; write `$(…)` instead"),
@@ -159,7 +160,8 @@ impl ShellLexer {
     }
 
     /// Merges the states at the ends of two branches of a template. Returns `None` if the two states would read the
-    /// following text differently. If one state has failed, the result is that state.
+    /// following text differently. States that differ only in the current word are merged to a state in which the word
+    /// is uncertain. If one state has failed, the result is that state.
     pub fn merge(&self, other: &Self) -> Option<Self> {
         if self == other || self.failure.is_some() {
             return Some(self.clone());
@@ -178,12 +180,13 @@ impl ShellLexer {
     }
 
     /// Reads one character of the script, by the rules of the innermost frame (the construct that encloses the
-    /// position).
+    /// position). An escaped character has no effect, except as a part of the word.
     fn read_char(&mut self, character: char) {
         if std::mem::take(&mut self.is_escaped) {
             self.word.push(character);
             return;
         }
+        // A character of a delimiter has no other meaning.
         if self.delimiter.is_some() && !self.read_delimiter_char(character) {
             return;
         }
@@ -257,6 +260,7 @@ impl ShellLexer {
     fn read_arithmetic_char(&mut self, character: char, last: LastToken, open_count: u32) {
         let innermost = self.frames.len() - 1;
         match character {
+            // `$(` begins a command substitution instead.
             '(' if last != LastToken::Dollar => self.frames[innermost] = Frame::Arithmetic(open_count + 1),
             ')' if open_count == 1 => self.leave_frame(),
             ')' => self.frames[innermost] = Frame::Arithmetic(open_count - 1),
@@ -271,15 +275,19 @@ impl ShellLexer {
     /// only if no word precedes it directly. The reading fails if it is unknown whether a word precedes it.
     fn read_unquoted_char(&mut self, character: char, last: LastToken) {
         match character {
+            // The word is the placeholder alone, so it may be empty.
             '#' if self.word.starts_with(MAYBE_TEXT) && self.word.len() == MAYBE_TEXT.len_utf8() && last != LastToken::Dollar => {
                 self.failure = Some("after a `#` that may begin a comment or be in a word; put a space before it");
             }
             '#' if self.word.is_empty() && last != LastToken::Dollar => self.frames.push(Frame::Comment),
+            // The first parenthesis was read as a frame of its own. The two together begin an arithmetic expression, in
+            // which two parentheses are open.
             '(' if last == LastToken::Bracket => {
                 self.leave_frame();
                 self.frames.push(Frame::Arithmetic(2));
             }
             '<' => self.read_less_than(last),
+            // These characters end a word. The parenthesis of `$(` does not, and is read as an expansion below.
             ' ' | '\t' | ';' | '&' | '|' | '>' | '\n' | '(' | ')' if !(character == '(' && last == LastToken::Dollar) => {
                 self.end_word();
                 self.read_operator(character);
@@ -294,6 +302,7 @@ impl ShellLexer {
                 return;
             }
         }
+        // A quote or backslash is a part of a word, so a `#` after it does not begin a comment.
         if matches!(character, '\\' | '\'' | '"') {
             self.word.push(character);
         }
@@ -337,6 +346,7 @@ impl ShellLexer {
             }
             '-' if delimiter.word.is_empty() && self.last == LastToken::LessLess => delimiter.should_strip_tabs = true,
             ' ' | '\t' if delimiter.word.is_empty() => {}
+            // The quotes of a delimiter are not a part of it.
             '\'' | '"' | '\\' => {}
             '$' | '`' | '(' => self.failure = Some("after a here-document with a computed delimiter"),
             ' ' | '\t' | ';' | '&' | '|' | '<' | '>' | ')' | '\n' => {
@@ -369,8 +379,8 @@ impl ShellLexer {
         }
     }
 
-    /// Reads a character of a here-document. At a line break, a line that equals the delimiter ends the here-document.
-    /// The next here-document of the same command follows, or the frame is left.
+    /// Reads a character of a here-document. `word` contains the current line. At a line break, a line that equals the
+    /// delimiter ends the here-document. The next here-document of the same command follows, or the frame is left.
     fn read_here_document_char(&mut self, character: char) {
         if character != '\n' {
             self.word.push(character);
@@ -507,6 +517,7 @@ mod tests {
         }
         let mut merged = lexer_after("echo ").merge(&lexer_after("echo x")).unwrap();
         assert_eq!(merged.quoting(), Unquoted);
+        // In one branch, this `#` begins a comment. In the other, it is in a word.
         merged.push_text("#");
         assert!(matches!(merged.quoting(), Unquotable(_)));
     }

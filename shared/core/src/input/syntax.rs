@@ -31,6 +31,7 @@ fn write_fields(out: &mut impl fmt::Write, fields: &FieldSet) -> fmt::Result {
     for (index, field) in fields.iter().enumerate() {
         let text = field.to_string();
         out.write_str(if index == 0 { "{" } else { ", " })?;
+        // The first key of a field is without the dot that the text of a path has.
         out.write_str(text.strip_prefix('.').unwrap_or(&text))?;
     }
     out.write_char('}')
@@ -104,7 +105,7 @@ fn write_query(out: &mut String, query: &NodeQuery) -> fmt::Result {
     out.write_char(')')
 }
 
-/// Parses a text that [`to_text`] produced. Returns `None` for any other text.
+/// Parses a text that [`to_text`] produced. Returns `None` for any other text, even if it has the same meaning.
 pub(super) fn parse(text: &str) -> Option<Read> {
     let mut cursor = Cursor { rest: text };
     let read = cursor.parse_reference()?;
@@ -118,8 +119,8 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Parses a whole reference. Its kind is determined by the first identifier, or by the text after a literal, as in
-    /// `'mysql' in tags`.
+    /// Parses a whole reference. The first identifier determines its kind. A reference that begins with a literal is a
+    /// test such as `'mysql' in tags`, and the text after the literal determines the kind.
     fn parse_reference(&mut self) -> Option<Read> {
         if self.rest.starts_with('\'') {
             let name = self.parse_literal()?;

@@ -516,7 +516,7 @@ mod tests {
     /// A value is removed, together with the map that would be empty without the value. A path that leads to no value
     /// changes nothing.
     #[test]
-    fn unset_plugin_data_removes_emptied_maps() {
+    fn unset_plugin_data_removes_value_and_emptied_map() {
         for (path, expected) in [
             ("a.b.c", json!({"a": {"d": 1}, "e": 2})),
             ("a.d", json!({"a": {"b": {"c": 1}}, "e": 2})),

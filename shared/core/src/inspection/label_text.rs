@@ -139,7 +139,7 @@ mod tests {
     /// The value of a label is stored as the text that was sent. A number of a property remains a number. A label's
     /// value that is `null`, a list or a map is refused.
     #[test]
-    fn y04_keep_label_texts_stores_number_as_sent() {
+    fn y04_label_value_is_stored_as_sent() {
         for (value, text) in
             [("1.50", "1.50"), ("1e3", "1e3"), ("-0", "-0"), ("5", "5"), ("true", "true"), (r#""{node.name}""#, "{node.name}")]
         {

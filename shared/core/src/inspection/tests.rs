@@ -397,7 +397,7 @@ fn w07_quota_counts_only_final_effects() {
 /// A change of a rule's description or labels leaves the effects of the rules the same. A change of its name, `grants`
 /// or conditions does not. Each changed rule is compared with the rule before it.
 #[test]
-fn rule_set_has_same_effects_when_only_descriptions_change() {
+fn has_same_effects_ignores_descriptions_and_labels() {
     let mut rules = rule_set([json!({"name": "a", "actions": [action("add-trait", json!({"name": "CUSTOM_A"}))]})]);
     let body = |extra_fields: Value| {
         let mut body = json!({"name": "a", "actions": [action("add-trait", json!({"name": "CUSTOM_A"}))]});
@@ -424,7 +424,7 @@ fn rule_set_has_same_effects_when_only_descriptions_change() {
 /// A condition whose pattern is empty, or whose values are all blank, is rejected with the name of the argument. The
 /// operators `is-empty` and `one-of` may have blank values.
 #[test]
-fn x06_check_rule_rejects_condition_comparing_nothing() {
+fn x06_check_rule_rejects_condition_with_only_blank_values() {
     let check = |op: &str, args: &Value| {
         let action_body = json!({"op": "set-attribute", "args": {"path": "properties/a", "value": "x"}});
         let rule = json!({"conditions": [{"op": op, "args": args}], "actions": [action_body]});

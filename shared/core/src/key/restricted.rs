@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_restricted_blocks_keys_promoting_a_host() {
+    fn is_restricted_covers_controller_and_kubernetes_domains() {
         for (key, expected) in [
             ("rack", false),
             ("kubernetes.io/hostname", false),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn s33_is_restricted_blocks_near_misses() {
+    fn s33_is_restricted_ignores_case_and_second_slash() {
         for key in [
             "Node-Role.Kubernetes.IO/x",
             "NODE.STEMMA.IO/x",

@@ -420,8 +420,8 @@ mod tests {
         assert!(long.starts_with("extra: has a key of 513 bytes"), "{long}");
     }
 
-    /// Every field with free JSON refuses a number that hosts would receive as another number. From 2^53 + 1 on,
-    /// doubles cannot represent every whole number (IEEE 754).
+    /// Every field with free JSON refuses a number that hosts would receive as another number: one that a double (IEEE
+    /// 754) rounds or cannot hold. Up to 2^53 a double holds every whole number, and above it only some of them.
     #[test]
     fn y04_free_json_fields_reject_inexact_numbers() {
         for field in ["parameters", "properties", "extra", "instance_info"] {
@@ -517,7 +517,7 @@ mod tests {
     /// The tags and traits of a node, each entry of which has its own owners, have a maximum of 256 entries. The bounds
     /// accept exactly 256.
     #[test]
-    fn x03_bounds_limit_maps_owned_by_entry() {
+    fn x03_bounds_limit_tags_and_traits_of_node() {
         let names: Vec<String> = (0..257).map(|n| format!("t{n}")).collect();
         for (body, field) in [
             (json!({"tags": {"assigned": names}}), "tags.assigned"),
@@ -607,7 +607,7 @@ mod tests {
     /// A list of names refuses a blank entry, and a map refuses a blank key. A text in one of Ironic's maps may be
     /// empty.
     #[test]
-    fn x06_lists_reject_empty_entry() {
+    fn x06_lists_and_maps_reject_empty_entry() {
         let group = || NodeGroupSpec::new(crate::object::ClusterId(uuid::Uuid::nil()));
         let expected = "is empty: name something, or leave it out";
         for empty in ["", " ", "\t"] {

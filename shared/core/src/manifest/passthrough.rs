@@ -204,7 +204,7 @@ mod tests {
 
     /// `stored` is the value that is stored for the value `sent`, or `None` if the field refuses it.
     #[test]
-    fn y05_passthrough_field_keeps_type_in_every_write() {
+    fn y05_passthrough_field_normalizes_or_rejects_value() {
         let uuid = "0D8E1F4A5B6C4D7E8F90A1B2C3D4E5F6";
         for (form, sent, stored) in [
             (Number, json!("2"), Some(json!(2))),

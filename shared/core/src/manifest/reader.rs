@@ -311,7 +311,7 @@ mod tests {
 
     /// The message describes a value of the wrong type, and a missing, misspelled or repeated field.
     #[test]
-    fn reader_names_wrong_type_in_plain_words() {
+    fn read_json_error_describes_wrong_value() {
         for (message, expected) in [
             (read_error::<TestHold>("true"), "must be a map of its fields, not true"),
             (read_error::<TestHold>(r#"["x", "low", 7]"#), "must be a map of its fields, not a list"),
@@ -336,7 +336,7 @@ mod tests {
     const MISSPELLED_LEVEL_ERROR: &str = "level: must be one of low, high, not the text \"hihg\" (did you mean \"high\"?)";
 
     #[test]
-    fn error_kind_is_separate_from_message() {
+    fn read_json_error_has_path_and_kind() {
         for (json, field, kind) in [
             (r#"{"a": [{"until": "x", "untill": 1}]}"#, "a[0].untill", BodyErrorKind::UnknownField),
             (r#"{"a": [{"until": "x"}, {}]}"#, "a[1].until", BodyErrorKind::MissingField),

@@ -254,7 +254,7 @@ mod tests {
 
     /// Fuel's names of fields, a text in place of a list, and an entry that is `null` are converted to the stored form.
     #[test]
-    fn read_tasks_accepts_both_spellings() {
+    fn read_tasks_accepts_spelling_of_fuel() {
         let stemma_spelling =
             r#"[{"id": "a", "type": "shell", "roles": ["web"], "cross_depends": [{"name": "b", "role": ["db"]}]}]"#;
         let fuel_spelling =

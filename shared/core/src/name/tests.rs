@@ -103,7 +103,7 @@ fn y04_check_host_name_rejects_names_unusable_in_commands_and_paths() {
 }
 
 #[test]
-fn y04_name_rejects_control_characters() {
+fn y04_has_control_finds_control_characters_and_line_separators() {
     for (text, expected) in [
         ("a\nb", true),
         ("a\0", true),

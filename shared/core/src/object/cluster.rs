@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y04_max_unavailable_rejects_other_notations() {
+    fn y04_max_unavailable_accepts_only_count_or_percentage() {
         for (value, expected) in [
             (json!(1), Some(MaxUnavailable::Nodes(1))),
             (json!(4_294_967_295_u32), Some(MaxUnavailable::Nodes(u32::MAX))),

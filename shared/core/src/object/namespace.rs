@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn property_round_trips_in_glance_form() {
+    fn property_is_stored_in_glance_form() {
         for (sent, stored) in [
             (json!({"operators": ["<or>", "<or>", "bogus", ""]}), json!({"operators": ["<or>", "<or>", "bogus", ""]})),
             (json!({"operators": []}), json!({"operators": []})),

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn insert_at_path_does_not_recurse() {
+    fn insert_at_path_drops_value_below_scalar() {
         let mut tree = Map::new();
         insert_at_path(&mut tree, "a.b", json!(1));
         insert_at_path(&mut tree, "a.c.d", json!(2));

@@ -273,7 +273,8 @@ mod tests {
     }
 
     /// Each case has the principal's rights before and after a change, and the rights of the creator of its
-    /// credentials. The credentials `over` have ended at time 5, and certificate `02` was revoked at time 1.
+    /// credentials. The credentials `over` have ended at time 5: they are revoked too, but not returned. Certificate `02`
+    /// was revoked at time 1.
     #[test]
     fn x04_f10_credentials_made_with_fewer_rights_end_when_rights_grow() {
         use PrincipalRole::{Admin, Operator, Viewer};
@@ -287,7 +288,8 @@ mod tests {
             PrincipalSpec { certificates: certificates.into(), tokens: tokens.into(), ..PrincipalSpec::default() }
         };
         for (old_rights, new_rights, made_by, are_revoked) in [
-            // An admin of a cluster created it, and then its principal becomes an operator of the fleet.
+            // First case: an admin of a cluster created the credentials, and the principal becomes an operator of the
+            // whole fleet.
             ((Operator, own), (Operator, None), Some((Admin, own)), true),
             ((Operator, own), (Admin, None), Some((Admin, own)), true),
             ((Operator, own), (Operator, other), Some((Admin, own)), true),
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn principal_reads_records_without_made_by() {
+    fn principal_is_read_without_made_by() {
         let stored = r#"{"role":"viewer","certificates":[{"serial":"01","issued_at":0,"ends_at":10}],
             "tokens":[{"id":"t","secret_sha256":"","issued_at":0,"ends_at":10}]}"#;
         let spec: PrincipalSpec = serde_json::from_str(stored).unwrap();

@@ -113,7 +113,7 @@ fn patch_changes_only_named_keys() {
 }
 
 #[test]
-fn transfer_moves_keys_when_owner_matches() {
+fn transfer_and_adopt_replace_matching_owner() {
     let map = after_apply(&Map::default(), "a", &[("x", Some(1)), ("y", Some(1))]);
     let map = map.patch(&manager("a"), &BTreeMap::from([("z".to_owned(), Some(ProvidedValue::Value(1)))]));
     let map = after_apply(&map, "b", &[("x", Some(1))]);
@@ -142,7 +142,7 @@ fn transfer_moves_keys_when_owner_matches() {
 }
 
 #[test]
-fn set_missing_times_marks_only_new_entries() {
+fn set_missing_times_dates_new_and_changed_entries() {
     let mut map = after_apply(&Map::default(), "a", &[("x", Some(1)), ("y", Some(1))]);
     map.set_missing_times(10);
     let mut map = after_apply(&map, "a", &[("x", Some(1)), ("y", Some(2)), ("z", Some(1))]);
@@ -164,7 +164,7 @@ fn owned_map_is_equal_when_stored_and_read() {
 }
 
 #[test]
-fn owner_text_is_parsed_when_formatted() {
+fn owner_round_trips_and_invalid_text_is_rejected() {
     for text in ["a:apply", "a:b:update", "ops team:apply"] {
         assert_eq!(text.parse::<Owner>().unwrap().to_string(), text);
     }

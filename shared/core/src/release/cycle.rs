@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn find_cycle_follows_direction_of_edges() {
+    fn topological_order_returns_cycle_along_edges() {
         for (count, edges, cycle) in [
             (2, vec![(0, 1), (1, 0)], vec![0, 1]),
             (4, vec![(3, 2), (2, 1), (1, 3), (0, 1)], vec![1, 3, 2]),

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn x06_is_match_all_accepts_pattern_reading_no_character() {
+    fn x06_is_match_all_finds_patterns_matching_empty_text() {
         for pattern in ["/", "//", "/()/", "/|/", "/^/", "/$|web/", "/.*/", "/(primary-)?/", "/web|/", "/\\b/", "/(?:)/"] {
             assert!(is_match_all(pattern), "{pattern}");
         }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_new_rejects_invalid_syntax() {
+    fn pattern_new_rejects_invalid_or_too_long_pattern() {
         for pattern in ["/(/", "/[/", "/a)|(b/", "/(?=a)/"] {
             assert!(matches!(NamePattern::new(pattern), Err(InvalidPattern::Syntax { .. })), "{pattern}");
         }

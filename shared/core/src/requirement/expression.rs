@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn headroom_is_always_a_storable_number() {
+    fn headroom_is_finite_distance_or_none() {
         for (text, value, expected) in [
             (">= 1", "4", Some(3.0)),
             ("<= 4", "1", Some(3.0)),

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn requirement_error_names_the_key() {
+    fn requirement_error_names_key_or_count() {
         for (text, message_start) in [
             (r#"{"tier": {"a": 1}}"#, "requirement tier: an expression is text, a number, true or false, or a list of those"),
             (r#"{"tier": "<or>"}"#, "requirement label:tier: '<or>' needs at least one value after it"),

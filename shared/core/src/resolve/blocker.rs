@@ -229,7 +229,7 @@ mod tests {
 
     /// Regression test: an earlier text wrongly stated that the node retains a task set, although it never had one.
     #[test]
-    fn y06_blockers_withhold_nothing_when_node_has_no_task_set() {
+    fn y06_explanation_omits_kept_task_set_when_none_exists() {
         let end = HoldEnd::UntilRevoked;
         for (blocker, text) in [
             (NodeBlocker::Held(SetBy::Operator, end, "disk"), "it is held (disk), and no task set was released yet"),

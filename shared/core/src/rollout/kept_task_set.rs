@@ -66,7 +66,7 @@ mod tests {
     /// and the expected plan. The record names release `a`. The three flags of a plan are `has_obsolete_barriers`,
     /// `is_from_levels` and `has_other_release_name`.
     #[test]
-    fn plan_kept_corrects_record_when_node_is_current() {
+    fn plan_kept_task_set_depends_on_state_profile_and_release() {
         use KeptProfile::{Current, None as Nothing, Previous};
         let (current_state, withheld_state) = (ReleaseState::Current, ReleaseState::Withheld(None));
         for (release_state, kept_profile, current_profile, level_release, expected) in [

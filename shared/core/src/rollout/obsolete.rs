@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn obsolete_barriers_lists_dropped_barrier_once() {
+    fn obsolete_barriers_lists_each_missing_barrier_once() {
         let find_obsolete = |kept_barriers: &[u8], present_barriers: &[u8]| {
             obsolete_barriers::<_, Vec<u8>>(kept_barriers.iter(), present_barriers.iter())
         };

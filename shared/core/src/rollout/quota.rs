@@ -255,7 +255,7 @@ mod tests {
     /// Both records are in one update. The record of node 3 grows by 11 bytes, which fit only because the record of
     /// node 4 shrinks by 16 bytes.
     #[test]
-    fn x03_f07_record_quota_admits_growth_when_others_shrink_in_pass() {
+    fn x03_f07_record_quota_admits_growth_when_other_record_shrinks() {
         let mut quota = RecordQuota::default();
         let records = [size(3, CLUSTER_ONE, 5, 16), size(4, CLUSTER_ONE, MAX_BYTES, MAX_BYTES - 16)];
         assert_eq!(quota.update_and_decide(&records, &[], |_| 3), decision(&[], &[]));

@@ -162,7 +162,7 @@ mod tests {
     /// Regression test: a node without a new release could move with its record to another cluster and exceed the quota
     /// there.
     #[test]
-    fn x03_f07_record_bytes_counts_stored_record_when_nothing_is_released() {
+    fn x03_f07_record_bytes_depend_on_release_state() {
         for (release_state, current_bytes, next_bytes, expected) in [
             (ReleaseState::Current, 120_000, 0, 120_000),
             (ReleaseState::Current, 0, 120_000, 0),
@@ -200,7 +200,7 @@ mod tests {
 
     /// The next task set is due if its key differs from the released key in any field.
     #[test]
-    fn release_key_changes_with_digest_mode_or_having_tasks() {
+    fn release_state_is_due_when_next_key_differs() {
         let key_without_tasks = || ReleaseKey { tasks: None, ..release_key(0) };
         let untranslated_key = || ReleaseKey { untranslated_ids: BTreeSet::from(["old".to_owned()]), ..release_key(1) };
         for (current, next, expected) in [
@@ -282,7 +282,7 @@ mod tests {
     /// Holds, pauses and undecided conditions are no errors. An unmet requirement and missing traits of the instance
     /// are errors, each with a rule of its own.
     #[test]
-    fn y06_error_rules_contain_only_unmet_requirements() {
+    fn y06_error_rules_contain_unmet_requirements_and_missing_traits() {
         let unmet =
             UnmetRequirement { key: "trait:CUSTOM_X".into(), expression: "required".into(), actual: "the node lacks it".into() };
         let blockers_without_error =

@@ -210,7 +210,7 @@ mod tests {
     /// The first argument of `matches` has the effective labels, and the second the reported labels. `&()` has no
     /// labels. The second argument of `matches_without_report` decides which keys the lost report may have provided.
     #[test]
-    fn selector_matches_reported_term_only_in_report() {
+    fn selector_matches_reported_terms_in_report_and_others_in_labels() {
         let selector = Selector::parse("tier=gold, reported:rack in (r1, r2), reported:!old").unwrap();
         assert_eq!(selector.to_string(), "tier=gold,reported:!old,reported:rack in (r1,r2)");
         let gold_labels = labels(&[("tier", "gold")]);
@@ -241,7 +241,7 @@ mod tests {
     /// The error for a wrong token has the position of the token. The error for a wrong key or value has the reason
     /// instead.
     #[test]
-    fn selector_error_gives_position() {
+    fn selector_error_gives_position_or_reason() {
         for (text, message) in [
             ("x=y,", "selector: found the end at byte 4, expected a key after ','"),
             ("x in y", "selector: found \"y\" at byte 5, expected '('"),

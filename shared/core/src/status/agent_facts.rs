@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y06_agent_facts_are_read_when_entries_are_known() {
+    fn y06_agent_facts_return_stuck_reason_and_orphaned_paths() {
         for (fact, reason) in [
             (r#""cannot write /x: No space left""#, Some("cannot write /x: No space left")),
             ("null", None),

@@ -375,7 +375,7 @@ mod tests {
 
     /// Goes from the last rows of the table of states in docs/concepts.md to the first. Checks the reasons too.
     #[test]
-    fn status_checks_blockers_before_task_outcomes() {
+    fn status_names_cause_by_precedence() {
         // Each step sets one more input, whose state has precedence over the states of the inputs before.
         let mut inputs = placed_inputs(TaskSummary::Drifted);
         assert_eq!(inputs.status().state, State::Drifted);
@@ -472,7 +472,7 @@ mod tests {
     /// The state of a stuck node is `stuck`, unless its agent is silent. The state of a blocked node is `blocked` only
     /// while results of its tasks are missing. Notes are shown in any state.
     #[test]
-    fn y06_status_is_stuck_or_blocked_and_notes_are_independent() {
+    fn y06_stuck_and_blocked_nodes_have_expected_status_and_notes() {
         let stuck_inputs = StateInputs { is_stuck: true, ..placed_inputs(TaskSummary::Failed) };
         assert_eq!(stuck_inputs.status().state, State::Stuck);
         assert_eq!(StateInputs { liveness: Liveness::Silent, ..stuck_inputs }.status().state, State::Silent);
@@ -495,7 +495,7 @@ mod tests {
 
     /// A held node still runs its old task set, so it blocks no other node. No node waits for a parked node.
     #[test]
-    fn y06_is_holding_others_up_when_node_runs_no_task() {
+    fn y06_is_blocking_others_when_node_runs_no_task() {
         let held_by_host = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Host));
         for (inputs, expected) in [
             (placed_inputs(TaskSummary::Incomplete), false),
@@ -525,7 +525,7 @@ mod tests {
     /// A task set also counts as withheld if it is due, or if its release was refused. For a parked node the result is
     /// false. None of these nodes blocks the tasks that it already has.
     #[test]
-    fn y06_is_withheld_when_next_task_set_is_blocked() {
+    fn y06_task_set_is_withheld_unless_current_or_parked() {
         let withheld_inputs = |withheld_by| StateInputs {
             next_task_set: NextTaskSet::Withheld(withheld_by),
             ..placed_inputs(TaskSummary::Succeeded)
@@ -545,7 +545,7 @@ mod tests {
 
     /// A node that has tasks needs results. A node without tasks is `converged` only if its agent is connected.
     #[test]
-    fn status_is_converged_when_no_tasks_and_agent_is_present() {
+    fn status_of_node_without_tasks_depends_on_agent() {
         for (tasks, liveness, state) in [
             (TaskSummary::NotReleased, Liveness::Connected, State::Waiting),
             (TaskSummary::Unreported, Liveness::Connected, State::Waiting),
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn y06_status_is_blocked_or_changing_when_task_drifted() {
+    fn y06_status_counts_missing_results_before_drift() {
         use TaskOutcome::{Drifted, Succeeded};
         for (outcomes, is_blocked, state) in [
             ([Some(Drifted), None], true, State::Blocked),
@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_json_are_stable_and_ordered() {
+    fn state_names_in_json_are_stable_and_ordered() {
         let states = State::ALL;
         let names = json!([
             "unplaced",

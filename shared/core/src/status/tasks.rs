@@ -297,7 +297,7 @@ mod tests {
     /// the task there. It then has whether the released task set has the task, the expected reason, and whether the
     /// task is stalled.
     #[test]
-    fn pending_reason_names_first_blocker_of_node() {
+    fn awaited_task_reason_names_first_cause() {
         use Liveness::{Absent, Connected, Silent};
         let next_held = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Operator));
         let connected_inputs = StateInputs { liveness: Connected, ..StateInputs::default() };
@@ -334,7 +334,7 @@ mod tests {
 
     /// Regression test: the task was reported as failed here, but as not run by its host and by the list of tasks.
     #[test]
-    fn y06_pending_reason_names_required_task_when_task_did_not_run() {
+    fn y06_awaited_task_reason_names_required_task_when_not_run() {
         let connected_inputs = StateInputs { liveness: Liveness::Connected, ..StateInputs::default() };
         for (inputs, not_run_message, reason) in [
             (connected_inputs, None, "a2 failed there"),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn last_error_is_of_first_failed_task() {
+    fn first_failure_text_names_first_failed_task() {
         let task_status = |task, outcome, message| TaskStatus { task, outcome, has_run: true, message, since: Timestamp(1) };
         let format_time = |timestamp: Timestamp| timestamp.0.to_string();
         let (drifted, failed) = (TaskOutcome::Drifted, TaskOutcome::Failed);
@@ -480,7 +480,7 @@ mod tests {
 
     /// `released` is `None` if no task set was released. Without a report, outcomes do not count.
     #[test]
-    fn task_summary_has_nothing_to_run_when_empty() {
+    fn task_summary_depends_on_released_tasks_and_reports() {
         let succeeded = [Some(TaskOutcome::Succeeded)];
         for (released, has_reported, expected) in [
             (None, true, TaskSummary::NotReleased),

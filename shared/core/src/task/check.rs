@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn check_task_reports_place_of_inexact_number() {
+    fn inexact_number_errors_give_place_of_number() {
         let mut task = Task::new("t", "puppet");
         // This number is 2^53 + 1, which a float cannot hold exactly.
         task.parameters.insert("a".to_owned(), serde_json::json!([{"b": 9_007_199_254_740_993_u64}]));

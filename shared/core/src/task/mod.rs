@@ -195,7 +195,7 @@ manifest_struct! {
     pub struct CrossEntry {
         /// The id of a task, or a `/pattern/` that matches ids of tasks.
         pub name: String = FieldType::Text, REQUIRED, r#""db-up""#;
-        /// Roles whose nodes run the named task; `self` means the same node, and `null` means stages.
+        /// Roles whose nodes run the named task; `self` means the same node, and `null` means that the task is a stage, which runs on no node.
         ///
         /// An absent field selects every node that has a role or a tag.
         #[serde(default, skip_serializing_if = "CrossSelector::is_absent")]

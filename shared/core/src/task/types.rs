@@ -298,7 +298,7 @@ mod tests {
 
     /// The parameter `user` is not a template, so its text is not found.
     #[test]
-    fn template_texts_are_found_at_any_depth_except_content() {
+    fn template_texts_are_found_at_any_depth_of_template_parameters() {
         let parameters = json!({"command": ["echo", "{{ labels.a }}"], "env": {"X": "{{ labels.b }}"}, "user": "{{ no }}"});
         let texts = task_type("shell").unwrap().template_texts(parameters.as_object().unwrap());
         let paths: Vec<_> = texts.iter().map(|template_text| template_text.path.as_str()).collect();

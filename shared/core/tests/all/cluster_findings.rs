@@ -12,7 +12,7 @@ use crate::support::FuelScenario;
 /// The scenario describes release `fuel@1` and cluster `c` in the form of Fuel. Role `unheld` and role `typo` have
 /// mistakes: no node has the first, and the release does not declare the second.
 #[test]
-fn cluster_findings_name_affected_nodes() {
+fn cluster_findings_cover_tags_tasks_roles_and_limits() {
     let scenario = json!({
         "tasks": [
             {"id": "run", "type": "puppet", "role": ["app"]},

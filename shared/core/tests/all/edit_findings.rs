@@ -143,7 +143,7 @@ fn edit_reports_newly_caused_cluster_finding() {
 /// If a write adds the first nodes of a cluster, the tags and tasks that still have no node are not reported, because
 /// the write did not cause this. The first five manifests (`empty`) have no nodes, and document 1 is the release.
 #[test]
-fn edit_reports_no_cluster_finding_when_first_nodes_are_added() {
+fn new_placement_findings_exclude_first_nodes_and_new_tasks() {
     let new_findings = |manifests_before: &[Value], manifests_after: &[Value]| {
         let mut fixture = FleetFixture::from_manifests(manifests_before);
         let fleet_before = fixture.fleet.clone();
@@ -203,7 +203,7 @@ fn edit_reports_newly_unmet_requirement() {
 
 /// Document 7 is web-1, the only host with a report. The new inspection rule lets the inspection of every report fail.
 #[test]
-fn edit_reports_new_notes_of_rule() {
+fn edit_reports_failure_of_new_inspection_rule() {
     let mut documents = fleet_manifests(1);
     documents[7]["reports"] = json!({"facts": {"cpu": {"count": 4}}});
     let mut fixture = FleetFixture::from_manifests(&documents);
@@ -281,7 +281,7 @@ fn edit_reports_disallowed_value_at_each_level() {
 /// An extension is a program outside of Stemma that decides which tags a role gives a node. Here it gives web-1 the
 /// tags `nginx` and `gone`, and the release (document 1) declares only `nginx`.
 #[test]
-fn edit_reports_newly_undeclared_extension_tag() {
+fn undeclared_tag_from_extension_is_finding() {
     let mut documents = fleet_manifests(1);
     documents[1]["extensions"] = json!([{"roles": ["web"], "use": "rack"}]);
     let mut fixture = FleetFixture::from_manifests(&documents);
@@ -302,7 +302,7 @@ fn edit_reports_newly_undeclared_extension_tag() {
 
 /// Node `spare` is in no group. It has one finding, because its tombstone removes no inherited label.
 #[test]
-fn edit_resolves_unplaced_nodes_once() {
+fn fleet_resolution_contains_unplaced_nodes_once() {
     let mut documents = fleet_manifests(1);
     documents.push(json!({"kind": "Node", "name": "spare", "labels": {"kept": null}, "merge_labels": false}));
     let fixture = FleetFixture::from_manifests(&documents);

@@ -14,7 +14,7 @@ use stemma_core::unimplemented::UnimplementedFields;
 
 use crate::fleet_fixture::{FleetFixture, default_matching_site, site_manifests, task_manifests};
 
-/// Documents 4 and 7 are the group `webs` and its node web-1.
+/// In the list of manifests, from 0, document 4 is the group `webs` and document 7 is its node web-1.
 #[test]
 fn y09_unmet_requirement_finding_shows_actual_value() {
     let mut documents = default_matching_site(&json!([]));

@@ -89,7 +89,7 @@ fn explain_label_lists_replacing_level_for_omitted_keys() {
 /// The fleet lacks one object at a time. Node web-1 is incomplete without its release, template or cluster, and also
 /// until the fleet is loaded.
 #[test]
-fn resolve_names_missing_parent_and_returns_nothing() {
+fn resolve_is_incomplete_while_parent_is_missing() {
     let changes = to_changes(build_objects(&site_manifests(&json!({}), &task_manifests())));
     let resolve = |fleet: &Fleet| {
         let node = fleet.node_by_name("web-1").expect("the node").id();

@@ -301,6 +301,8 @@ fn check_index(fleet: &Fleet) -> Result<(), TestCaseError> {
             let node = fleet.node(*id).expect("a node");
             let nodes_after: Vec<NodeId> = fleet.walk_by_name(&node_set, Some(node), false).expect("an index").collect();
             prop_assert_eq!(&nodes_after[..], &by_name[position + 1..], "{} after a name", text);
+            let nodes_before: Vec<NodeId> = fleet.walk_by_name(&node_set, Some(node), true).expect("an index").collect();
+            prop_assert!(nodes_before.iter().rev().eq(&by_name[..position]), "{} before a name", text);
         }
     }
     Ok(())

@@ -449,7 +449,7 @@ fn y06_node_is_blocked_when_awaited_host_cannot_proceed() {
 /// n1 to n5 run a. On n6 to n8, the marker m comes after c on the same node and after a. Task b waits for m on all
 /// three nodes. Only n6 has not done c.
 #[test]
-fn y06_node_is_not_blocked_while_awaited_task_can_arrive() {
+fn y06_node_is_not_blocked_while_awaited_task_can_succeed() {
     let mut site = BarrierSite::new();
     let shell = |id: &str, tag: &str, cross_depends: serde_json::Value| {
         let parameters = json!({"script": "true"});

@@ -90,7 +90,7 @@ fn w01_digest_versions_match_definitions() {
 }
 
 /// An import from Fuel marks a task that it could not translate. A digest of version 1 does not cover the mark, so the
-/// key of the release has to cover the mark.
+/// key by which the controller decides to release a task set has to cover the mark.
 #[test]
 fn w01_untranslated_mark_changes_content_in_each_version() {
     for version in [DigestVersion::V1, DigestVersion::V2] {

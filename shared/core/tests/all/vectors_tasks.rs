@@ -39,7 +39,8 @@ fn expected_placement(value: &Value) -> BTreeMap<String, BTreeSet<String>> {
     placement.filter(|(_, ids): &(_, BTreeSet<String>)| !ids.is_empty()).collect()
 }
 
-/// Each scenario has an expected placement for each matching of roles. The text `same` refers to the field `expected`.
+/// Each scenario has an expected placement for each rule of Fuel by which the roles of a task
+/// match a node. The text `same` stands for the value of the field `expected`.
 #[test]
 fn task_placement_matches_vectors() {
     let mut mismatches = Vec::new();

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn load_fails_when_path_is_no_regular_file() {
+    fn load_fails_when_file_is_directory_absent_or_large() {
         let directory = tempfile::tempdir().expect("a directory");
         let error = load::<TestSettings>(directory.path()).expect_err("a directory").to_string();
         assert!(error.ends_with("is not a regular file"), "{error}");

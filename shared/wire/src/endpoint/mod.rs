@@ -596,7 +596,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn find_matches_path_only_on_own_listener() {
+    fn find_route_compares_listener_method_and_path() {
         use Endpoint as E;
         use SocketKind::{Admin, Agents};
         for (listener, method, path, expected) in [
@@ -686,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_scope_matches_path_parameters() {
+    fn endpoint_scope_and_statuses_match_path_and_body() {
         for endpoint in Endpoint::ALL {
             let route = endpoint.route();
             let scopes = [

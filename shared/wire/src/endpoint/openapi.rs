@@ -293,7 +293,7 @@ mod tests {
 
     /// Checks samples of the description: callers, parameters, responses and schemas. The agents' routes are not in it.
     #[test]
-    fn openapi_lists_admin_routes_only() {
+    fn openapi_describes_only_admin_routes() {
         let api = openapi("1");
         let path_item = &api["paths"]["/v1/nodes/{node}/traits/{trait}"];
         assert_eq!(path_item["put"]["operationId"], "AddNodeTrait");

@@ -21,7 +21,9 @@ pub enum AdmitOutcome {
 
 /// A connection that can occupy one of the limited places of a principal.
 pub(super) trait PrincipalSlot: fmt::Debug + Send + Sync {
-    /// Gives the connection one of the places of a principal, or returns [`AdmitOutcome::Full`].
+    /// Counts the connection of this slot among the places of a principal (`holder`). If the principal or its cluster
+    /// uses all its places, closes its oldest connection without a request in progress. Returns [`AdmitOutcome::Full`] if
+    /// there is no such connection, or if the remaining places are reserved for admins of the fleet.
     fn admit(&self, holder: &ShareHolder) -> AdmitOutcome;
 }
 

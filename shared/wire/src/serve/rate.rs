@@ -90,7 +90,7 @@ mod tests {
     /// `RATE` has periods of 15 s. The peer sends a byte after 2 s. Then nothing is awaited for almost 10 minutes, and
     /// this time does not count. So 13 s of the period remain.
     #[test]
-    fn rate_tracker_ignores_time_when_peer_owes_nothing() {
+    fn rate_tracker_ignores_time_when_nothing_is_awaited() {
         let (mut tracker, start) = (RateTracker::default(), Instant::now());
         tracker.start_wait(RATE, start);
         tracker.record_bytes(1, RATE, start + Duration::from_secs(2));

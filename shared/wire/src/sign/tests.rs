@@ -100,7 +100,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn root_from_path_rejects_path_of_another_leaf() {
+fn root_from_path_rejects_wrong_index_size_or_length() {
     let leaves = leaves(11);
     let tree = MerkleTree::from_leaves(&leaves);
     let root = Some(tree.root());
@@ -256,7 +256,7 @@ fn s76_verifier_rejects_state_when_tampered() {
 }
 
 #[test]
-fn verifier_rejects_signer_when_chain_misses_pinned_root() {
+fn verifier_rejects_signer_when_certificate_is_invalid() {
     let fixture = signing_fixture();
     let other_root = TestFleet::new();
     let expired_leaf = TestLeaf::signer().with_params(|leaf| {
@@ -292,7 +292,7 @@ fn verifier_rejects_signer_when_chain_misses_pinned_root() {
 }
 
 #[test]
-fn verifier_rejects_proof_of_another_message_kind() {
+fn verifier_rejects_changed_grant_or_epoch_change() {
     let fixture = signing_fixture();
     let state = fixture.desired_state_by(&fixture.signer);
     let (epoch, revision) = (state.epoch, state.revision);

@@ -264,7 +264,7 @@ async fn s08_server_rejects_tls_1_2() {
 }
 
 #[tokio::test]
-async fn s09_listener_rejects_long_chain_and_other_key_types() {
+async fn s09_listener_rejects_large_chain_and_other_key_types() {
     let test_fleet = TestFleet::new();
     let node = test_fleet.agents.issue(&TestLeaf::node());
     let server = server_config(&test_fleet.agents_listener(), test_fleet.server_key(), clock()).expect("a server's config");
@@ -304,7 +304,7 @@ async fn s10_listener_rejects_leaf_with_authority_bit() {
 }
 
 #[tokio::test]
-async fn s11_listener_rejects_certificate_with_additional_names() {
+async fn s11_listener_rejects_certificate_when_names_are_invalid() {
     let test_fleet = TestFleet::new();
     let valid_uri = format!("spiffe://prod/node/{NODE_ID}");
     let other_id = "0190b6c8-4c1e-7d2a-9f00-0123456789ac";

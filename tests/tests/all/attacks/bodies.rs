@@ -46,7 +46,7 @@ fn check_applies(controller: &PlainController, tokens: &[String], bodies: &[Vec<
 }
 
 #[test]
-fn x03_f05_large_bodies_are_decided_in_sequence() -> Result<()> {
+fn x03_f05_large_bodies_take_bounded_memory() -> Result<()> {
     let controller = PlainController::start()?;
     let url = controller.addresses.admin.clone();
     let writers = create_tokens(&url, &["writer"], "operator")?;

@@ -271,6 +271,7 @@ fn upgraded_host_sends_pending_results_and_runs_nothing() -> Result<()> {
     Ok(())
 }
 
+/// The agent of a converged host checks in, until the controller holds a check-in open. It changes no file.
 #[test]
 fn upgraded_converged_host_writes_no_file() -> Result<()> {
     let stored = StoredFleet::unpack("kept")?;

@@ -124,7 +124,7 @@ mod tests {
     /// A new file is compared with `/dev/null`. The diff of a file that is not text only has the sizes, and a long diff
     /// is cut.
     #[test]
-    fn unified_diff_shows_changed_lines() {
+    fn unified_diff_shows_lines_or_sizes() {
         let expected = "--- /dev/null\n+++ /f (mode 0644, owner 0:0)\n@@ -0,0 +1 @@\n+a\n";
         assert_eq!(unified_diff("/f", None, Some(&side(&bytes(b"a\n")))), expected);
         let binary_diff = unified_diff("/f", Some(&side(&bytes(&[0xFF, 0]))), Some(&side(&bytes(b"a\n"))));

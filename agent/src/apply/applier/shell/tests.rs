@@ -107,7 +107,7 @@ fn apply_journals_failure_when_command_fails() {
 
 /// The disk becomes full while the command runs, so the end of the command cannot be written to the journal.
 #[test]
-fn apply_does_not_rerun_command_when_journal_write_failed() {
+fn apply_returns_unknown_when_journal_write_fails() {
     for status in [0, 1] {
         let host = MemoryHost::new();
         host.on_run(move |host, _| {
@@ -292,7 +292,7 @@ fn block_on_with_io<T>(future: Pending<'_, T>) -> T {
 }
 
 #[test]
-fn retry_policy_prefers_task_over_parameters() {
+fn retry_policy_prefers_parameters_over_task() {
     // The expected policy: the number of retries, and the seconds between two attempts.
     for (fields, expected) in [
         (json!({"parameters": {"command": ["a"]}}), (0, 1)),

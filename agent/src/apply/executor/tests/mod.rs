@@ -265,7 +265,7 @@ fn unguarded_command_runs_again_only_for_new_content() {
 
 /// The journal entry `Begun` shows an interrupted run. An operator resolves it by the entry `Done`.
 #[test]
-fn interrupted_command_counts_as_failed_until_resolved() {
+fn interrupted_command_is_unknown_until_resolved() {
     let host = MemoryHost::new();
     let set = TestTaskSet::default().command("c", &[], &["a"]).file("f", &[0], "/f", "");
     converge(&host, &set);

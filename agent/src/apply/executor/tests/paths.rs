@@ -79,7 +79,7 @@ fn y01_refusal_says_nobody_writes_path_when_first_is_refused() {
 }
 
 #[test]
-fn y01_first_task_mends_drift_while_second_stays_refused() {
+fn y01_second_task_stays_refused_while_file_drifts() {
     let host = MemoryHost::new();
     let set = two_file_set(&json!({"path": "/z", "content": "a"}), &json!({"path": "/z", "content": "b"}));
     for _ in 0..6 {
@@ -118,7 +118,7 @@ fn y01_observed_task_claims_no_path() {
 }
 
 #[test]
-fn y01_tasks_share_path_when_never_run_together() {
+fn y01_tasks_share_path_when_not_in_conflict() {
     let fields_of_b = || json!({"parameters": {"path": "/z", "content": "b"}});
     let add_absent_b = |set: TestTaskSet| set.task("b", "file", &[], &json!({"parameters": {"path": "/z", "absent": true}}));
     let only_file = Ceiling { task_types: Some(vec!["file".into()]) };

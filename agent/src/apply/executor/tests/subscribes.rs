@@ -51,6 +51,7 @@ fn w02_subscribes_reruns_task_once_when_several_changed() {
     assert_eq!(reload_count(&host), 3, "the pattern matches the changed task conf-b");
 }
 
+/// The task `note` comes first in the profile and requires no task. Only `subscribes` orders it after `conf`.
 #[test]
 fn w02_subscribes_works_when_profile_has_no_order() {
     let host = MemoryHost::new();

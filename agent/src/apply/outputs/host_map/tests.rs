@@ -95,7 +95,7 @@ fn write_to_map(
 /// The map and the previous labels have the same value of `n/old`, so the agent claims and removes this key. The values
 /// of `n/theirs` differ, so another author wrote it.
 #[test]
-fn host_map_claims_only_acknowledged_keys_when_record_is_lost() {
+fn host_map_claims_only_previous_labels_when_record_is_lost() {
     let host = MemoryHost::new();
     host.put(PATH, "n/old=1\nn/theirs=2\nzone=a\n");
     let previous_labels: &[(&str, &str)] = &[("n/old", "1"), ("n/theirs", "9")];
@@ -106,7 +106,7 @@ fn host_map_claims_only_acknowledged_keys_when_record_is_lost() {
 /// The map has two lines for `zone`, of which the last is valid, and a key that is not a label. The agent writes `n/x`,
 /// but not `n/theirs`, which another author owns. If any user can write the map, no labels are returned.
 #[test]
-fn foreign_labels_omits_owned_keys() {
+fn foreign_labels_contains_only_valid_labels_of_others() {
     let host = MemoryHost::new();
     host.put(PATH, "zone=a\nzone=b\n# c\nbad//key=1\nn/theirs=7\n");
     write_to_map(&host, &[("n/x", "1"), ("n/theirs", "1")], None, Mode::Apply);

@@ -523,7 +523,7 @@ fn pause_lets_running_task_end_and_starts_none() {
 
 /// A new task set arrives while the last task of the old task set waits for its second attempt.
 #[test]
-fn y06_new_task_set_runs_after_last_task_of_old_one() {
+fn y06_new_task_set_runs_after_last_old_task() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let conf = serde_json::json!({"parameters": {"path": "/etc/conf", "template": "tier {{ labels.tier }}"}});
     let slow = serde_json::json!({"parameters": {"command": ["a"], "retries": 1, "interval": 60}});
@@ -638,7 +638,7 @@ fn barrier_is_shut_when_killed_while_task_set_returns() {
 }
 
 #[test]
-fn accepted_state_is_applied_when_next_record_cannot_be_written() {
+fn accepted_state_is_applied_when_hook_snapshot_was_unreadable() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let set = TestTaskSet::default().label("tier", "gold").file("f", &[], "/f", "x");
     // The record of the last hook snapshot cannot be read once.

@@ -102,7 +102,7 @@ fn y06_offer_is_refused_and_reported_once_when_disk_is_full() {
 /// Regression test: a converged host whose disk was full reported `converged` as long as it had nothing to write. A
 /// read-only file system and an immutable directory have the same effect.
 #[test]
-fn y06_report_says_stuck_when_idle_disk_is_full() {
+fn y06_report_shows_stuck_when_idle_agent_cannot_write() {
     let agent_dir = "/var/lib/stemma-agent/apply";
     let full: fn(&MemoryHost, bool) = MemoryHost::set_full;
     let read_only: fn(&MemoryHost, bool) =
@@ -440,7 +440,7 @@ fn report_contains_foreign_labels_of_host_map() {
 
 /// One message has at most 256 results, so 300 results need two messages.
 #[test]
-fn results_are_split_when_over_message_limit() {
+fn results_are_complete_when_over_message_limit() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let set =
         (0..300).fold(TestTaskSet::default(), |set, index| set.file(&format!("f{index}"), &[], &format!("/etc/f{index}"), "x"));

@@ -64,7 +64,7 @@ fn s63_open_fails_and_names_link_when_path_has_one() {
 
 /// The advice contains the path with the link replaced by its target, without `.`, `..` and double slashes.
 #[test]
-fn y09_link_error_names_target_path_when_link_is_absolute() {
+fn y09_link_error_names_normalized_target_path() {
     let (root, host) = host();
     fs::create_dir_all(root.path().join("usr/bin")).unwrap();
     fs::create_dir_all(root.path().join("var/lib")).unwrap();

@@ -212,7 +212,7 @@ fn lock_is_released_when_process_ends() {
 }
 
 #[test]
-fn y02_is_locked_does_not_take_lock() {
+fn y02_is_locked_creates_no_lock_file() {
     let (root, host) = host();
     assert!(!host.is_locked(&path("/lock")).unwrap());
     assert!(!root.path().join("lock").exists(), "no lock file was created");

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn patch_fails_when_operation_does_not_fit() {
+    fn patch_fails_when_operation_is_invalid() {
         for patch in [
             json!({}),
             json!([{"op": "move", "path": "/name"}]),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn y05_bad_patch_names_field_as_other_errors_do() {
+    fn y05_bad_patch_names_field_with_dots() {
         for (patch, field) in [
             (json!([{"op": "remove", "path": "/labels/tier"}]), Some("labels.tier")),
             (json!([{"op": "remove", "path": "/labels/a~1b.c~0d"}]), Some("labels.a/b.c~d")),

@@ -313,7 +313,8 @@ impl<'a> AuditVisibility<'a> {
     }
 
     /// Returns whether a change of an object is visible to the caller. For a caller that is bound to a cluster, the
-    /// object must be of a shared kind, or must have been in that cluster before or after the change.
+    /// object must be of a kind that every principal can read, or must have been in that cluster before or after the
+    /// change.
     pub(super) fn is_visible_by_entry(&self, object: &AuditedObject) -> bool {
         let Some(cluster) = self.model.visible_cluster else { return true };
         object.kind.is_shared() || object.clusters.contains(&cluster)

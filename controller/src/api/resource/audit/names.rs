@@ -207,7 +207,7 @@ mod tests {
     /// Regression test: a model that was behind the store once returned the name before a rename as the name after the
     /// rename.
     #[tokio::test]
-    async fn y06_name_reader_omits_name_when_model_is_behind_store() {
+    async fn y06_name_reader_reads_history_when_model_is_behind_store() {
         let (store, uuid) = (memory_store(), Uuid::from_u128(1));
         let write = |name: &str| {
             let meta = Meta::new(uuid, ObjectName::new(name).unwrap(), Timestamp(0));

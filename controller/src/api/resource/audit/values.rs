@@ -56,15 +56,15 @@ pub(super) enum OmitReason {
     NotRequested,
     /// The history no longer has the object's version before or after the write.
     NotRetained,
-    /// The caller cannot see the object before or after the write.
+    /// The caller cannot see the object before or after the write, or the API shows no objects of its kind.
     NotVisible,
-    /// The entry has too many objects.
+    /// The objects of the entry that were read before are too many or too large.
     TooManyObjects,
 }
 
 /// The encoded versions of an object before and after a write. A new object has no version before the write, and a
 /// deleted object has none after it.
-struct ImagePair {
+struct VersionPair {
     before: Option<Bytes>,
     after: Option<Bytes>,
 }
@@ -151,8 +151,8 @@ impl<'a> ChangeReader<'a> {
             return Ok(AuditedChanges::Omitted(OmitReason::TooManyObjects));
         }
         self.entry_objects += 1;
-        match self.read_images(object, written).await? {
-            Some(versions) => self.compare_images(object, &versions, written).await,
+        match self.read_versions(object, written).await? {
+            Some(versions) => self.compare_versions(object, &versions, written).await,
             None => Ok(AuditedChanges::Omitted(OmitReason::NotRetained)),
         }
     }
@@ -166,19 +166,19 @@ impl<'a> ChangeReader<'a> {
 
     /// Reads the versions of an object before and after the write. Returns `None` if the history no longer has a
     /// version that the entry refers to.
-    async fn read_images(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<ImagePair>, ApiError> {
+    async fn read_versions(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<VersionPair>, ApiError> {
         let before = match object.before {
-            Some(revision) => self.read_image(object, Revision::new(revision)).await?,
+            Some(revision) => self.read_version(object, Revision::new(revision)).await?,
             None => None,
         };
         let exists_after = object.action != Action::Deleted;
-        let after = if exists_after { self.read_image(object, written).await? } else { None };
+        let after = if exists_after { self.read_version(object, written).await? } else { None };
         let is_complete = before.is_some() == object.before.is_some() && after.is_some() == exists_after;
-        Ok(is_complete.then_some(ImagePair { before, after }))
+        Ok(is_complete.then_some(VersionPair { before, after }))
     }
 
     /// Reads the version of an object that a write of this revision stored. Counts its bytes.
-    async fn read_image(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<Bytes>, ApiError> {
+    async fn read_version(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<Bytes>, ApiError> {
         let key = [key::history(object.kind, object.uuid).as_bytes(), &written.to_key()].concat();
         let entry = self.snapshot.get(&key).await.map_err(|error| store_error(&error))?;
         let version = entry.map(|entry| entry.value);
@@ -193,10 +193,10 @@ impl<'a> ChangeReader<'a> {
     }
 
     /// Compares two versions of an object by its kind. The changes of internal kinds are not shown.
-    async fn compare_images(
+    async fn compare_versions(
         &mut self,
         object: &AuditedObject,
-        versions: &ImagePair,
+        versions: &VersionPair,
         written: Revision,
     ) -> Result<AuditedChanges, ApiError> {
         match object.kind {
@@ -218,7 +218,7 @@ impl<'a> ChangeReader<'a> {
     /// Compares an object of a kind that has a body in the API.
     async fn compare_resource<S: ApiResource + AuditReference>(
         &mut self,
-        versions: &ImagePair,
+        versions: &VersionPair,
         written: Revision,
     ) -> Result<AuditedChanges, ApiError> {
         let Some(pair) = self.read_pair::<S>(versions)? else {
@@ -232,7 +232,7 @@ impl<'a> ChangeReader<'a> {
     /// Compares an object of a kind without a body in the API, by the JSON that `render` returns for it.
     async fn compare_plain<S: AuditReference>(
         &mut self,
-        versions: &ImagePair,
+        versions: &VersionPair,
         written: Revision,
         render: fn(&Object<S>, &PastNames) -> Value,
     ) -> Result<AuditedChanges, ApiError> {
@@ -246,7 +246,7 @@ impl<'a> ChangeReader<'a> {
     }
 
     /// Decodes the two versions of an object. Returns `None` if one of them is in a cluster that the caller cannot see.
-    fn read_pair<S: Resource>(&self, versions: &ImagePair) -> Result<Option<ObjectPair<S>>, ApiError> {
+    fn read_pair<S: Resource>(&self, versions: &VersionPair) -> Result<Option<ObjectPair<S>>, ApiError> {
         let read = |version: Option<&Bytes>| {
             version.map(|value| codec::decode::<Object<S>>(value).map_err(|error| damaged_record(&error))).transpose()
         };

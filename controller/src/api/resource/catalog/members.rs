@@ -111,7 +111,7 @@ async fn add_item<M: NamespaceItem>(api: &Api, request: &HttpRequest, member: M)
     writes::change(api, request, &caller, edit, answer).await
 }
 
-/// `GET` of an item of a namespace.
+/// Handles `GET` of an item (a property, an object or a tag) of a namespace of the catalogue.
 pub(in super::super) fn get<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let member = find_item::<M>(&namespace, request.param(M::NAME_PARAM))?;

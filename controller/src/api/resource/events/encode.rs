@@ -41,7 +41,7 @@ pub(super) fn is_commit(change: &Change) -> bool {
 pub(super) async fn encode_objects(api: Api, filter: Arc<EventFilter>, change: Arc<Change>) -> Result<String, ApiError> {
     let Some(commit) = audit_event(&change)? else { return Ok(String::new()) };
     let selector = filter.selector.as_ref();
-    let reader = ImageReader { model: api.model(), full_model: api.cache().model(), api: &api, selector };
+    let reader = VersionReader { model: api.model(), full_model: api.cache().model(), api: &api, selector };
     let visibility = AuditVisibility::new(&reader.model);
     let mut events = Vec::new();
     for object in commit.objects.iter().filter(|audited| audited.action != Action::Unchanged) {
@@ -49,7 +49,7 @@ pub(super) async fn encode_objects(api: Api, filter: Arc<EventFilter>, change: A
             continue;
         }
         let version = match stored_value(&change, object) {
-            Some(value) => reader.decode_image(object.kind, value, change.revision)?,
+            Some(value) => reader.decode_version(object.kind, value, change.revision)?,
             None => None,
         };
         // If the client can no longer see the object, the event omits the object's new content, and the selector is not
@@ -126,7 +126,7 @@ fn stored_value<'a>(change: &'a Change, object: &AuditedObject) -> Option<&'a [u
 
 /// Returns whether the selector matches the labels that the object has after the commit (in `new`) or had before it. So
 /// a client also gets an event for an object that no longer matches.
-async fn is_selected(reader: &ImageReader<'_>, object: &AuditedObject, new: Option<&ObjectSnapshot>) -> Result<bool, ApiError> {
+async fn is_selected(reader: &VersionReader<'_>, object: &AuditedObject, new: Option<&ObjectSnapshot>) -> Result<bool, ApiError> {
     if reader.selector.is_none() {
         return Ok(true);
     }
@@ -138,7 +138,7 @@ async fn is_selected(reader: &ImageReader<'_>, object: &AuditedObject, new: Opti
     let key = [key::history(object.kind, object.uuid).as_bytes(), &previous_revision.to_key()].concat();
     let snapshot = reader.api.registry.store().snapshot().await.map_err(|error| store_error(&error))?;
     let Some(entry) = snapshot.get(&key).await.map_err(|error| store_error(&error))? else { return Ok(false) };
-    Ok(reader.decode_image(object.kind, &entry.value, previous_revision)?.as_ref().is_some_and(is_visible_match))
+    Ok(reader.decode_version(object.kind, &entry.value, previous_revision)?.as_ref().is_some_and(is_visible_match))
 }
 
 /// Returns the name of the cluster that an object is in, or was in before it was deleted.
@@ -167,7 +167,7 @@ struct ObjectSnapshot {
 }
 
 /// The reader of stored versions of objects.
-struct ImageReader<'a> {
+struct VersionReader<'a> {
     api: &'a Api,
     /// The fleet as the caller sees it.
     model: Arc<Model>,
@@ -177,10 +177,10 @@ struct ImageReader<'a> {
     selector: Option<&'a Selector>,
 }
 
-impl ImageReader<'_> {
+impl VersionReader<'_> {
     /// Decodes a stored version of an object. Returns `None` for a kind that has no body in the API, or whose body is
     /// not visible to every caller.
-    fn decode_image(&self, kind: Kind, value: &[u8], written: Revision) -> Result<Option<ObjectSnapshot>, ApiError> {
+    fn decode_version(&self, kind: Kind, value: &[u8], written: Revision) -> Result<Option<ObjectSnapshot>, ApiError> {
         match kind {
             Kind::Release => self.decode_object::<ReleaseSpec>(value, written).map(Some),
             Kind::ClusterTemplate => self.decode_object::<ClusterTemplateSpec>(value, written).map(Some),

@@ -314,7 +314,8 @@ impl EventSender {
         Ok((change, Some(share)))
     }
 
-    /// Sends a text to the client. Fails if the client takes too long.
+    /// Sends a text to the client. Fails if the client does not read it in time. `share` is the memory that the text
+    /// occupies in the budget for responses; it is released when the text was sent.
     async fn send(&self, text: String, share: Option<Share>) -> Result<(), StreamEnd> {
         if text.is_empty() {
             return Ok(());

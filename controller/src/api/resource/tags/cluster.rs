@@ -38,11 +38,12 @@ pub(crate) fn tag(api: &Api, request: &HttpRequest) -> HandlerResult {
     tag_answer(tag_map(api, request)?, request.param("tag"))
 }
 
-/// Returns a tag as a cluster shows it. `declared` is the place of the declaration: `cluster`, `release` or `beside`. A
-/// tag of the release's content is `predefined`.
+/// Returns a tag as a cluster shows it. `declared` is the place of the declaration: `cluster`, `release` or `beside`
+/// (users added the tag to the release without an edit of its content). A tag of the release's content is `predefined`.
 fn tag_json(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
     let mut body = json!(tag);
     body["name"] = json!(name);
+    // The JSON of a `TagSpec` omits `has_primary` if it is false.
     body["has_primary"] = tag.has_primary.into();
     body["declared"] = json!(declared);
     body["predefined"] = (declared == "release").into();

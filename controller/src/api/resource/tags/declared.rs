@@ -148,6 +148,7 @@ pub(super) fn check_unassigned(model: &Model, tag: &TagName, is_in_scope: impl F
 pub(super) fn tag_json(name: &TagName, tag: &TagSpec, predefined: bool) -> Value {
     let mut body = json!(tag);
     body["name"] = json!(name);
+    // The JSON of a `TagSpec` omits `has_primary` if it is false.
     body["has_primary"] = tag.has_primary.into();
     body["predefined"] = predefined.into();
     body

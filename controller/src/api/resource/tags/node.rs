@@ -47,6 +47,7 @@ fn tags_json(model: &Model, node: &Node) -> Value {
     let primaries = view.map(|node_view| node_view.primary_tags()).unwrap_or_default();
     let entries: Vec<Value> = names.iter().map(|name| {
         let assigned = node_tags.assigned.get(name).is_some();
+        // An assigned tag counts as assigned, even if the unassigned tags contain it too.
         let unassigned = node_tags.unassigned.get(name).is_some() && !assigned;
         json!({"name": name, "roles": roles_with_tag(name), "assigned": assigned, "unassigned": unassigned, "primary": primaries.contains(name)})
     }).collect();
@@ -56,8 +57,8 @@ fn tags_json(model: &Model, node: &Node) -> Value {
     })
 }
 
-/// Returns the tags that extensions chose for a node, by role. Each entry also has the question that the extension
-/// answered.
+/// Returns the tags that extensions chose for a node, by role. In each entry, `question` is the hash of the request
+/// that the extension answered.
 fn extension_tags(node_tags: &NodeTags) -> Value {
     let entries = node_tags.decided.iter().map(|(role, decision)| {
         (role.to_string(), json!({"extension": decision.extension, "tags": decision.tags, "question": decision.question}))
@@ -169,9 +170,9 @@ fn write_operator_tags(
 }
 
 /// Returns the error for a tag that cannot be assigned, because neither the node's release nor its cluster declares it.
-/// If a list contained the tag and no release or cluster at all declares it, the error is
-/// [`ErrorType::ObjectNotFound`]. Otherwise it is [`ErrorType::TagUnknown`]. A path that names an existing node needs
-/// `TagUnknown` too, because its 404 would mean that the node does not exist.
+/// If the node is in a cluster, the body of the request lists the tag, and no release or cluster declares it, the error
+/// is [`ErrorType::ObjectNotFound`]. Otherwise it is [`ErrorType::TagUnknown`]. If the path contains the tag, the error
+/// is always `TagUnknown`, because a 404 would mean that the node in the path does not exist.
 fn tag_not_visible_error(model: &Model, node: &Node, tag: &TagName, call: NodeTagCall) -> ApiError {
     let cluster = model.fleet.cluster_of_node(node.id()).and_then(|id| model.clusters.get(id.0));
     let reason = cluster.map(|cluster| format!("it is not visible in cluster {}", cluster.meta.name));

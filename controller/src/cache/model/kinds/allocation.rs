@@ -37,18 +37,18 @@ impl Resource for AllocationSpec {
 
     indexed_in!(allocations);
 
-    /// Returns no change: resolve does not read allocations.
+    /// Returns no change, because no node is resolved from allocations.
     fn put_changes(_model: &Model, _object: &Arc<Object<Self>>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
         Ok(Vec::new())
     }
 
-    /// Returns no change: resolve does not read allocations.
+    /// Returns no change, because no node is resolved from allocations.
     fn remove_change(_object: &Object<Self>) -> Option<FleetChange> {
         None
     }
 
-    /// Returns who can see the allocation: the callers of the chosen node's cluster. If no node was chosen, these are
-    /// the callers of the requester's cluster.
+    /// Returns the scope of the callers that can see the allocation: the cluster of the chosen node. If no node was
+    /// chosen, it is the cluster to which the requester is bound.
     fn access_scope(model: &Model, object: &Object<Self>) -> AccessScope {
         let cluster = object.spec.chosen_node().and_then(|node| model.fleet.cluster_of_node(node));
         cluster.or(object.spec.within).map_or(AccessScope::Unplaced, AccessScope::Cluster)
@@ -67,6 +67,7 @@ impl Resource for AllocationSpec {
     /// allocation is decided only once.
     fn check_change(old_object: &Object<Self>, new_object: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
         let spec = &old_object.spec;
+        // The name is not a part of the spec, so it is not compared.
         let expected_spec = Self { extra: spec.extra.clone(), owners: spec.owners.clone(), ..new_object.spec.clone() };
         if expected_spec == *spec {
             return Ok(());
@@ -76,7 +77,8 @@ impl Resource for AllocationSpec {
     }
 
     /// Chooses the node of a new allocation, in the fleet after the write. An allocation that was already decided is
-    /// returned unchanged.
+    /// returned unchanged. If the caller is bound to a cluster (`visible_cluster`), only the nodes of that cluster are
+    /// considered.
     fn normalized(self, _uuid: Uuid, _old_model: &Model, new_model: &Model) -> Self {
         match self.decision {
             Some(_) => self,

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::Resource;
 
-/// The index of the objects of one kind: by uuid, by name, by key and by creation.
+/// The index of the objects of one kind: by uuid, by name, by further keys ([`Resource::lookup_keys`]) and by creation.
 #[derive(Clone)]
 pub struct ObjectIndex<S: Resource> {
     by_uuid: OrdMap<Uuid, IndexedObject<S>>,
@@ -43,8 +43,8 @@ struct VisibilityFilter {
     short_list: Arc<dyn Fn(usize) -> Option<Vec<Uuid>> + Send + Sync>,
 }
 
-/// The inverse of the maximum fraction (1/8) of all objects that counts as few. If a caller can see so few objects,
-/// they are listed directly, without a scan of all objects.
+/// Minimum number of all objects per visible object. If a caller can see at most one object in this number, its objects
+/// are listed directly, without a scan of all objects.
 const SHORT_LIST_RATIO: usize = 8;
 
 /// An object with the revision at which it was created. This revision determines its place in lists.
@@ -55,6 +55,7 @@ struct IndexedObject<S: Resource> {
 }
 
 impl<S: Resource> Default for ObjectIndex<S> {
+    /// Returns an index without objects and without a filter.
     fn default() -> Self {
         Self {
             by_uuid: OrdMap::new(),
@@ -117,7 +118,8 @@ impl<S: Resource> ObjectIndex<S> {
         self.get_by_name(scope, id).or_else(by_uuid)
     }
 
-    /// Iterates over all visible objects, in the order of their creation.
+    /// Iterates over all visible objects, in the order of their creation. A caller that sees few objects has a short list
+    /// of their uuids, so not all objects are scanned.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Object<S>>> {
         let (listed, scanned) = match self.short_list() {
             Some(listed) => (listed, None),
@@ -151,6 +153,7 @@ impl<S: Resource> ObjectIndex<S> {
     /// position is left out.
     fn iter_names(&self, after: Option<&Object<S>>, is_reversed: bool) -> Box<dyn Iterator<Item = Uuid> + '_> {
         let start = after.map(|object| (S::name_text(&object.meta.name), object));
+        // For each map, `None` leaves the map out, and `Some(None)` iterates over the whole map.
         let with_name = match &start {
             Some((None, _)) if is_reversed => None,
             Some((Some(name), object)) => Some(Some((object.spec.scope(), name.clone()))),
@@ -162,9 +165,9 @@ impl<S: Resource> ObjectIndex<S> {
             Some((Some(_), _)) | None => Some(None),
         };
         let names = |key| in_direction(self.by_name.range(range_after(key, is_reversed)).map(|(_, uuid)| *uuid), is_reversed);
-        let rest =
+        let unnamed =
             |key| in_direction(self.nameless.range(range_after(key, is_reversed)).map(|((_, uuid), ())| *uuid), is_reversed);
-        let (with_name, nameless) = (with_name.map(names).into_iter().flatten(), nameless.map(rest).into_iter().flatten());
+        let (with_name, nameless) = (with_name.map(names).into_iter().flatten(), nameless.map(unnamed).into_iter().flatten());
         if is_reversed { Box::new(with_name.chain(nameless)) } else { Box::new(nameless.chain(with_name)) }
     }
 
@@ -173,6 +176,7 @@ impl<S: Resource> ObjectIndex<S> {
     fn sort_short_list(&self, uuids: Vec<Uuid>, order: ListOrder, after: Option<&Object<S>>, is_reversed: bool) -> Vec<Uuid> {
         let sort_key = |uuid: Uuid| {
             let scope_and_name = |entry: &IndexedObject<S>| (entry.object.spec.scope(), S::name_text(&entry.object.meta.name));
+            // In the order of creation, `scoped_name` is `None` for all objects, so that the revision decides.
             let scoped_name = self.by_uuid.get(&uuid).filter(|_| order == ListOrder::Name).map(scope_and_name);
             (scoped_name, self.create_revision(uuid), uuid)
         };

@@ -44,6 +44,7 @@ macro_rules! indexed_in {
     ($index:ident, $change:ident) => {
         indexed_in!($index);
 
+        /// Returns one change: it adds the object to the fleet, or replaces the object there.
         fn put_changes(
             _model: &Model,
             object: &std::sync::Arc<Object<Self>>,
@@ -59,6 +60,8 @@ macro_rules! size_limited {
     ($most:expr) => {
         const MAX_BYTES: usize = $most;
 
+        /// Checks the limits of all fields, which the tables of the request body's fields define. `before` is the spec
+        /// before the write.
         fn check_bounds(
             &self,
             before: Option<&Self>,
@@ -111,7 +114,8 @@ pub struct ObjectReference {
 }
 
 impl ObjectReference {
-    /// Returns a reference to this object.
+    /// Returns a reference to this object. Other objects refer to a release by its name, and to any other object by its
+    /// uuid.
     pub fn new<S: Resource>(object: &Object<S>) -> Self {
         let id = match S::KIND {
             Kind::Release => S::title(object),
@@ -253,8 +257,8 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         Ok(())
     }
 
-    /// Returns the errors for which every host would refuse this spec. Errors that `old_spec` (the spec before the write)
-    /// already has are omitted. Only writes are checked in this way, and not stored objects.
+    /// Returns the errors for which every host would refuse this spec. Errors that `old_spec` (the spec before the
+    /// write) already has are omitted. Only writes are checked in this way, and not stored objects.
     fn host_errors(&self, _old_spec: Option<&Self>) -> Vec<ReleaseError> {
         Vec::new()
     }
@@ -293,7 +297,7 @@ pub(super) struct KindOps {
     pub(super) access_scope: fn(&Model, Uuid) -> Option<AccessScope>,
     /// The function that returns the title of an object, or `None` if it does not exist: [`Resource::title`].
     pub(super) title: fn(&Model, Uuid) -> Option<String>,
-    /// The function that hides all objects that a caller which is bound to the given cluster cannot see.
+    /// The function that hides objects from a caller that is bound to the given cluster: all that it cannot see.
     pub(super) hide: fn(&mut Model, &Arc<Model>, ClusterId),
     /// The function that makes all objects visible again.
     pub(super) show_all: fn(&mut Model),
@@ -331,8 +335,8 @@ pub(super) static KINDS: [KindOps; 11] = [
     KindOps::new::<PrincipalSpec>(),
 ];
 
-/// Returns the functions of the kind with this name; case does not matter. Returns `None` for an unknown kind. A later
-/// version of the controller may have stored objects of such kinds.
+/// Returns the functions of the kind with this name; case does not matter. Returns `None` for an unknown kind, of which
+/// a later version of the controller may have stored objects.
 pub(super) fn kind_ops(name: &str) -> Option<&'static KindOps> {
     KINDS.iter().find(|functions| functions.kind.name().eq_ignore_ascii_case(name))
 }

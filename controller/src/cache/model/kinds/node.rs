@@ -28,7 +28,8 @@ impl Resource for NodeSpec {
         self.nodegroup.map(|id| ObjectReference::for_uuid(Kind::NodeGroup, id.0)).into_iter().collect()
     }
 
-    /// Returns the nodes of a group. The fleet has an index for them, so no scan of all nodes is needed.
+    /// Returns the nodes of the group `target`. The fleet has an index for them, so no scan of all nodes is needed.
+    /// Nodes refer only to groups, so the result is empty for a target of another kind.
     fn referrers<'m>(model: &'m Model, target: &ObjectReference) -> Box<dyn Iterator<Item = &'m Arc<Object<Self>>> + 'm> {
         let group = (target.kind == Kind::NodeGroup).then(|| target.id.parse().ok()).flatten();
         let nodes = group.into_iter().flat_map(|id| model.fleet.nodes_in_group(GroupId(id)));
@@ -86,7 +87,8 @@ impl Resource for NodeSpec {
         }
     }
 
-    /// Removes the unassignments of tags that this write ends: no role of the node gives the tag any longer.
+    /// Returns the spec without the unassigned tags that no role of the node gives any longer after this write. Tags
+    /// that no role gave before the write either remain unassigned.
     fn normalized(self, uuid: Uuid, old_model: &Model, new_model: &Model) -> Self {
         match ended_unassignments(&old_model.fleet, &new_model.fleet, NodeId(uuid), &self) {
             Some(tags) => Self { tags, ..self },

@@ -15,8 +15,8 @@ use super::{KIB, ObjectReference, Resource, bad_name_error};
 use crate::cache::model::Model;
 
 /// Names that have another meaning in the audit log: root on the local socket, the controller itself, a caller without
-/// a credential, and callers that share a count. Case does not matter in the comparison, because people would not
-/// distinguish `Root` from `root`.
+/// a credential, and all callers whose refusals are counted together. Case does not matter in the comparison, because
+/// people would not distinguish `Root` from `root`.
 const RESERVED_NAMES: [&str; 4] = ["root", "stemma-controller", "nobody", "others"];
 
 impl Resource for PrincipalSpec {
@@ -54,12 +54,12 @@ impl Resource for PrincipalSpec {
 
     indexed_in!(principals);
 
-    /// Returns no change: resolve does not read principals.
+    /// Returns no change, because no node is resolved from principals.
     fn put_changes(_model: &Model, _object: &Arc<Object<Self>>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
         Ok(Vec::new())
     }
 
-    /// Returns no change: resolve does not read principals.
+    /// Returns no change, because no node is resolved from principals.
     fn remove_change(_object: &Object<Self>) -> Option<FleetChange> {
         None
     }

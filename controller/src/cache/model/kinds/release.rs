@@ -60,10 +60,12 @@ impl Resource for ReleaseSpec {
         check_changed_tasks(self, old_spec, &SyntaxReader)
     }
 
-    /// Fails for a change to the content of a version that was already released. The first released task set fixes the
-    /// content of its release version and of all imported versions. A release without a version can always be edited,
-    /// and each edit is new content. A store of an older controller has no records of this
-    /// ([`crate::records::key::pin_mark`]). So this function checks the releases that nodes run.
+    /// Fails for a change to the content of a version that was already sent to hosts. The first task set that is
+    /// released from a version fixes the content of this version and of all versions that it imports. A release without
+    /// a version can always be edited, and each edit is new content.
+    ///
+    /// A mark in the store shows that a version is fixed ([`crate::records::key::pin_mark`]). The store of an older
+    /// controller may lack this mark, so this function compares with the releases of all released task sets instead.
     fn check_change(old_object: &Object<Self>, new_object: &Object<Self>, model: &Model) -> Result<(), ApiError> {
         let name = &new_object.meta.name;
         if has_same_content(&old_object.spec, &new_object.spec) || name.version.is_none() {
@@ -101,7 +103,9 @@ fn compile_with_importers(model: &Model, release: &Object<ReleaseSpec>) -> Resul
         let is_ready = |name: &ReleaseRef| {
             spec_of(name).is_none_or(|object| object.spec.imports.iter().all(|import| !waiting.contains(import)))
         };
+        // If none is ready, because releases import each other in a circle, no order is right, and any one is compiled.
         let name = waiting.remove(waiting.iter().position(is_ready).unwrap_or(0));
+        // A release of the fleet that is not stored has no spec that could be compiled.
         let Some(object) = spec_of(&name) else { continue };
         let find_release = |key: &ReleaseRef| {
             compiled.iter().find(|item| item.name == *key).cloned().or_else(|| model.fleet.release(key).cloned())

@@ -20,6 +20,7 @@ use crate::cache::model::Model;
 impl Resource for ReleaseTagsSpec {
     const MAX_BYTES: usize = MIB;
 
+    /// Checks the number and size of the declared tags. `old_spec` is the spec before the write.
     fn check_bounds(
         &self,
         old_spec: Option<&Self>,
@@ -175,8 +176,8 @@ impl Resource for NodeGroupSpec {
     }
 }
 
-/// A stored choice of a primary. It is not a reference to its cluster and node, so they can be deleted. The choice is
-/// then deleted with them.
+/// The resource of a stored choice of a primary. The choice does not count as a reference to its cluster and node, so
+/// they can be deleted. The choice is then deleted with them.
 impl Resource for PrimarySpec {
     const MAX_BYTES: usize = 64 * KIB;
 
@@ -186,6 +187,7 @@ impl Resource for PrimarySpec {
         _old_spec: Option<&Self>,
         _names: &dyn stemma_core::manifest::NameResolver,
     ) -> Result<(), stemma_core::manifest::BodyError> {
+        // The pattern lists all fields, so a new field is a compile error until it is considered here.
         let Self { cluster: _, node: _, since: _, epoch: _ } = self;
         Ok(())
     }

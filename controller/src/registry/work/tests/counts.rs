@@ -70,6 +70,7 @@ async fn x03_f07_check_records_counts_held_node_when_moved() {
         let result = site.write(edit_placement).await;
         assert_eq!(result.is_ok(), is_accepted, "{case}: {result:?}");
         let Err(error) = result else { continue };
+        // The full quota, and the 100,000 bytes of the record of node 1.
         let expected_start = "what is released to the nodes of cluster d would take about 33687200 bytes together";
         assert!(error.message.starts_with(expected_start) && error.kind == ErrorType::ObjectTooMany, "{}", error.message);
     }

@@ -132,7 +132,8 @@ impl WriteSite {
         self.race_as((write, &self.caller), (rival, &self.caller)).await
     }
 
-    /// Like [`Self::race`], but each write has its own caller.
+    /// Makes a write, during which a rival write of another caller commits. Returns the result of the write, and the number
+    /// of its decisions that succeeded. See [`Self::race`].
     async fn race_as(
         &self,
         (write, caller): (&WriteFn, &Caller),
@@ -180,6 +181,8 @@ impl WriteSite {
     }
 }
 
+/// When the guard is dropped, the client no longer waits for the answer. Loops over the affected nodes then end at
+/// once, and the write fails.
 #[tokio::test]
 async fn w10_05_decision_ends_without_commit_when_canceled() {
     let site = WriteSite::new().await;
@@ -269,6 +272,8 @@ fn move_node(number: u128, role: &str) -> impl Fn(&mut PendingWrite<'_>) -> Resu
 /// The message for a write after which task ta of n1 and task tb of n2 would wait for each other.
 const CYCLE_MESSAGE: &str = "tasks wait for each other: n1/ta -> n2/tb -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
 
+/// Nodes with tags a and b in one cluster close a cycle of tasks (see [`release`]). In each case, two concurrent writes
+/// place the two nodes in the cluster. The one that commits later is refused.
 #[tokio::test]
 async fn check_order_refuses_second_write_when_cycle_closes_concurrently() {
     let change_cluster_role = |work: &mut PendingWrite<'_>| {
@@ -340,6 +345,8 @@ async fn check_order_finds_cycle_when_node_left_concurrently() {
     assert_eq!(error.message, CYCLE_MESSAGE.replace("n2", "n3"));
 }
 
+/// In each case, the second write commits between the decision of the first write and its commit. The first write is
+/// committed without a further decision, because the two writes cannot close a cycle of tasks.
 #[tokio::test]
 async fn check_order_decides_once_when_cycle_is_impossible() {
     let site = WriteSite::new().await;
@@ -355,6 +362,8 @@ async fn check_order_decides_once_when_cycle_is_impossible() {
     }
 }
 
+/// A cluster has two marks, which order concurrent writes. Every write that places a node writes `placed`. A write that
+/// brings a new kind of node to the cluster also writes `order`. The deletion of the cluster deletes both.
 #[tokio::test]
 async fn check_order_writes_marks_only_for_placements() {
     let site = WriteSite::new().await;
@@ -397,6 +406,8 @@ fn change_group(
     }
 }
 
+/// Tags x and z of n1 are unassigned. Role a of its group produces the tags a and x, and role b produces b and x. The
+/// third column of a case lists the tags, apart from z, that are still unassigned after the write.
 #[tokio::test]
 async fn unassignment_ends_when_last_role_of_tag_is_removed() {
     let cluster_role = |work: &mut PendingWrite<'_>, role: &str, removed_tag: &str| -> Result<(), DecisionError> {
@@ -448,6 +459,8 @@ fn replace_tasks(tasks: serde_json::Value) -> impl Fn(&mut PendingWrite<'_>) -> 
     }
 }
 
+/// Task ta waits for itself on the other nodes with tag a. One such node waits for none. Two such nodes would wait for
+/// each other.
 #[tokio::test]
 async fn check_order_refuses_second_node_when_task_waits_for_itself() {
     let message = "tasks wait for each other: n1/ta -> n2/ta -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
@@ -482,8 +495,10 @@ async fn check_order_refuses_concurrent_node_when_task_waits_for_itself() {
     assert!(result.is_err() && attempts == 1, "{result:?} after {attempts}");
 }
 
+/// An allocation chooses node 1 in group a. A rival write commits between its decision and its commit. The number of a
+/// case is the number of decisions: two if the choice depends on the object that the rival write changes.
 #[tokio::test]
-async fn allocation_is_decided_again_when_basis_changes() {
+async fn allocation_is_decided_again_when_level_or_rule_changes() {
     let allocate = |work: &mut PendingWrite<'_>| {
         let decision = AllocationDecision::Chosen { node: NodeId(Uuid::from_u128(1)), because: SelectionReason::default() };
         let spec = AllocationSpec { resource_class: "small".to_owned(), decision: Some(decision), ..AllocationSpec::default() };
@@ -518,6 +533,8 @@ async fn allocation_is_decided_again_when_basis_changes() {
     }
 }
 
+/// In release `forth`, stage s2 runs after s1. In release `back`, s1 runs after s2. The stages of all groups of a
+/// cluster are ordered together, so groups with these releases close a cycle even without nodes.
 #[tokio::test]
 async fn check_order_refuses_stage_cycle_of_group_without_nodes() {
     let site = WriteSite::new().await;
@@ -544,7 +561,8 @@ async fn check_order_refuses_stage_cycle_of_group_without_nodes() {
     let (result, _) = site.race(&create_back, &create_forth).await;
     let cycle = "tasks wait for each other: stage s1 -> stage s2 -> stage s1; remove one of these dependencies, or place a task elsewhere; nothing was changed";
     assert_eq!(result.unwrap_err().message, cycle);
-    // An edit of the release of an empty group, or of the cluster, is refused as well.
+    // The group `forth` exists now. An edit of release `site`, which the cluster and a group without nodes use, is refused
+    // too, because it orders the stages the other way round.
     site.write(|work| {
         let spec = NodeGroupSpec { release: Some(release("site")), ..NodeGroupSpec::new(ClusterId(CLUSTER)) };
         work.create(Uuid::from_u128(62), stemma_core::name::ObjectName::new("empty").unwrap(), spec)?;
@@ -578,6 +596,8 @@ fn update_release(number: u128, spec: ReleaseSpec) -> WriteFn {
     })
 }
 
+/// A write stores a release with a task that requires task `needed` of the imported release `lib`. A concurrent edit
+/// removes that task from `lib`. The write that commits later is refused.
 #[tokio::test]
 async fn check_releases_refuses_write_when_imports_no_longer_compile() {
     let stage = |id: &str| json!([{"id": id, "type": "stage"}]);
@@ -604,7 +624,7 @@ async fn check_releases_refuses_write_when_imports_no_longer_compile() {
             let edit = update_release(50, release_importing(&stage("other"), &[]));
             let (first, second) = if edit_first { (&edit, &write) } else { (&write, &edit) };
             let (result, attempts) = site.race(first, second).await;
-            let refusal = result.expect_err("the second write sees the first");
+            let refusal = result.expect_err("the write is decided again, after the other write was committed");
             assert!(refusal.message.contains("needed"), "{case}: {}", refusal.message);
             assert_eq!(attempts, 1, "{case}: the first decision succeeded, and the second one refused the write");
             let model = site.registry.cache().model();
@@ -614,6 +634,8 @@ async fn check_releases_refuses_write_when_imports_no_longer_compile() {
     }
 }
 
+/// The test stores a release directly, without the checks of a write. Its only task requires a task that does not
+/// exist.
 #[tokio::test]
 async fn cache_lists_broken_release_when_loaded() {
     let site = WriteSite::new().await;
@@ -663,6 +685,8 @@ async fn release_write_refuses_new_relative_path_and_accepts_stored() {
     site.write(update_release(50, release_importing(&json!([task("old", "/etc/other")]), &[]))).await.unwrap();
 }
 
+/// A version of a release is pinned when a task set that uses it was released to a host. The content of a pinned
+/// version cannot be changed. Here, lib@1 is pinned directly, or through app@1, which imports it.
 #[tokio::test]
 async fn check_pinned_refuses_content_when_version_was_released() {
     let (old_tasks, new_tasks) = (json!([{"id": "a", "type": "stage"}]), json!([{"id": "b", "type": "stage"}]));

@@ -58,10 +58,10 @@ fn name_primary(node: &'static str) -> WriteFn {
     })
 }
 
-/// Neither write moves a primary, because the node does not exist yet. In both orders, the write that commits later is
-/// refused.
+/// One write names a node that does not exist yet as the primary. The other write gives the group a release with a
+/// privileged task for the primary. In both orders, the write that commits later is refused.
 #[tokio::test]
-async fn x07_named_primary_is_refused_when_release_changes_condition_concurrently() {
+async fn x07_second_write_is_refused_when_primary_gets_privileged_task() {
     let privileged_tasks =
         json!([{"id": "crown", "type": "shell", "tags": ["primary-z"], "privileged": true, "parameters": {"script": "true"}}]);
     let (first, second) = (name_primary("ghost"), run_release("guarded"));
@@ -204,6 +204,8 @@ async fn x04_check_privileged_requires_admin_when_task_begins_to_run() {
     }
 }
 
+/// The privileged task runs on n1 if n1 has the label `go` or `also`. An operator may make every write that does not
+/// start it.
 #[tokio::test]
 async fn x04_check_privileged_allows_write_when_task_already_runs_or_stops() {
     let mut site = site_with_condition("has(labels.go) || has(labels.also)").await;
@@ -346,6 +348,7 @@ fn may_meet_text(reported: &str) -> String {
     )
 }
 
+/// The condition needs two labels. The host of n1 may report one of them, and the operator sets the other one.
 #[tokio::test]
 async fn x04_check_privileged_requires_admin_when_accepted_label_completes_condition() {
     let mut site = site_with_condition("has(labels.go) && has(labels.rack)").await;

@@ -44,6 +44,7 @@ async fn queue_behind_flush(
     (blocked_commit, commits)
 }
 
+/// One commit is blocked in its flush while 64 others wait. The second flush makes all of these durable.
 #[tokio::test]
 async fn writer_flushes_once_when_commits_wait() {
     let disk = MemoryDisk::default();
@@ -60,6 +61,8 @@ async fn writer_flushes_once_when_commits_wait() {
     assert_eq!((store.stats().commits.get(), store.stats().syncs.get()), (65, 2));
 }
 
+/// All five commits are in one batch. A failed one is shown as the revision that last wrote the key, and the revision
+/// of the check.
 #[tokio::test]
 async fn writer_checks_each_commit_against_earlier_commits_of_batch() {
     let disk = MemoryDisk::default();
@@ -111,6 +114,7 @@ async fn writer_becomes_read_only_with_unknown_outcome_when_flush_fails() {
     }
 }
 
+/// The store is dropped while one commit is blocked in its flush and two wait. The reopened store has all three.
 #[tokio::test]
 async fn writer_finishes_queued_commits_when_store_is_dropped() {
     let disk = MemoryDisk::default();

@@ -68,6 +68,8 @@ impl Random {
     }
 }
 
+/// The power is lost after each operation of the disk. The reopened store has every acknowledged commit, and at most
+/// one more, which is whole.
 #[tokio::test]
 async fn f03_store_keeps_acknowledged_commits_whole_when_power_is_lost() {
     let disk = MemoryDisk::default();
@@ -97,6 +99,8 @@ async fn f03_store_keeps_acknowledged_commits_whole_when_power_is_lost() {
     }
 }
 
+/// Each operation of a kind fails in turn. The reopened store has all commits that succeeded. It may also have the
+/// commit that failed, if its outcome is unknown.
 #[tokio::test]
 async fn f05_and_f06_store_becomes_read_only_when_write_fails() {
     // The file grows in large steps, so its length is rarely set. Only the first such operation is made to fail.
@@ -159,6 +163,7 @@ async fn crashed_disks() -> Vec<(String, MemoryDisk, u64)> {
     disks
 }
 
+/// A crashed disk is opened, and the power is lost again after each operation of the opening.
 #[tokio::test]
 async fn f03_store_loses_no_commit_when_power_is_lost_while_opening() {
     let mut random = Random(0x09e2);
@@ -199,6 +204,7 @@ async fn open_returns_io_error_when_disk_is_unreadable() {
     failing_disk.fail(DiskOperation::Read, 0, DiskFault::Errno(EIO));
     let result = RedbStore::open_on(failing_disk.backend(), Path::new("disk"), RedbOptions::default());
     assert!(matches!(result, Err(OpenError::Io { .. })));
+    // `open` copies the content to a disk without faults. So the failed attempt did not damage the content.
     assert!(open(&failing_disk).is_ok());
 }
 

@@ -89,6 +89,7 @@ async fn open_refuses_and_keeps_file_when_not_a_store() {
     assert!(fs::read(&path).unwrap() == redb_file);
 }
 
+/// Only the owner can read the file of a store. A creation in a directory that does not exist fails too.
 #[tokio::test]
 async fn create_fails_without_side_effects_when_file_exists() {
     let (directory, path) = directory();
@@ -105,6 +106,7 @@ async fn create_fails_without_side_effects_when_file_exists() {
     assert!(matches!(result_without_directory, Err(OpenError::Io { .. })));
 }
 
+/// The lock holds while the store is open, also after it was reopened.
 #[tokio::test]
 async fn f30_open_fails_when_store_is_locked() {
     let (_directory, path) = directory();
@@ -186,6 +188,7 @@ async fn f36_open_refuses_and_keeps_file_when_version_is_newer() {
     assert!(fs::read(&crashed_path).unwrap() == crashed_bytes);
 }
 
+/// The program supports the schema version after that of the file.
 #[tokio::test]
 async fn open_accepts_store_when_version_is_older() {
     let (_directory, path) = directory();
@@ -194,6 +197,7 @@ async fn open_accepts_store_when_version_is_older() {
     assert_eq!(schema::read_meta(&database).unwrap().revision, Revision::new(1));
 }
 
+/// The file is copied while the store is open, so the copy is as after a crash.
 #[tokio::test]
 async fn open_returns_acknowledged_commits_when_copy_is_from_crash() {
     let (directory, path) = directory();
@@ -205,6 +209,7 @@ async fn open_returns_acknowledged_commits_when_copy_is_from_crash() {
     drop(store);
 }
 
+/// Each write replaces a value of 256 KiB. At the limit of 4 MiB, old values are dropped, and the file no longer grows.
 #[tokio::test]
 async fn w10_01_store_reuses_pages_when_superseded_bytes_reach_limit() {
     let directory = tempfile::tempdir().unwrap();
@@ -231,6 +236,8 @@ async fn w10_01_store_reuses_pages_when_superseded_bytes_reach_limit() {
     reopened_store.commit(large_write(7)).await.unwrap();
 }
 
+/// Old values are dropped after 512 KiB, or after four times that size while an open watch has not read them. Eight
+/// values of 250 KiB are below the second limit.
 #[tokio::test]
 async fn w10_01_store_retains_superseded_up_to_limit_for_follower() {
     let directory = tempfile::tempdir().unwrap();
@@ -257,6 +264,8 @@ async fn w10_01_store_retains_superseded_up_to_limit_for_follower() {
     assert!(size < 10 << 20, "13 MiB were written, and the file has {size}");
 }
 
+/// The store is reopened before each write of 250 KiB. The file stays small, so the size of old values is counted
+/// across the restarts.
 #[tokio::test]
 async fn w10_01_superseded_bytes_persist_when_reopened() {
     let directory = tempfile::tempdir().unwrap();

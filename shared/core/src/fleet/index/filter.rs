@@ -26,7 +26,8 @@ enum LabelFilter<'a> {
 }
 
 impl<'a> LabelFilter<'a> {
-    /// Returns the values of a label that a term of a selector selects.
+    /// Returns the values of a label that a term of a selector selects. An empty list in `In` means that the label is
+    /// absent, and an empty list in `NotIn` means any value.
     fn from_selector_term(term: &'a SelectorTerm) -> Self {
         let values = || term.values().collect();
         match term.operator() {
@@ -116,6 +117,7 @@ impl Fleet {
             let matching = NodeSet::any(self.groups_where(group_matches));
             NodeSet::AllOf(vec![matching, replaces_labels().complement()])
         };
+        // A node that provides the label itself does not inherit it.
         let mut sets = vec![NodeSet::AllOf(vec![inherited_matches, provides_label.complement()])];
         sets.push(match filter {
             LabelFilter::In(values) => own_values_set(&key, values),
@@ -145,6 +147,7 @@ impl Fleet {
             IndexTerm::SetsLabel(term_key, value) if term_key == key => Some(value.clone()),
             _ => None,
         };
+        // The empty value is the lowest.
         let first_term = LabelValue::new("").map(new_term);
         let values = first_term.ok().and_then(|first_term| self.index.as_ref()?.term_values(first_term, value_of));
         match values {
@@ -228,6 +231,7 @@ impl NodeIndex {
                 return None;
             }
             values.push(term_value);
+            // Skips the other blocks of the term.
             start = (term.clone(), u32::MAX);
         }
         Some(values)

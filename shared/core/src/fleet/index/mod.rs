@@ -65,6 +65,7 @@ impl NodeIndex {
     pub(super) fn update(&mut self, id: NodeId, old_entry: Option<&NodeEntry>, new_entry: Option<&NodeEntry>) {
         let old_place = self.places.get(&id).copied();
         let Some(place) = old_place.or_else(|| new_entry.map(|_| self.assign_place(id))) else { return };
+        // A node without a place has no bits yet, so its old entry is ignored.
         let (removed, added) = term::term_changes(old_entry.filter(|_| old_place.is_some()), new_entry);
         for term in removed {
             self.clear_bit(term, place);

@@ -60,12 +60,15 @@ impl Fleet {
         is_descending: bool,
     ) -> Option<Box<dyn Iterator<Item = NodeId> + 'f>> {
         let index = self.index.as_ref()?;
+        // `None` if the walk starts at the beginning.
         let starts_at_named = after.map(|node| node.meta.name.is_some());
         let name = after.and_then(|node| node.meta.name.clone());
-        let nameless = (starts_at_named != Some(!is_descending)).then(|| {
+        // In ascending order, nodes without a name come first, so after a named node none of them follows.
+        let nameless = (is_descending || starts_at_named != Some(true)).then(|| {
             let nameless_set = NodeSet::AllOf(vec![set.clone(), NodeSet::Term(IndexTerm::Nameless)]);
             index.walk(nameless_set, after.filter(|_| starts_at_named == Some(false)).map(Node::id), is_descending)
         });
+        // In descending order, named nodes come first, so after a node without a name none of them follows.
         let named_nodes = (starts_at_named != Some(false) || !is_descending)
             .then(|| self.walk_names(index, set, name.as_deref(), is_descending));
         let (nameless, named_nodes) = (nameless.into_iter().flatten(), named_nodes.into_iter().flatten());
@@ -110,6 +113,7 @@ impl NodeIndex {
     fn walk(&self, set: NodeSet, after: Option<NodeId>, is_descending: bool) -> NodeWalk<'_> {
         let after = after.and_then(|id| self.places.get(&id).copied());
         let blocks = self.blocks();
+        // The block of `after` is read too, because it may contain further nodes of the walk.
         let remaining = match after.map(|place| place / BLOCK_BITS) {
             None => blocks,
             Some(block) if is_descending => blocks.start..(block + 1).max(blocks.start),

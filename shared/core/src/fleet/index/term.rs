@@ -13,7 +13,8 @@ use crate::traits::Trait;
 /// Maximum length of an indexed text, in bytes. All nodes with a longer text for the same key have the same term.
 const MAX_TEXT_BYTES: usize = 128;
 
-/// The fields of Ironic that list filters can select. The controller stores them and does not use them otherwise.
+/// The fields of Ironic (`OpenStack`'s service for bare-metal hosts) by which list filters can select nodes. The
+/// controller stores them and does not use them otherwise.
 pub const IRONIC_FIELDS: [&str; 7] = ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
 /// A statement about a node that is true or false. The index has, for each term, the set of nodes for which the

@@ -119,7 +119,7 @@ mod tests {
     /// A number that an action sets on a label is stored as the text that was sent. Elsewhere in the arguments, a
     /// number out of range is refused.
     #[test]
-    fn y04_rule_label_accepts_any_number_and_no_other_type() {
+    fn y04_parse_actions_accepts_any_number_only_for_labels() {
         let read = |args: &str| {
             let body = format!(r#"[{{"op": "set-attribute", "args": {args}}}]"#);
             let mut actions = Vec::new();

@@ -49,7 +49,7 @@ fn x06_rollout_rejects_empty_freeze_date() {
 /// The end of a hold and the end of a freeze are refused with the same message, for example for a leap second. The last
 /// second that can be represented is accepted.
 #[test]
-fn y04_every_time_field_rejects_nonexistent_time() {
+fn y04_hold_and_rollout_reject_nonexistent_time() {
     for text in ["2026-12-31T23:59:60Z", "2026-12-31T23:59:59+25:00", "2026-12-31T23:59:59Z[Europe/Berlin]", "soon"] {
         let until = read_error(&serde_json::json!({"until": text}).to_string(), read_hold);
         let freeze = read_error(&serde_json::json!({"freeze": text}).to_string(), read_rollout);
@@ -65,7 +65,7 @@ fn y04_every_time_field_rejects_nonexistent_time() {
 /// An older version may have stored an invalid end of a hold, or an invalid window of a rollout strategy. A write that
 /// changes another field is accepted.
 #[test]
-fn y04_invalid_stored_time_is_accepted_when_unchanged() {
+fn y04_invalid_stored_time_or_window_is_accepted_when_unchanged() {
     let invalid_time = "2026-12-31T23:59:60Z";
     let mut stored_hold = Some(Box::new(Hold { until: invalid_time.into(), reason: "a".into() }));
     let body = |until: &str| raw(&serde_json::json!({"until": until, "reason": "a longer one"}).to_string());
@@ -409,7 +409,7 @@ fn role_limit_accepts_whole_number_or_fuel_expression() {
 
 /// The limit is that of Glance's schema.
 #[test]
-fn catalog_texts_are_rejected_when_longer_than_schema_allows() {
+fn catalog_texts_have_at_most_80_characters() {
     let (longest, too_long) = ("n".repeat(80), "n".repeat(81));
     let expected_end = "is longer than 80 characters";
     let property = |name: &str| format!(r#"{{"a": {{"title": "A", "type": "string", "name": "{name}"}}}}"#);
@@ -429,7 +429,7 @@ fn catalog_texts_are_rejected_when_longer_than_schema_allows() {
 }
 
 #[test]
-fn unknown_trait_is_rejected_in_every_field() {
+fn requirements_and_suppressed_traits_reject_unknown_trait() {
     let requirement_error = |json| read_error(json, read_requirements);
     let suppression_error = |json| read_error(json, read_suppressed_traits);
     for (error, expected_start) in [

@@ -253,7 +253,7 @@ impl BodyWriter<'_> {
         V: Clone + PartialEq + FromJson + Serialize,
     {
         let Some(raw) = self.body.get(map_name).filter(|raw| !self.is_left_out(raw)) else {
-            self.release_map(layer);
+            self.give_up_map(layer);
             return Ok(());
         };
         bound::check_keyed_field(map_name, raw, || bound::layer_json(layer))?;
@@ -273,7 +273,7 @@ impl BodyWriter<'_> {
     /// Removes the manager's keys from a map that its manifest omits. If this removes the last key, the map is removed
     /// too, as if nobody had provided it. A map in which the manager has no key is unchanged. Only a manifest has this
     /// effect.
-    fn release_map<K, V>(&self, layer: &mut Layer<K, V>)
+    fn give_up_map<K, V>(&self, layer: &mut Layer<K, V>)
     where
         K: Ord + Clone + fmt::Display,
         V: Clone + PartialEq,

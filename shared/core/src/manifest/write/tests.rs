@@ -29,7 +29,7 @@ fn owners_of<S: SpecFields>(spec: &S, field: &str) -> Vec<String> {
 /// A manager that adopts the values of another owner changes them without a conflict. It adopts only the keys and
 /// fields in its body, and only if the owner wrote them by the same operation.
 #[test]
-fn apply_after_adoption_has_no_conflict() {
+fn apply_adopts_only_values_of_named_owner() {
     let mut spec = ClusterSpec::default();
     apply(&mut spec, "ops", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
     let git = Manager::new("git").unwrap();
@@ -87,7 +87,7 @@ fn apply_resets_omitted_field_only_for_owning_manager() {
 /// A manifest without the labels that its manager applied before gives them up, and `merge_labels` with them. Labels of
 /// another manager remain.
 #[test]
-fn y05_apply_releases_omitted_map_with_merge_settings() {
+fn y05_apply_gives_up_omitted_maps_and_merge_labels() {
     for manifest in [
         r#"{"labels": {"a": "1"}}"#,
         r#"{"labels": {}}"#,
@@ -226,7 +226,7 @@ fn omitted_merge_labels_depends_on_body_shape() {
 }
 
 #[test]
-fn traits_and_tags_are_owned_by_entry() {
+fn each_trait_and_tag_has_separate_owners() {
     let mut node = NodeSpec::default();
     apply(&mut node, "git", r#"{"traits": ["CUSTOM_A", "CUSTOM_B"], "tags": {"assigned": ["x"]}}"#).unwrap();
     update(&mut node, "bob", r#"{"traits": ["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"]}"#, BodyShape::Native).unwrap();
@@ -317,7 +317,7 @@ fn tags_reject_assignment_of_primary_tag() {
 }
 
 #[test]
-fn y05_map_error_names_the_key() {
+fn y05_map_error_contains_path_of_key() {
     for (fields, expected) in [
         (r#"{"labels": {"b": "1", "a": [1]}}"#, "labels.a: a label's value is text, a number, true, false or null"),
         (r#"{"labels": {"a b": "1"}}"#, "labels: key \"a b\" needs a name"),

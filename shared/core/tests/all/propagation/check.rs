@@ -68,7 +68,7 @@ pub(super) fn edited_versions<S: Spec + ClassifyFields + UnimplementedFields>(
     old: &S,
     edit_rows: &[EditRow<S>],
 ) -> Vec<(&'static str, Propagation, S)> {
-    let edited = edited_observations(old, edit_rows);
+    let edited = edited_values(old, edit_rows);
     for (field, propagation, new) in &edited {
         check_unimplemented(field, *propagation, old, new);
     }
@@ -78,7 +78,7 @@ pub(super) fn edited_versions<S: Spec + ClassifyFields + UnimplementedFields>(
 /// Checks that the rows cover every field of the type, and that each edit changes only its field, with the listed
 /// propagation. Returns each field with its propagation and the edited value. A change of `owners` alone has no
 /// propagation. The field `inherited` consists of the four maps and settings that lower levels inherit.
-pub(super) fn edited_observations<S: ClassifyFields + Clone + PartialEq>(
+pub(super) fn edited_values<S: ClassifyFields + Clone + PartialEq>(
     old: &S,
     edit_rows: &[EditRow<S>],
 ) -> Vec<(&'static str, Propagation, S)> {

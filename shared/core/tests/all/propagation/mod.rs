@@ -31,7 +31,7 @@ use stemma_core::traits::Trait;
 use stemma_core::unimplemented::UnimplementedFields;
 use uuid::Uuid;
 
-use self::check::{ALL_NODES, DB_NODES, EditRow, check_dirty_nodes, check_object_edits, edited_observations, edited_versions};
+use self::check::{ALL_NODES, DB_NODES, EditRow, check_dirty_nodes, check_object_edits, edited_values, edited_versions};
 use self::site::PropagationSite;
 
 fn manager() -> Manager {
@@ -632,7 +632,7 @@ fn observation_fields_have_declared_propagation() {
             observation.not_taken = DroppedInput { facts: 1, ..DroppedInput::default() }.into_option_box();
         }),
     ];
-    for (field, propagation, observation) in edited_observations(&Observation::default(), edit_rows) {
+    for (field, propagation, observation) in edited_values(&Observation::default(), edit_rows) {
         let mut site = PropagationSite::new();
         let mut template = site.fleet.templates().find(|object| object.meta.name.as_str() == "base").cloned().expect("base");
         let accept = [LabelKey::new("host").expect("a key")].into_iter().collect();
@@ -653,7 +653,7 @@ fn reported_state_fields_have_declared_propagation() {
         ("hold", Propagation::InPlace, |state| state.hold = Some((1, "x".into()))),
         ("parked", Propagation::InPlace, |state| state.parked = Some("x".into())),
     ];
-    for (field, propagation, state) in edited_observations(&ReportedState::default(), edit_rows) {
+    for (field, propagation, state) in edited_values(&ReportedState::default(), edit_rows) {
         let mut site = PropagationSite::new();
         let (old_states, id) = (site.node_states(), site.node("db-2").id());
         let dirty = site.apply(FleetChange::ReportedState(id, Some(Arc::new(state))));

@@ -670,7 +670,7 @@ async fn server_echoes_body_of_any_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn s13_close_where_ends_waiting_check_in_when_certificate_is_revoked() {
+async fn s13_close_where_ends_waiting_request_when_serial_matches() {
     let test_fleet = TestFleet::new();
     let server = start_agents_server(&test_fleet);
     let node = test_fleet.agents.issue(&TestLeaf::node());

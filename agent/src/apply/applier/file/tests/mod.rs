@@ -64,7 +64,7 @@ fn apply_creates_file_and_directories_when_missing() {
 }
 
 #[test]
-fn apply_keeps_mode_and_owner_when_unspecified() {
+fn apply_keeps_mode_when_unspecified() {
     let host = MemoryHost::new();
     host.put("/etc/f", "old");
     host.chmod("/etc/f", 0o600);
@@ -187,7 +187,7 @@ fn x05_apply_gives_advice_when_disk_is_full() {
 
 /// Each apply stores the file that it replaces or deletes as the undo note of the path.
 #[test]
-fn apply_backs_up_replaced_file() {
+fn apply_backs_up_replaced_or_deleted_file() {
     let host = MemoryHost::new();
     host.put("/etc/f", "old");
     apply(&host, &json!({"path": "/etc/f", "content": "new"})).unwrap();

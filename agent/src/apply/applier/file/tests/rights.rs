@@ -251,14 +251,15 @@ fn x05_apply_gives_former_owner_and_group_no_additional_rights() {
 #[test]
 fn x05_apply_clears_setuid_and_setgid_when_owner_changes_without_mode() {
     for (mode, parameters, expected_rights) in [
-        // The file would have the rights of group shadow.
+        // If the setgid bit remained, the file would run with the rights of group 42 (shadow).
         (0o2755, json!({"group": "42"}), (0, 42, 0o755)),
-        // The file would run as www-data.
+        // If the setuid bit remained, the file would run as www-data.
         (0o4755, json!({"owner": "www-data"}), (33, 7, 0o755)),
         (0o6755, json!({"owner": "www-data", "group": "42"}), (33, 42, 0o755)),
         // Otherwise group 42 could now run the file as root, or www-data could now write a file that runs as group 7.
         (0o4750, json!({"group": "42"}), (0, 42, 0o750)),
         (0o2755, json!({"owner": "www-data"}), (33, 7, 0o755)),
+        // The sticky bit is cleared with the other two, and remains on a file that has neither of them.
         (0o7755, json!({"owner": "www-data"}), (33, 7, 0o755)),
         (0o1644, json!({"group": "42"}), (0, 42, 0o1644)),
         // Owner and group do not change, or the task sets the mode.
