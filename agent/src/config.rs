@@ -116,7 +116,7 @@ impl Ceiling {
         let Some(unknown_name) = names.find(|name| task_type(name).is_none()) else { return Ok(()) };
         let known_names: Vec<&str> = TASK_TYPES.iter().filter(|kind| !kind.is_marker).map(|kind| kind.name).collect();
         let suggestion = did_you_mean(closest_match(unknown_name, known_names.iter().copied()));
-        Err(ConfigError::TaskType { said: truncated(unknown_name), near: suggestion, known: known_names.join(", ") })
+        Err(ConfigError::TaskType { name: truncated(unknown_name), near: suggestion, known: known_names.join(", ") })
     }
 }
 
@@ -183,12 +183,12 @@ pub enum ConfigError {
     /// The list of task types contains an unknown name. This is an error, because a host with a misspelled type would
     /// run no tasks of that type.
     #[error(
-        "ceiling.task_types in {CONFIG}: {said:?} is not a type of task{near}: correct its spelling, or remove it; there are {known}",
+        "ceiling.task_types in {CONFIG}: {name:?} is not a type of task{near}: correct its spelling, or remove it; there are {known}",
         CONFIG = paths::CONFIG
     )]
     TaskType {
         /// The unknown name.
-        said: String,
+        name: String,
         /// The most similar known name as a phrase for the message, or empty.
         near: String,
         /// The names of all task types, separated by commas.

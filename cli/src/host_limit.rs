@@ -128,7 +128,7 @@ impl HostLimit {
             errln!("{question}");
             return Ok(());
         }
-        confirm(&question, &format!("say --yes, or --max-nodes {}", reach.hosts))
+        confirm(&question, &format!("use --yes, or --max-nodes {}", reach.hosts))
     }
 
     /// Checks a write of the objects that a selector found. `selected` is their number, and `changed` has the names of
@@ -156,7 +156,7 @@ impl HostLimit {
         let more_count = changed.len() - names.len();
         let more = if more_count > 0 { format!(" and {more_count} more") } else { String::new() };
         errln!("{}{more}", names.join(", "));
-        confirm(&question, "say --yes")
+        confirm(&question, "use --yes")
     }
 
     /// Asks for confirmation before certificates and tokens of a principal become invalid. `credential_names` has their
@@ -177,7 +177,7 @@ impl HostLimit {
             errln!("{text}");
             return Ok(());
         }
-        confirm(&text, "say --yes, and make new ones: stemma cert create NAME --to DIR, or stemma principal token create NAME")
+        confirm(&text, "use --yes, and make new ones: stemma cert create NAME --to DIR, or stemma principal token create NAME")
     }
 
     /// Fails if a write reaches more hosts than `--max-nodes` allows.
@@ -404,7 +404,7 @@ mod tests {
         }
         let error = limit(false).check_credentials("carol", &["certificates.01", "tokens.a"]).unwrap_err().to_string();
         assert!(error.starts_with("this ends certificates.01, tokens.a of principal carol: "), "{error}");
-        assert!(error.contains("\n  say --yes"), "{error}");
+        assert!(error.contains("\n  use --yes"), "{error}");
     }
 
     /// The question shows how many objects are selected and how many of them change. At a terminal, the last cases
@@ -433,7 +433,7 @@ mod tests {
             (2, &["a", "b"], 2, "2 nodes are selected, which reach 2 hosts, and there is no terminal"),
         ] {
             let error = check(false, selected, changed, hosts).unwrap_err();
-            assert!(error.starts_with(expected) && error.ends_with("\n  say --yes"), "{error}");
+            assert!(error.starts_with(expected) && error.ends_with("\n  use --yes"), "{error}");
         }
     }
 
@@ -464,7 +464,7 @@ mod tests {
             let error = check(limit(node_limit, false), names, hosts).unwrap_err();
             let expected =
                 format!("{} nodes are selected, which reach {}, and there is no terminal", names.len(), host_count(hosts));
-            assert!(error.starts_with(&expected) && error.ends_with("\n  say --yes"), "{error}");
+            assert!(error.starts_with(&expected) && error.ends_with("\n  use --yes"), "{error}");
         }
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! `cargo bench -p stemma-controller --bench checkin`
 
-#![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends")]
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot continue may panic")]
 
 #[path = "../tests/fleet/mod.rs"]
 mod fleet;
@@ -228,7 +228,7 @@ async fn measure_handshakes(controller: &ServerThread, bare: &ServerThread, load
 
 /// Prints the CPU time per request of both servers in a round, in microseconds, and after the last round the mean.
 /// Round 0 fills caches and is not counted.
-#[expect(clippy::print_stdout, reason = "a bench tells its figures there")]
+#[expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 fn print_round(title: &str, round: u32, cpu_us: [f64; 2], means: &mut [f64; 2]) {
     let line = |name: &str, [controller, bare]: [f64; 2]| {
         println!("{title}: {name:8} controller {controller:6.2} µs   bare rustls {bare:6.2} µs   ratio {:.2}", controller / bare);

@@ -60,7 +60,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Prints the commits per second of the store and of bare redb, and their ratio.
-#[expect(clippy::print_stdout, reason = "a bench tells its figures there")]
+#[expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 fn print_rates(title: &str, store: f64, bare: f64) {
     println!("{title:8} store {store:7.0} commits/s   bare redb {bare:7.0} commits/s   ratio {:.2}", store / bare);
 }

@@ -4,7 +4,7 @@
 //!
 //! `cargo bench -p stemma-controller --bench growth`
 
-#![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends")]
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot continue may panic")]
 
 #[path = "../tests/fleet/mod.rs"]
 mod fleet;
@@ -37,7 +37,7 @@ fn cost_ratio(cost: f64, other: f64) -> f64 {
 
 /// Measures operations in a cluster of growing size. Prints the CPU time of each, and its ratio to the time at the
 /// smallest size.
-#[expect(clippy::print_stdout, reason = "a bench tells its figures there")]
+#[expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut rows = Vec::new();

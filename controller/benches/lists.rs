@@ -130,14 +130,14 @@ async fn measure_writes_during_reads(api: &Arc<TestApi>) {
         stop.store(true, Ordering::Relaxed);
         let pages = reader.await.expect("the reader ends");
         println!(
-            "write alone {:.2} ms, beside a reader of everything ({pages} pages) {:.2} ms",
+            "write alone {:.2} ms, with a concurrent reader of all objects ({pages} pages) {:.2} ms",
             as_ms(time_alone),
             as_ms(time_with_reader)
         );
         (total_alone, total_with_reader) = (total_alone + time_alone, total_with_reader + time_with_reader);
     }
     println!(
-        "a write beside a reader of everything, over the write alone: {:.2}",
+        "time of a write with a concurrent reader, relative to a write alone: {:.2}",
         total_with_reader.as_secs_f64() / total_alone.as_secs_f64()
     );
 }

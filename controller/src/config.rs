@@ -95,7 +95,7 @@ pub enum ConfigError {
         "admin_listen {admin} is plain HTTP, which is for development and tests; refusing to start with --config: give --admin-listen \
          HOST:PORT (TLS), or for development and tests --data-dir, --admin-listen and --agent-listen without --config"
     )]
-    PlainBesideFile {
+    PlainHttpWithFile {
         /// The configured admin listener, as a URL.
         admin: String,
     },
@@ -105,7 +105,7 @@ pub enum ConfigError {
         "admin_listen {admin} is plain HTTP, and agent_listen {agents} is not a loopback address: every user of this machine would control a \
          real fleet; refusing to start: give --admin-listen HOST:PORT (TLS), or --agent-listen 127.0.0.1:PORT to develop and test"
     )]
-    PlainBesideRealAgents {
+    PlainHttpWithRealAgents {
         /// The configured admin listener, as a URL.
         admin: String,
         /// The configured address of the agents' listener.
@@ -345,10 +345,10 @@ impl Config {
         check_limits(&config)?;
         let is_plain_http = matches!(config.admin, AdminListen::Plain(_));
         if is_plain_http && flags.config.is_some() {
-            return Err(ConfigError::PlainBesideFile { admin: admin_or_default });
+            return Err(ConfigError::PlainHttpWithFile { admin: admin_or_default });
         }
         if is_plain_http && !config.agents.ip().to_canonical().is_loopback() {
-            return Err(ConfigError::PlainBesideRealAgents { admin: admin_or_default, agents: config.agents });
+            return Err(ConfigError::PlainHttpWithRealAgents { admin: admin_or_default, agents: config.agents });
         }
         Ok(config)
     }

@@ -1,8 +1,8 @@
-"""Runs a Python command-line client as forks of a process that has imported it already.
+"""Runs a Python command-line client as forks of a process that has already imported it.
 
-forked.py serve SOCKET PROGRAM MODULE:FUNCTION [MODULE...]   imports, says "ready", serves until its standard input ends; the
-                                                             function takes the arguments
-forked.py run SOCKET ARGUMENT...                             runs one command there, with this process's files, directory and variables
+forked.py serve SOCKET PROGRAM MODULE:FUNCTION [MODULE...]   imports the modules, prints "ready", serves until its standard input ends;
+                                                             FUNCTION is called with the arguments
+forked.py run SOCKET ARGUMENT...                             runs one command in a fork, with this process's files, directory and variables
 """
 import os
 import socket
@@ -14,7 +14,7 @@ def serve(path, program, main, *also):
     import select
     import signal
 
-    # Clients take their own name from here, some where they are imported.
+    # Clients read their own name from sys.argv, some of them while they are imported.
     sys.argv = [program]
     module, function = main.split(":")
     function = getattr(importlib.import_module(module), function)
@@ -25,7 +25,7 @@ def serve(path, program, main, *also):
     listener.listen()
     print("ready", flush=True)
     while True:
-        # Nobody waits for the children: what they end with they say themselves.
+        # The server does not wait for its children. Each child sends its exit status to the caller itself.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         ready, _, _ = select.select([listener, 0], [], [])
         if 0 in ready:

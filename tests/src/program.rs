@@ -270,7 +270,7 @@ pub fn eventually_within<T>(max_wait: Duration, description: &str, mut condition
     loop {
         match condition() {
             Ok(value) => return Ok(value),
-            Err(error) if start.elapsed() > max_wait => return Err(error.context(format!("{description} did not come about"))),
+            Err(error) if start.elapsed() > max_wait => return Err(error.context(format!("{description} did not happen"))),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }

@@ -301,9 +301,9 @@ mod tests {
         }
     }
 
-    /// The common rights are those that the owner, the group, all others and each entry of the access control list (ACL)
-    /// have. An entry is its tag, its rights, and the id of its user. The tags are 1 (owner), 2 (a named user),
-    /// 4 (owning group), 0x10 (mask) and 0x20 (others).
+    /// The common rights are those that the owner, the group, all others and each entry of the access control list
+    /// (ACL) have. An entry is its tag, its rights, and the id of its user. The tags are 1 (owner), 2 (a named user), 4
+    /// (owning group), 0x10 (mask) and 0x20 (others).
     #[test]
     fn x05_common_rights_are_those_of_every_entry() {
         for (mode, rights) in [(0o644, 4), (0o604, 0), (0o044, 0), (0o640, 0), (0o755, 5), (0o646, 4)] {

@@ -12,7 +12,7 @@ use stemma_wire::client::Target;
 use stemma_wire::clock::SystemClock;
 use stemma_wire::message::enroll::find_token_error;
 
-use super::{AgentExit, LocalHost, print, service};
+use super::{AgentExit, LocalHost, print, unit};
 use crate::apply::seal::seal_key;
 use crate::args::JoinArgs;
 use crate::host::HostPath;
@@ -50,7 +50,7 @@ pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
     let result = super::converge::runtime()?.block_on(join_fleet(&*local.host, options, Arc::new(SystemClock)));
     let identity = result.map_err(|error| anyhow!(error.explanation()))?;
     print(&joined_message(&identity, &name))?;
-    if service::start(root).context("this host has joined, and its agent does not run")? {
+    if unit::start(root).context("this host has joined, and its agent does not run")? {
         print("stemma-agent.service is enabled and runs\n")?;
     }
     Ok(AgentExit::Done)

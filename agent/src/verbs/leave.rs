@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use stemma_core::task::Mode;
 
 use super::access::check_access;
-use super::{AgentExit, LocalHost, print, service};
+use super::{AgentExit, LocalHost, print, unit};
 use crate::apply::ledger::HOST_MAP;
 use crate::apply::leftovers::{self, StagingDirs};
 use crate::apply::outputs::host_map;
@@ -31,7 +31,7 @@ pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
         return Ok(AgentExit::Done);
     }
     if !args.keep_state {
-        service::stop(root)?;
+        unit::stop(root)?;
     }
     let local = LocalHost::open(root)?;
     let Some(_lock) = local.lock()? else {

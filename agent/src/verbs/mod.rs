@@ -8,8 +8,8 @@ mod join;
 mod leave;
 mod local;
 mod membership;
-mod service;
 mod status;
+mod unit;
 mod waits;
 
 pub use converge::{check, once, refill, run};

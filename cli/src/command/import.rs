@@ -1,5 +1,5 @@
-//! `stemma release import --fuel`: reads a task library of Fuel (an `OpenStack` installer) from its own files, and stores
-//! it as a release.
+//! `stemma release import --fuel`: reads a task library of Fuel (an `OpenStack` installer) from its own files, and
+//! stores it as a release.
 //!
 //! The translation is a pure function in the crate `stemma-core`; this module reads the files. Fuel has tasks in many
 //! files `tasks.yaml` below its modules. The tags that its roles produce are in the fixture `openstack.yaml`, or in a

@@ -163,9 +163,9 @@ fn check_key(key: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Parses the labels of a new object by the rules of the command line of Magnum, `OpenStack`'s cluster service. A single
-/// option with several `=` contains several labels, separated by commas or semicolons. Of several options, each is one
-/// label. A repeated key gets both values, joined by a comma.
+/// Parses the labels of a new object by the rules of the command line of Magnum, `OpenStack`'s cluster service. A
+/// single option with several `=` contains several labels, separated by commas or semicolons. Of several options, each
+/// is one label. A repeated key gets both values, joined by a comma.
 ///
 /// Unlike in Magnum, a part of a value between two separators must not be empty: a trailing comma means that a label
 /// was lost.

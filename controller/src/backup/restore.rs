@@ -272,7 +272,8 @@ fn remaining_message(remaining: &[String]) -> String {
 }
 
 /// Moves all parts of the new fleet from its temporary directory to the data directory. If one move fails, the moved
-/// parts are moved back, and the error lists those that could not be (`remaining`). The store is moved last, because a controller cannot start a fleet without its store.
+/// parts are moved back, and the error lists those that could not be (`remaining`). The store is moved last, because a
+/// controller cannot start a fleet without its store.
 fn move_into_place(new_fleet: &Layout, data_directory: &Layout) -> Result<(), RestoreError> {
     let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
     for path in [new_fleet.blobs(), new_fleet.admin(), new_fleet.trust(), new_fleet.root(), new_fleet.store()] {

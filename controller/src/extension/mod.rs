@@ -43,7 +43,7 @@ struct Extension {
 
 /// The reason why an extension gave no answer.
 #[derive(Debug, thiserror::Error)]
-enum Unanswered {
+enum ExtensionError {
     #[error("it did not answer within {0:?}")]
     Timeout(Duration),
     #[error("{0}")]
@@ -87,7 +87,7 @@ impl ExtensionClient for Extensions {
             };
             let limit = extension.config.timeout;
             let answer = timeout(limit, extension.call(question)).await;
-            answer.unwrap_or(Err(Unanswered::Timeout(limit))).map_err(|why| {
+            answer.unwrap_or(Err(ExtensionError::Timeout(limit))).map_err(|why| {
                 let address = &extension.config.address;
                 crate::registry::extension_failure(question, &format!("{why} ({address})"))
             })
@@ -98,7 +98,7 @@ impl ExtensionClient for Extensions {
 impl Extension {
     /// Sends a question to the extension over a new connection, and returns the body of the answer. First waits while
     /// the extension answers as many other questions as it may at the same time.
-    async fn call(&self, question: &ExtensionQuestion) -> Result<Bytes, Unanswered> {
+    async fn call(&self, question: &ExtensionQuestion) -> Result<Bytes, ExtensionError> {
         let _permit = self.running.acquire().await.expect("the semaphore is never closed");
         // The caller ends the whole call after `timeout`, so these limits of its steps never apply first.
         let limit = self.config.timeout * 2;
@@ -130,11 +130,11 @@ impl Extension {
                 Client::with_connector(config::PublicTls(Arc::clone(tls)), plain, None, limits).send(request(path)).await
             }
         };
-        let answer = answer.map_err(|error| Unanswered::Client(error_chain(&error)))?;
+        let answer = answer.map_err(|error| ExtensionError::Client(error_chain(&error)))?;
         if answer.status() != 200 {
             let text =
                 String::from_utf8_lossy(answer.body()).chars().take(MAX_SHOWN_CHARS).flat_map(char::escape_debug).collect();
-            return Err(Unanswered::Status { status: answer.status().as_u16(), text });
+            return Err(ExtensionError::Status { status: answer.status().as_u16(), text });
         }
         Ok(answer.into_body())
     }

@@ -47,8 +47,8 @@ impl<'a> GroupInputCache<'a> {
         encoded
     }
 
-    /// Encodes the values that the nodes of a group have in common: inputs, left-out tasks and tags. A text or part that
-    /// another group has too is stored once for both groups.
+    /// Encodes the values that the nodes of a group have in common: inputs, left-out tasks and tags. A text or part
+    /// that another group has too is stored once for both groups.
     fn common_values(&mut self, group: &GroupInputs) -> NamedValues {
         let (mut values, mut total_bytes) = (CommonValues::default(), 0);
         for (reference, input) in group.inputs() {

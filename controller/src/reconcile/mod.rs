@@ -378,8 +378,8 @@ impl Reconciler {
         (resolved, deleted_nodes)
     }
 
-    /// Returns the decision for each resolved node: which desired state it gets, and whether its new task set is released. A
-    /// node whose desired state is too large has none.
+    /// Returns the decision for each resolved node: which desired state it gets, and whether its new task set is
+    /// released. A node whose desired state is too large has none.
     fn decide(&self, model: &Model, resolved: &[Arc<ResolvedNode>], now: Timestamp) -> Vec<(Uuid, NodeDecision)> {
         let mut state = self.lock_state();
         let (mut decided, mut groups) = (Vec::new(), GroupInputCache::new(model.resolve_cache.texts()));

@@ -124,8 +124,8 @@ impl Waves {
         nodes.into_iter().flat_map(clusters).flatten().collect()
     }
 
-    /// Returns the barriers that are closed for a node: its task waits there for tasks of other nodes. Returns `None` if
-    /// the node has no cluster or profile, if its cluster has no wave, or if the wave is of another model.
+    /// Returns the barriers that are closed for a node: its task waits there for tasks of other nodes. Returns `None`
+    /// if the node has no cluster or profile, if its cluster has no wave, or if the wave is of another model.
     pub(super) fn shut_barriers(&mut self, model: &Model, node: NodeId) -> Option<Vec<ShutBarrier>> {
         let cluster = model.fleet.cluster_of_node(node)?;
         let wave = self.by_cluster.get(&cluster)?;

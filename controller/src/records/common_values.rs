@@ -126,8 +126,8 @@ impl CommonValues {
         }
     }
 
-    /// Adds tags, if the total size stays within the limit. `primaries` are the tags whose primary the nodes are. `bytes` is
-    /// the total size so far.
+    /// Adds tags, if the total size stays within the limit. `primaries` are the tags whose primary the nodes are.
+    /// `bytes` is the total size so far.
     pub fn add_tags(&mut self, bytes: &mut usize, tags: Vec<String>, primaries: Vec<String>) {
         if reserve(bytes, tags_bytes(&tags, &primaries)) {
             (self.tags, self.primaries) = (tags, primaries);

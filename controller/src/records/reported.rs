@@ -150,7 +150,7 @@ pub struct ReleasedRecord {
     /// The time at which the task set was released.
     pub at: Timestamp,
     /// The task set without the entries that are among the common values.
-    #[serde(rename = "task_set", deserialize_with = "of_known_version")]
+    #[serde(rename = "task_set", deserialize_with = "deserialize_task_set")]
     own: TaskSet,
     /// The name of the release that the task set was computed from, for `stemma explain`. `None` if there are no tasks.
     pub release: Option<String>,
@@ -288,7 +288,7 @@ impl ReleasedRecord {
 
 /// Deserializes a task set. Fails if the task set has a newer digest version than this program supports, because this
 /// program could not compute the task digest.
-fn of_known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TaskSet, D::Error> {
+fn deserialize_task_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TaskSet, D::Error> {
     let task_set = TaskSet::deserialize(deserializer)?;
     let (found, newest) = (task_set.digest_version, DigestVersion::LATEST.number());
     if found > newest {
@@ -387,8 +387,8 @@ impl ProfileRecord {
             let compute_hash = |version| profile.as_ref().map(|profile| hash_content(&encode_part(version, profile)));
             WireVersion::all().map_while(compute_hash).collect()
         };
-        // `names` caches the hashes by which the versions of the profile are named; `.0` is the cell with their list. The
-        // list is empty if the profile cannot be read.
+        // `names` caches the hashes by which the versions of the profile are named; `.0` is the cell with their list.
+        // The list is empty if the profile cannot be read.
         self.names.0.get_or_init(compute_hashes).get(version.index()).copied()
     }
 

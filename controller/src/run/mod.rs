@@ -45,7 +45,7 @@ use crate::registry::intake::HostIntake;
 use crate::socket_activation::ActivatedSockets;
 use crate::store::{OpenError, StoreError};
 
-pub use start::{Options, Publishing, start, start_on_sockets};
+pub use start::{Options, PublishMode, start, start_on_sockets};
 
 /// The reason why a controller does not start. Each message contains advice.
 #[derive(Debug, thiserror::Error)]

@@ -61,7 +61,7 @@ pub struct Options {
     /// The limits on wrong tokens that a client may present.
     pub attempt_limits: AttemptLimits,
     /// The source of the desired states of nodes.
-    pub publishing: Publishing,
+    pub publishing: PublishMode,
     /// The newest wire version (version of the encoding) that is used with agents.
     pub newest_wire: WireVersion,
     /// The options of the store.
@@ -72,7 +72,7 @@ pub struct Options {
 
 /// The source of the desired states of nodes: the reconciler, or a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Publishing {
+pub enum PublishMode {
     /// The reconciler computes desired states from the stored objects.
     #[default]
     Reconciler,
@@ -100,7 +100,7 @@ impl Default for Options {
                 ..ListenerLimits::default()
             },
             attempt_limits: AttemptLimits::default(),
-            publishing: Publishing::default(),
+            publishing: PublishMode::default(),
             newest_wire: WireVersion::CURRENT,
             store: RedbOptions::default(),
             write_rate: ByteRate::WRITES,
@@ -347,7 +347,7 @@ impl ServeContext {
         tasks.spawn(admin::close_revoked(api, admin_connections));
         tasks.spawn(root_server);
         let mut threads = vec![agents_thread];
-        if options.publishing == Publishing::Reconciler {
+        if options.publishing == PublishMode::Reconciler {
             let (thread, reconciler_end) = start_reconciler(&components, stop_signal).map_err(StartError::Thread)?;
             threads.push(thread);
             tasks.spawn(reconciler_end.wait());

@@ -237,8 +237,7 @@ async fn catalog_rejects_disallowed_values_and_requirements() {
     api.expect("POST", NAMESPACES, &site_namespace(), 201).await;
     let node_with_typo = json!({"name": "n", "labels": {"tier": "sliver"}});
     let message = expect_error(&api, "POST", "/v1/nodes", node_with_typo, 400, "label.invalid").await;
-    let expected =
-        "label tier: \"sliver\" is none of gold, silver (did you mean \"silver\"?), according to namespace Site of the catalogue";
+    let expected = "label tier: \"sliver\" is not one of gold, silver (did you mean \"silver\"?), according to namespace Site of the catalogue";
     assert!(message.starts_with(expected), "{message}");
     for (body, kind) in [
         (json!({"name": "n", "properties": {"memory_mb": "x"}}), "field.invalid"),

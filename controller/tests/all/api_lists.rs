@@ -190,8 +190,8 @@ async fn list_changes_after_write() {
     assert_eq!(matching_names(&api, "selector=site%3Dber1").await.len(), matching_names(&api, "cluster=prod").await.len() - 90);
 }
 
-/// Nodes without a name (only a driver) come last in the descending order of names. Regression: a page that ended with one of them was the
-/// last page, so the other nodes without a name were missing.
+/// Nodes without a name (only a driver) come last in the descending order of names. Regression: a page that ended with
+/// one of them was the last page, so the other nodes without a name were missing.
 #[tokio::test]
 async fn list_by_name_has_every_unnamed_node_when_descending() {
     let api = TestApi::start().await;

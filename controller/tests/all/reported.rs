@@ -9,7 +9,7 @@ use hyper::{Method, Request};
 use serde_json::{Value, json};
 use stemma_controller::intake::Intake as _;
 use stemma_controller::records::key;
-use stemma_controller::run::{Components, Options, Publishing};
+use stemma_controller::run::{Components, Options, PublishMode};
 use stemma_controller::store::ListQuery;
 use stemma_wire::message::checkin::{CheckIn, CheckInResponse};
 use stemma_wire::message::observed::{Observation, Outcome, Report, ReportedLabel, TaskResult};
@@ -279,7 +279,7 @@ async fn x01_refused_check_in_is_a_finding_until_next_succeeds() {
 #[tokio::test]
 async fn x01_too_frequent_reports_are_a_finding_and_metric() {
     // A read of a node waits for the reconciler, so this fleet runs one.
-    let fleet = Fleet::start_with(|options| options.publishing = Publishing::Reconciler).await;
+    let fleet = Fleet::start_with(|options| options.publishing = PublishMode::Reconciler).await;
     let host = fleet.join("web-1").await;
     let results = |sequence: u64| {
         let result = |sequence| TaskResult {

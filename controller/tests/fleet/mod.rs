@@ -28,7 +28,7 @@ use stemma_controller::enrol::token;
 use stemma_controller::init::init;
 use stemma_controller::records::request::StoredAnswer;
 use stemma_controller::registry::{Caller, Canceled, Requester};
-use stemma_controller::run::{Components, Controller, Options, Publishing, start};
+use stemma_controller::run::{Components, Controller, Options, PublishMode, start};
 use stemma_controller::socket_activation::ActivatedSockets;
 use stemma_controller::store::Transaction;
 use stemma_core::ownership::Manager;
@@ -148,7 +148,7 @@ impl Fleet {
         let data = directory.path().join("data");
         init(&data, &[], SystemClock.unix_seconds()).unwrap();
         let clock = Arc::new(TestClock::default());
-        let mut options = Options { clock: Arc::clone(&clock) as _, publishing: Publishing::Manual, ..Options::default() };
+        let mut options = Options { clock: Arc::clone(&clock) as _, publishing: PublishMode::Manual, ..Options::default() };
         change(&mut options);
         let controller = start(new_config(data), options).await.unwrap();
         Self { directory, controller, clock, logged_before: counts_before }
@@ -354,7 +354,7 @@ pub(crate) fn task_result(sequence: u64, task_set: PartDigest, task: &str, outco
 
 /// Returns the options of a controller that publishes the desired states that it computes.
 pub(crate) fn reconciled_options() -> Options {
-    Options { publishing: Publishing::Reconciler, ..Options::default() }
+    Options { publishing: PublishMode::Reconciler, ..Options::default() }
 }
 
 /// Returns a configuration with this data directory and two listeners on free loopback ports.

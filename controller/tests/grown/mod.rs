@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 use stemma_controller::intake::Intake as _;
-use stemma_controller::run::{Options, Publishing};
+use stemma_controller::run::{Options, PublishMode};
 use stemma_wire::client::Client;
 use stemma_wire::message::enroll::EnrollRequest;
 use stemma_wire::message::observed::{Outcome, TaskResult};
@@ -76,7 +76,7 @@ fn node(number: usize) -> Value {
 impl<const PARTS: usize> MeasuredCluster<PARTS> {
     /// Starts a controller with a cluster that has no nodes yet.
     pub(crate) async fn start(meter: Meter<PARTS>) -> Self {
-        let options = Options { publishing: Publishing::Reconciler, ..Options::default() };
+        let options = Options { publishing: PublishMode::Reconciler, ..Options::default() };
         let fleet = Fleet::start_with(|defaults| *defaults = options).await;
         let client = fleet.admin_client();
         let mut cluster = Self { meter, fleet, client, nodes: 0, hosts: 0, edits: 0, sequences: BTreeMap::new() };

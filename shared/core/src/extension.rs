@@ -329,7 +329,7 @@ impl OpenRole {
         let declared = self.table.declared_tags(role);
         let check = |text: String| {
             let tag_error = |why: String| BadAnswer::Tag { node: node.clone(), role: role.clone(), tag: truncated(&text), why };
-            let tag = TagName::for_declaration(&text).map_err(|error| tag_error(format!("is none: {error}")))?;
+            let tag = TagName::for_declaration(&text).map_err(|error| tag_error(format!("is not a valid tag: {error}")))?;
             if !self.table.is_declared_or_produced(&tag) {
                 return Err(tag_error("is declared neither in the release nor in the cluster".to_owned()));
             }
@@ -419,7 +419,7 @@ mod tests {
             ),
             (&[("a", "web", &["mysql"])], "it gives node a for role web the tag mysql, which is of role db"),
             (&[("a", "web", &["x"])], "the tag x, which is declared neither in the release nor in the cluster"),
-            (&[("a", "web", &["primary-nginx"])], "the tag primary-nginx, which is none: "),
+            (&[("a", "web", &["primary-nginx"])], "the tag primary-nginx, which is not a valid tag: "),
             (&[("a", "web", &many_tags)], "it gives node a for role web 65 tags, but at most 64 are allowed"),
         ] {
             let refusal = parse_test_answer(entries).expect_err(expected);

@@ -139,7 +139,7 @@ fields! {
         strategy: idle(Option::is_some, "task sets are released to all of its hosts at once"),
         paused: acts,
         mode: acts,
-        mend_offline: idle(|said| *said, "hosts correct drift without a controller, whatever the value is"),
+        mend_offline: idle(|value| *value, "hosts correct drift without a controller, whatever the value is"),
         splay_seconds: acts,
         silent_after_seconds: acts,
         extra: acts,
@@ -228,7 +228,7 @@ fields! {
     HostLabels {
         prefixes: acts,
         patterns: acts,
-        annotations: idle(|said| !said.is_empty(), "the host label map contains no annotations"),
+        annotations: idle(|value| !value.is_empty(), "the host label map contains no annotations"),
         accept: acts,
     }
     RoleSpec {
@@ -261,7 +261,7 @@ fields! {
         on_unassign: idle(Option::is_some, "the named task does not run when this task is no longer placed on a node"),
         on_interrupt: acts,
         phase: idle(|phase| *phase != Phase::Apply, "no host is drained or cleaned up, so the task never runs"),
-        disruptive: idle(|said| *said, "no host is drained before it"),
+        disruptive: idle(|value| *value, "no host is drained before it"),
         sensitive: acts,
         mode: acts,
         privileged: acts,

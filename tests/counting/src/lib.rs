@@ -61,7 +61,7 @@ fn count_allocation(bytes: usize) {
     PEAK_BYTES.fetch_max(allocated, Ordering::Relaxed);
 }
 
-#[expect(unsafe_code, reason = "an allocator is asked for raw memory; each call goes to the system's as it came")]
+#[expect(unsafe_code, reason = "`GlobalAlloc` is an unsafe trait; each call goes unchanged to the system's allocator")]
 // SAFETY: each method passes its arguments to the system's allocator unchanged, and counts without allocating.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -182,7 +182,7 @@ fn x04_f10_update_asks_before_ending_credentials_when_rights_grow() -> Result<()
     let output = fleet.cli(&update)?;
     let text = output_text(&output);
     ensure!(output.status.code() == Some(1) && text.contains(&format!("this ends {token_field} of principal carol")), "{text}");
-    ensure!(text.contains("there is no terminal") && text.contains("say --yes"), "{text}");
+    ensure!(text.contains("there is no terminal") && text.contains("use --yes"), "{text}");
     check_success(&run_stemma(&carol_options, &["get", "nodes"])?)?;
     fleet.stemma(&[&update[..], &["--yes"]].concat())?;
     let revoked_request = run_stemma(&carol_options, &["get", "nodes"])?;

@@ -289,7 +289,7 @@ fn namespace_manifest_defines_labels_of_same_apply() -> Result<()> {
     };
     std::fs::write(&file, manifest_text("iron"))?;
     let apply_error = run_with_status(&fleet, &["apply", "-f", &path], 1)?;
-    assert!(apply_error.contains("label tier: \"iron\" is none of gold, silver"), "{apply_error}");
+    assert!(apply_error.contains("label tier: \"iron\" is not one of gold, silver"), "{apply_error}");
     let validate_error = run_with_status(&fleet, &["validate", "-f", &path, "--strict"], 1)?;
     assert!(validate_error.contains("catalog.value") && validate_error.contains("site.yaml:8"), "{validate_error}");
     std::fs::write(&file, manifest_text("gold"))?;

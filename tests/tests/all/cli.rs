@@ -381,7 +381,7 @@ fn write_requires_confirmation_when_over_ten_hosts() -> Result<()> {
             && stderr.contains("this reaches 11 hosts (no task set changes), and there is no terminal to ask for confirmation"),
         "{stderr}"
     );
-    assert!(stderr.contains("say --yes, or --max-nodes 11\n  nothing was changed"), "{stderr}");
+    assert!(stderr.contains("use --yes, or --max-nodes 11\n  nothing was changed"), "{stderr}");
     let (_, stderr) = run_failing(&fleet, &[&write[..], &["--yes", "--max-nodes", "10"]].concat())?;
     assert!(stderr.contains("this reaches 11 hosts, more than --max-nodes 10"), "{stderr}");
     fleet.stemma(&[&write[..], &["--max-nodes", "11"]].concat())?;

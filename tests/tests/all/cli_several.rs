@@ -135,7 +135,7 @@ fn w13_batch_reports_reason_when_one_object_fails() -> Result<()> {
         ensure!(status == 1 && stderr.contains("web-1, web-3\n"), "{status} {stderr}");
         let question = "2 nodes are selected, which reach ";
         ensure!(
-            stderr.contains(question) && stderr.contains("there is no terminal to ask for confirmation\n  say --yes"),
+            stderr.contains(question) && stderr.contains("there is no terminal to ask for confirmation\n  use --yes"),
             "{stderr}"
         );
         ensure!(stderr.ends_with("nothing was changed\n"), "{stderr}");

@@ -4,8 +4,8 @@
 use serde_json::{Map, Value};
 use stemma_wire::endpoint::Endpoint;
 
-/// Returns the differences between a response and its description in an `OpenAPI` document. `media` is the media type of
-/// the response, and empty if the response has no body.
+/// Returns the differences between a response and its description in an `OpenAPI` document. `media` is the media type
+/// of the response, and empty if the response has no body.
 pub(crate) fn body_errors(description: &Value, endpoint: Endpoint, status: u16, media: &str, body: &Value) -> Vec<String> {
     let route = endpoint.route();
     let operation = &description["paths"][route.path][route.method.as_str().to_ascii_lowercase()];
@@ -56,7 +56,7 @@ impl<'a> SchemaResolver<'a> {
                     differences.is_empty()
                 };
                 if !alternatives.iter().any(|alternative| matches_schema(&alternative)) {
-                    faults.push(format!("{path}: {value} is none of what is said"));
+                    faults.push(format!("{path}: {value} matches no alternative"));
                 }
                 return;
             }

@@ -271,7 +271,7 @@ fn write_is_refused_when_extension_answer_is_invalid() -> Result<()> {
     for (tag, sentence) in [
         ("nobody-has-it", "declared neither in the release nor in the cluster"),
         ("mysql", "the tag mysql, which is of role db"),
-        ("primary-nginx", "is none"),
+        ("primary-nginx", "is not a valid tag"),
     ] {
         site.placement.set_tags(&[tag]);
         site.check_refused(sentence)?;

@@ -99,17 +99,17 @@ macro_rules! messages {
 }
 
 messages! {
-    s50_check_in CheckIn;
-    s50_check_in_response CheckInResponse;
-    s50_enroll_request EnrollRequest;
-    s50_enroll_response EnrollResponse;
-    s50_renew_request RenewRequest;
-    s50_renew_response RenewResponse;
-    s50_from_apply ApplyMessage;
-    s50_from_sync SyncMessage;
-    s50_known Known;
-    s50_profile Profile;
-    s50_task_set TaskSet;
+    s50_check_in_decodes_or_rejects_any_bytes CheckIn;
+    s50_check_in_response_decodes_or_rejects_any_bytes CheckInResponse;
+    s50_enroll_request_decodes_or_rejects_any_bytes EnrollRequest;
+    s50_enroll_response_decodes_or_rejects_any_bytes EnrollResponse;
+    s50_renew_request_decodes_or_rejects_any_bytes RenewRequest;
+    s50_renew_response_decodes_or_rejects_any_bytes RenewResponse;
+    s50_from_apply_decodes_or_rejects_any_bytes ApplyMessage;
+    s50_from_sync_decodes_or_rejects_any_bytes SyncMessage;
+    s50_known_decodes_or_rejects_any_bytes Known;
+    s50_profile_decodes_or_rejects_any_bytes Profile;
+    s50_task_set_decodes_or_rejects_any_bytes TaskSet;
 }
 
 /// The parser of request heads returns a result or an error for any bytes, and never panics.

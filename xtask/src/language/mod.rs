@@ -19,6 +19,7 @@ use regex_lite::Regex;
 
 use crate::source;
 use definitions::{SourceName, SourceNameKind};
+use prose::TextFile;
 
 /// Names that no type, function, constant or module may have, one per line. The text after a tab is the replacement.
 /// `*word` bans all names that contain this word as a part, in snake case or camel case.
@@ -59,14 +60,14 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     bail!("{} names or phrases break the rule of docs/contributing.md:\n{}", violations.len(), violations.join("\n"))
 }
 
-/// Returns the violations in one source file or page. `path` is the path that messages show.
+/// Returns the violations in one file. `path` is the path that messages show.
 fn check_file(path: &str, text: &str) -> Result<Vec<String>> {
-    let is_rust = Path::new(path).extension().is_some_and(|extension| extension == "rs");
-    let mut violations: Vec<_> = prose::blocks(text, is_rust)
+    let kind = TextFile::from_path(Path::new(path)).unwrap_or(TextFile::Page);
+    let mut violations: Vec<_> = prose::blocks(text, kind)
         .into_iter()
         .flat_map(|(line, block)| banned_phrases(&block).into_iter().map(move |message| format!("{path}:{line}: {message}")))
         .collect();
-    if is_rust {
+    if kind == TextFile::Rust {
         let definitions = definitions::from_text(text).with_context(|| path.to_owned())?;
         violations.extend(
             definitions.iter().filter_map(|definition| Some(format!("{path}:{}: {}", definition.line, check_name(definition)?))),
@@ -162,7 +163,7 @@ fn types(root: &Path) -> Result<BTreeMap<String, Vec<String>>> {
     Ok(types)
 }
 
-/// Returns the Rust files and Markdown pages of a checkout, sorted. Hidden directories and `target` are skipped.
+/// Returns the files of a checkout whose text is checked, sorted. Hidden directories and `target` are skipped.
 fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut directories = vec![root.to_owned()];
@@ -172,7 +173,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if path.is_dir() && !path.is_symlink() && name != "target" && !name.starts_with('.') {
                 directories.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "md") {
+            } else if TextFile::from_path(&path).is_some() {
                 files.push(path);
             }
         }

@@ -1,14 +1,50 @@
-//! Finds the text that a person reads: the comments of a source file, or the paragraphs of a page.
+//! Finds the text that a person reads: the comments of a source file or of a file of settings, or the paragraphs of a
+//! page.
 
-/// Returns each comment block of a source file, or each paragraph of a page, as one line, with the number of its first
+use std::path::Path;
+
+/// A kind of file, by the place of its text for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TextFile {
+    /// A Rust file. Its comments begin with `//`.
+    Rust,
+    /// A Markdown page. All of it is text.
+    Page,
+    /// A file of settings, a systemd unit or a Python script. Its comments begin with `#`. The description of a unit is
+    /// text too.
+    Settings,
+}
+
+impl TextFile {
+    /// Returns the kind of a file by its extension, or `None` if the file is not checked.
+    pub(super) fn from_path(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "rs" => Some(Self::Rust),
+            "md" => Some(Self::Page),
+            "toml" | "yaml" | "service" | "socket" | "target" | "py" => Some(Self::Settings),
+            _ => None,
+        }
+    }
+
+    /// Returns the text for people in a line, or `None` if the line contains no such text.
+    fn prose(self, line: &str) -> Option<&str> {
+        match self {
+            Self::Rust => line.strip_prefix("//").map(|comment| comment.trim_start_matches(['/', '!'])),
+            Self::Page => Some(line),
+            Self::Settings => line.strip_prefix('#').or_else(|| line.strip_prefix("Description=")),
+        }
+    }
+}
+
+/// Returns each comment block of a file, or each paragraph of a page, as one line, with the number of its first
 /// line. Fenced blocks are left out, because they contain commands and output. Text between two backquotes is removed,
 /// because it is quoted.
-pub(super) fn blocks(text: &str, is_rust: bool) -> Vec<(usize, String)> {
+pub(super) fn blocks(text: &str, kind: TextFile) -> Vec<(usize, String)> {
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let (mut is_block_open, mut is_fenced) = (false, false);
     for (line, number) in text.lines().zip(1..) {
         let line = line.trim();
-        let prose = if is_rust { line.strip_prefix("//").map(|line| line.trim_start_matches(['/', '!'])) } else { Some(line) };
+        let prose = kind.prose(line);
         // A fenced block that is still open ends where the comment ends.
         is_fenced &= prose.is_some();
         let prose = prose.map(str::trim).filter(|prose| !prose.is_empty());

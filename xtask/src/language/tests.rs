@@ -42,6 +42,15 @@ fn check_file_skips_fenced_blocks_quotes_and_strings() {
 }
 
 #[test]
+fn check_file_reads_comments_and_descriptions_of_settings() {
+    let unit = "[Unit]\nDescription=Shows what becomes of it\n# What becomes of it.\nExecStart=what becomes of it\n";
+    let reports = violations("a.service", unit);
+    assert_eq!(reports.len(), 1, "the two lines are one block: {reports:?}");
+    assert!(reports[0].starts_with("a.service:2: "), "{reports:?}");
+    assert_eq!(violations("a.toml", "key = \"what becomes of it\"\n"), Vec::<String>::new());
+}
+
+#[test]
 fn check_file_reports_test_name_without_verb() {
     let reports = violations("a.rs", "#[test]\nfn the_best_label() {}\n#[tokio::test]\nasync fn label_keeps_value() {}\n");
     assert_eq!(reports.len(), 1);

@@ -30,10 +30,10 @@ pub(super) struct PlannedTask {
 
 /// The ability of this host to run a task.
 pub(super) enum Readiness {
-    /// The task can run. `alone` is true if no other task may run at the same time. `blob` is the file content that the
-    /// task needs. `is_command` is true for a command, which runs again when a task that it subscribes to has changed
-    /// something. Other types need no such request, because a check of the host shows whether they must run.
-    Runnable { applier: &'static dyn Applier, alone: bool, is_command: bool, task: Rc<HostTask>, blob: Option<Hash> },
+    /// The task can run. `is_exclusive` is true if no other task may run at the same time. `blob` is the file content
+    /// that the task needs. `is_command` is true for a command, which runs again when a task that it subscribes to has
+    /// changed something. Other types need no such request, because a check of the host shows whether they must run.
+    Runnable { applier: &'static dyn Applier, is_exclusive: bool, is_command: bool, task: Rc<HostTask>, blob: Option<Hash> },
     /// The task cannot run. Contains the outcome to report and the reason.
     Refused(Outcome, String),
 }
@@ -168,8 +168,8 @@ fn readiness(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &Profil
         return refusal(format!("this host does not allow shell tasks, and {command}"));
     }
     let blob = task.task.source().and_then(|source| Hash::from_source(source).ok());
-    let (alone, is_command) = (type_def.concurrency == Concurrency::Alone, type_def.kind == TaskKind::Shell);
-    Readiness::Runnable { applier, alone, is_command, task: Rc::new(task), blob }
+    let (is_exclusive, is_command) = (type_def.concurrency == Concurrency::Alone, type_def.kind == TaskKind::Shell);
+    Readiness::Runnable { applier, is_exclusive, is_command, task: Rc::new(task), blob }
 }
 
 /// Returns a text about the command that a file task would run: by `validate`, or by a hook that it writes. Returns
@@ -186,7 +186,7 @@ fn command_run_by_file(site: &Site, applier: &dyn Applier, task: &HostTask) -> O
 /// Returns the vertex of a task, with its requirements and barriers. The caller sets afterwards whether it is a marker.
 fn vertex(task: &ProfileTask, readiness: &Readiness, state: TaskState, mode: Mode) -> Vertex {
     let (exclusive, failure_allowed) = match readiness {
-        Readiness::Runnable { alone, task, .. } => (*alone, !task.task.fail_on_error),
+        Readiness::Runnable { is_exclusive, task, .. } => (*is_exclusive, !task.task.fail_on_error),
         Readiness::Refused(..) => (false, false),
     };
     Vertex {

@@ -85,9 +85,9 @@ fn write_corrects_mode_of_directories_when_unreadable() {
     }
 }
 
-/// Regression test: a file that the agent could not write was only a finding, and the host counted as converged. A failed
-/// write of the host label map counts as unwritten only in mode `apply`, and only if a label belongs in the map or must be
-/// removed from it.
+/// Regression test: a file that the agent could not write was only a finding, and the host counted as converged. A
+/// failed write of the host label map counts as unwritten only in mode `apply`, and only if a label belongs in the map
+/// or must be removed from it.
 #[test]
 fn y06_write_separates_failed_outputs_from_findings() {
     let expected = "host label map: /etc/stemma/node-labels is a device, socket or FIFO, where a regular file was expected: move it away, or \

@@ -19,7 +19,7 @@ use super::access::check_access;
 use super::membership::{Membership, read_membership};
 use super::status::{escape_terminal, words};
 use super::waits::waiting_tasks;
-use super::{AgentExit, LocalHost, print, print_json, service, status};
+use super::{AgentExit, LocalHost, print, print_json, status, unit};
 use crate::apply::executor::{RunPurpose, RunSummary, TaskRun, is_observed};
 use crate::apply::ledger::{LOCAL_STATE, Ledger, PROGRESS, REASONS, RECONCILE_DONE, RECONCILE_REQUESTED, TaskRecord};
 use crate::apply::outputs;
@@ -70,7 +70,7 @@ pub fn run(root: &Path) -> Result<AgentExit> {
         });
         let (worker, identity) = new_worker(&local, config, membership, apply_end, listener, StopWhen::OnRequest)?;
         let mut worker = worker.with_file_watch();
-        if service::is_systemd_booted(root) {
+        if unit::is_systemd_booted(root) {
             // After the first run, this command starts the units that wait for the tasks.
             let argv = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
             worker = worker.with_applied_command(HostCommand::new(argv.to_vec(), Duration::from_secs(10)));

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!            store: results, observation, report, local state
-//!   begin ─────────────────────────────────────────────────▶ poll ──▶ news? ──▶ reply
-//!     │ supersedes the previous one                           ▲         │ none
-//!     ▼                                                       └── wake ─┘ park, until the wait is over
-//!  (its turn is over: `Superseded`)
+//!   begin ─────────────────────────────────────────────────▶ poll ──▶ update? ──▶ reply
+//!     │ supersedes the previous one                           ▲         │ no
+//!     ▼                                                       └── wake ─┘ wait for a wakeup or the deadline
+//!  (the previous one gets the response `Superseded`)
 //! ```
 //!
-//! A host's report is stored before it is acknowledged. The news is computed at each wakeup, so a wakeup without news,
-//! or a duplicate one, costs a poll and has no other effect.
+//! A host's report is stored before it is acknowledged. An *update* is anything that the controller must send now, such
+//! as a new desired state or new grants. Each wakeup polls again whether there is an update. So a wakeup without an
+//! update, or a duplicate wakeup, costs a poll and has no other effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,9 +106,8 @@ struct CheckInSession {
 enum StoreOutcome<T> {
     /// The part is stored, with this result.
     Stored(T),
-    /// The part cannot be stored at the moment: the store accepts no writes, or the host has sent too many bytes of results
-    /// in a short time. The host sends the part again. The controller still sends new states
-    /// to the host.
+    /// The part cannot be stored at the moment: the store accepts no writes, or the host has sent too many bytes of
+    /// results in a short time. The host sends the part again. The controller still sends new states to the host.
     Unavailable,
     /// The part violates a rule. The store would reject it at each attempt.
     Rejected,

@@ -36,12 +36,12 @@ pub(crate) struct NegotiatedVersions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotAcceptable {
     /// The version is outside the offered range.
-    #[error("version {asked} of {} is not offered; 1.{} to 1.{} are", service.service_type(), service.version_range().0.0, service.version_range().1.0)]
+    #[error("version {requested} of {} is not offered; 1.{} to 1.{} are", service.service_type(), service.version_range().0.0, service.version_range().1.0)]
     OutOfRange {
         /// The service whose version was requested.
         service: OpenStackApi,
         /// The requested version, truncated.
-        asked: String,
+        requested: String,
     },
     /// The version header cannot be parsed.
     #[error("{header} is {text:?}, which is not a version; a valid value is {example}")]
@@ -119,7 +119,7 @@ impl OpenStackApi {
         if major == 1 && (oldest.0..=newest.0).contains(&minor) {
             Ok(MinorVersion(minor))
         } else {
-            Err(NotAcceptable::OutOfRange { service: self, asked: truncate(text) })
+            Err(NotAcceptable::OutOfRange { service: self, requested: truncate(text) })
         }
     }
 

@@ -152,8 +152,8 @@ pub(super) fn introduced_findings(api: &Api, work: &PendingWrite<'_>) -> Vec<Fin
     deduplicate(findings.into_list_with("write", |finding, host| with_cause(work, finding, host)))
 }
 
-/// Returns the findings about a host. Findings that its cluster lists once for all hosts ([`SUMMARIZED_RULES`]) are left
-/// out. Empty if the host does not exist.
+/// Returns the findings about a host. Findings that its cluster lists once for all hosts ([`SUMMARIZED_RULES`]) are
+/// left out. Empty if the host does not exist.
 fn findings_of_host(api: &Api, model: &Model, id: NodeId) -> Vec<Finding> {
     let Some(node) = model.fleet.node(id) else { return Vec::new() };
     let mut findings = state::resolution_findings(api, model, node, &model.resolve(id.0));
@@ -176,8 +176,8 @@ fn findings_of_host_before(api: &Api, work: &PendingWrite<'_>, id: NodeId) -> Ve
 
 /// Returns the findings about keys and values that are no longer in the catalogue, because a write changes a namespace
 /// of the catalogue. Any object can have such keys. For any other write the result is empty, because [`new_findings`]
-/// checks the catalogue for the written objects. If the client no longer waits for the answer (`is_active` is false), the
-/// result is cut short, because the write is then refused.
+/// checks the catalogue for the written objects. If the client no longer waits for the answer (`is_active` is false),
+/// the result is cut short, because the write is then refused.
 fn new_uncatalogued_keys(work: &PendingWrite<'_>) -> Vec<Finding> {
     if !work.written_objects().any(|(kind, _)| kind == Kind::Namespace) {
         return Vec::new();

@@ -121,8 +121,8 @@ fn check_roles<'r>(model: &Model, node: &Node, roles: &'r [Name]) -> Result<&'r 
     }
 }
 
-/// Checks each of these roles. Fails if the node lacks the role, or if no extension (a program that the controller asks)
-/// decides which tags the role gives to the node.
+/// Checks each of these roles. Fails if the node lacks the role, or if no extension (a program that the controller
+/// asks) decides which tags the role gives to the node.
 fn check_extension_roles(model: &Model, node: &Node, roles: &[Name]) -> Result<(), ApiError> {
     let (node_roles, table) = (model.fleet.roles_of_spec(&node.spec), table_for_node(model, node));
     let is_decided = |role: &Name| node_roles.contains(role) && table.as_ref().is_some_and(|table| table.decider(role).is_some());

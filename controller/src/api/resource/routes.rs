@@ -26,8 +26,8 @@ use super::roles::RoleCall;
 use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
-    actions, apply, audit, blobs, credentials, events, explain, fleet, lists, maps, nodes, objects, patching, primaries,
-    principals, provision, releases, resolved, roles, service, tags, tasks, tokens, traits, writes,
+    actions, apply, audit, blobs, credentials, discovery, events, explain, fleet, lists, maps, nodes, objects, patching,
+    primaries, principals, provision, releases, resolved, roles, tags, tasks, tokens, traits, writes,
 };
 use crate::api::Api;
 use crate::api::http::auth::AuthFailure;
@@ -75,19 +75,19 @@ macro_rules! handlers {
 }
 
 handlers! {
-    Enroll => read service::refuse_agent_path;
-    Renew => read service::refuse_agent_path;
-    CheckIn => read service::refuse_agent_path;
-    AgentProfile => read service::refuse_agent_path;
-    AgentBlob => read service::refuse_agent_path;
-    Versions => answer service::root;
-    VersionsList => answer service::versions_list;
-    Version1 => answer service::version_1_document;
-    Version2 => answer service::version_2_document;
-    Healthz => now service::alive;
-    Readyz => now service::ready;
-    Metrics => answer service::metrics;
-    OpenApi => answer service::openapi_document;
+    Enroll => read discovery::refuse_agent_path;
+    Renew => read discovery::refuse_agent_path;
+    CheckIn => read discovery::refuse_agent_path;
+    AgentProfile => read discovery::refuse_agent_path;
+    AgentBlob => read discovery::refuse_agent_path;
+    Versions => answer discovery::root;
+    VersionsList => answer discovery::versions_list;
+    Version1 => answer discovery::version_1_document;
+    Version2 => answer discovery::version_2_document;
+    Healthz => now discovery::alive;
+    Readyz => now discovery::ready;
+    Metrics => answer discovery::metrics;
+    OpenApi => answer discovery::openapi_document;
     ListNodes => read nodes::list, Detail::Summary;
     ListNodesDetail => read nodes::list, Detail::Full;
     CreateNode => write writes::post::<NodeSpec>;
@@ -231,7 +231,7 @@ handlers! {
     ListTasks => read tasks::list;
     ShowTask => read tasks::show;
     ListAudit => ask audit::list;
-    GetRequest => ask service::get_request;
+    GetRequest => ask discovery::get_request;
     ListTokens => read tokens::list;
     CreateToken => write tokens::create;
     GetToken => read tokens::get;

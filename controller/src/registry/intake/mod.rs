@@ -537,21 +537,21 @@ mod tests {
         };
         assert!(reason.starts_with("the stored record is damaged (planned by the test)"), "{reason}");
         assert_eq!(refused_reports(nodes[0]), BTreeMap::from([(ReportPart::Report, reason)]), "it is a finding of the node");
-        intake.store_report(nodes[1], Report::default()).await.expect("another node is unharmed");
+        intake.store_report(nodes[1], Report::default()).await.expect("another node's report is stored");
 
         faulty.damage_key(None);
         faulty.set_unreadable(true);
         let failed = intake.store_report(nodes[2], Report::default()).await;
-        assert!(matches!(failed, Err(IntakeError::Unavailable)), "a store that fails as a whole is tried again: {failed:?}");
+        assert!(matches!(failed, Err(IntakeError::Unavailable)), "a store that fails as a whole is retried: {failed:?}");
         assert_eq!((refused_reports(nodes[1]), refused_reports(nodes[2])), (BTreeMap::new(), BTreeMap::new()));
         let waiting_reports = |node| desired.status().waiting_reports().get(node);
         let reason = "the store takes no writes".to_owned();
-        assert_eq!(waiting_reports(nodes[2]), BTreeMap::from([(ReportPart::Report, reason)]), "and it is told that this waits");
+        assert_eq!(waiting_reports(nodes[2]), BTreeMap::from([(ReportPart::Report, reason)]), "the status has this report");
         assert!(matches!(intake.store_results(nodes[1], vec![]).await, Err(IntakeError::Unavailable)));
         assert_eq!(waiting_reports(nodes[1]).len(), 1);
         faulty.set_unreadable(false);
         intake.store_results(nodes[1], vec![]).await.expect("the store can be read again");
-        assert_eq!((waiting_reports(nodes[0]), waiting_reports(nodes[1])), (BTreeMap::new(), BTreeMap::new()), "it is kept now");
+        assert_eq!((waiting_reports(nodes[0]), waiting_reports(nodes[1])), (BTreeMap::new(), BTreeMap::new()), "no report waits");
     }
 
     /// Facts about the agent, such as `agent.stuck`, are compared too. Other facts, such as `load`, are not.

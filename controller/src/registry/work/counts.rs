@@ -112,7 +112,7 @@ static COUNT_RULES: [CountRule; 12] = [
             max: CountLimit::HalfOfNodes,
             count: |model, cluster| {
                 let is_here = |place: AccessScope| place == AccessScope::Cluster(cluster);
-                model.allocations.iter().filter(|one| is_here(AllocationSpec::access_scope(model, one))).count()
+                model.allocations.iter().filter(|item| is_here(AllocationSpec::access_scope(model, item))).count()
             },
         }),
     },

@@ -7,7 +7,7 @@ use hyper::{Method, Request};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
-use stemma_controller::run::{Options, Publishing};
+use stemma_controller::run::{Options, PublishMode};
 use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::clock::SystemClock;
 use stemma_wire::tls::{Pin, client_config};
@@ -108,7 +108,7 @@ pub(crate) async fn create_token(fleet: &Fleet, name: &str) -> (String, String) 
 /// desired states.
 pub(crate) async fn restart(fleet: Fleet) -> Fleet {
     let clock = Arc::clone(&fleet.clock);
-    let options = Options { clock: clock as _, publishing: Publishing::Manual, ..Options::default() };
+    let options = Options { clock: clock as _, publishing: PublishMode::Manual, ..Options::default() };
     fleet.restart(options).await
 }
 

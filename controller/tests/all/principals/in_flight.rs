@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hyper::Method;
 use rustls_pki_types::ServerName;
 use serde_json::{Value, json};
-use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::run::{Options, PublishMode, start};
 use stemma_controller::store::{ListQuery, Op, RedbOptions, RedbStore, Store as _, Transaction};
 use stemma_wire::clock::SystemClock;
 use stemma_wire::tls::{Pin, client_config};
@@ -210,7 +210,7 @@ async fn old_fleet_stores_admin_with_first_principal() {
     let data = fleet.directory.path().join("data");
     fleet.controller.stop().await;
     remove_principals(&data).await;
-    let options = Options { publishing: Publishing::Manual, ..Options::default() };
+    let options = Options { publishing: PublishMode::Manual, ..Options::default() };
     fleet.controller = start(new_config(data), options).await.unwrap();
     assert_eq!(fleet.read("/v1/principals").await["principals"], json!([]));
     fleet.apply(json!([{"kind": "Cluster", "name": "prod"}])).await;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hyper::{Method, Request, Response};
 use serde_json::{Value, json};
 use stemma_controller::registry::ByteRate;
-use stemma_controller::run::Publishing;
+use stemma_controller::run::PublishMode;
 use stemma_wire::client::Client;
 use stemma_wire::message::hash_content;
 
@@ -180,7 +180,7 @@ async fn x03_cluster_principals_share_fourfold_quota() {
 async fn x03_f04_released_bytes_count_against_bound_principals() {
     let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
     let fleet = Fleet::start_with(|options| {
-        (options.write_rate, options.publishing) = (rate, Publishing::Reconciler);
+        (options.write_rate, options.publishing) = (rate, PublishMode::Reconciler);
     })
     .await;
     let task = json!({"id": "t", "type": "file", "tags": ["web"],

@@ -34,8 +34,8 @@ pub(super) struct WalkResult {
 }
 
 /// A visited expression: the kind of value that it may have (its shape), and the expression that replaces it. A path
-/// such as `params.a` is replaced by a variable only when its value is used. Until then, `expr` is a placeholder with the
-/// right id and without content.
+/// such as `params.a` is replaced by a variable only when its value is used. Until then, `expr` is a placeholder with
+/// the right id and without content.
 pub(super) struct WalkedExpr {
     pub(super) shape: Shape,
     pub(super) expr: IdedExpr,

@@ -221,8 +221,8 @@ impl OpenTag {
         Self { sign, range, has_name: false, statement: None, depth: 0, has_assignment: false }
     }
 
-    /// Reads a token of the tag. A word that is the first token of a tag names its statement. The range for an error message
-    /// extends to the end of the first token.
+    /// Reads a token of the tag. A word that is the first token of a tag names its statement. The range for an error
+    /// message extends to the end of the first token.
     fn scan_token(&mut self, token: &Token<'_>, end: usize) {
         match token {
             Token::Ident(word) if !self.has_name && self.sign == "{%" => self.statement = block_statement(word),

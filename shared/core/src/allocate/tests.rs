@@ -71,8 +71,8 @@ fn allocate_chooses_node_with_smallest_surplus() {
         // A trait that a requirement names counts as requested.
         (&[], &["trait:CUSTOM_GPU required", "trait:CUSTOM_A required"], "gpu"),
         (&[], &["trait:CUSTOM_A forbidden"], "bare"),
-        // The smallest surplus decides, property by property: disk_gb sorts before memory_mb. `big` has the smallest disk.
-        // The surplus is the distance to the number, also for `<=`, so a node with 64 has no surplus.
+        // The smallest surplus decides, property by property: disk_gb sorts before memory_mb. `big` has the smallest
+        // disk. The surplus is the distance to the number, also for `<=`, so a node with 64 has no surplus.
         (&["CUSTOM_A"], &["property:memory_mb >= 4", "property:disk_gb >= 1"], "big"),
         (&["CUSTOM_A"], &["property:memory_mb <= 64"], "big"),
         (&["CUSTOM_A"], &["property:memory_mb == 8"], "n9"),

@@ -300,7 +300,7 @@ mod tests {
             ("property:tier <or> gold <or> silver", None),
             ("property:tier <in> gold", Some("the property does not allow <in>: it allows <or>")),
             ("property:tier gold", None),
-            ("property:tier plat", Some("\"plat\" is none of gold, silver")),
+            ("property:tier plat", Some("\"plat\" is not one of gold, silver")),
             ("property:tier s== gold", None),
             ("property:tier >= 3", Some(">= compares numbers, but the property is of type string")),
             ("property:memory_mb >= 3", None),

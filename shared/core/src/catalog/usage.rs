@@ -233,6 +233,6 @@ mod tests {
         assert_eq!(check(&[], &[allowed]), Ok(()));
         assert_eq!(check(&[rejected], &[rejected, allowed]), Ok(()));
         let (place, error) = check(&[allowed], &[allowed, rejected]).unwrap_err();
-        assert_eq!((place, error.reason.as_str()), (UsageField::Requirements, "\"plat\" is none of gold, silver"));
+        assert_eq!((place, error.reason.as_str()), (UsageField::Requirements, "\"plat\" is not one of gold, silver"));
     }
 }

@@ -163,7 +163,7 @@ fn unlisted_error(values: Option<&[String]>, value: &Value) -> Option<String> {
         return None;
     }
     let hint = did_you_mean(closest_match(&text, values.iter().map(String::as_str)));
-    Some(format!("{} is none of {}{hint}", display_value(value), ListedValues(values)))
+    Some(format!("{} is not one of {}{hint}", display_value(value), ListedValues(values)))
 }
 
 /// Returns a value as a message shows it: as JSON, shortened, with a text in quotes.
@@ -210,13 +210,13 @@ mod tests {
         let tier = json!({"type": "string", "enum": ["gold", "silver"]});
         for (schema, value, expected) in [
             (tier.clone(), json!("gold"), None),
-            (tier, json!("sliver"), Some("\"sliver\" is none of gold, silver (did you mean \"silver\"?)")),
+            (tier, json!("sliver"), Some("\"sliver\" is not one of gold, silver (did you mean \"silver\"?)")),
             (json!({"type": "integer", "minimum": 1, "maximum": 8}), json!("8"), None),
             (json!({"type": "integer", "maximum": 8}), json!("9"), Some("9 is greater than 8")),
             (json!({"type": "integer", "minimum": 1}), json!(0), Some("0 is less than 1")),
             (json!({"type": "integer"}), json!(">> 3"), Some("\">> 3\" is not a whole number")),
             (json!({"type": "integer"}), json!("1.5"), Some("\"1.5\" is not a whole number")),
-            (json!({"type": "integer", "enum": ["1", "2"]}), json!("3"), Some("3 is none of 1, 2")),
+            (json!({"type": "integer", "enum": ["1", "2"]}), json!("3"), Some("3 is not one of 1, 2")),
             (json!({"type": "number"}), json!("1.5"), None),
             (json!({"type": "number"}), json!("NaN"), Some("\"NaN\" is not a number")),
             (json!({"type": "boolean"}), json!("true"), None),
@@ -236,7 +236,7 @@ mod tests {
             (
                 json!({"type": "array", "items": {"type": "string", "enum": ["aes"]}}),
                 json!(["mmx"]),
-                Some("\"mmx\" is none of aes"),
+                Some("\"mmx\" is not one of aes"),
             ),
             (json!({"type": "array", "maxItems": 1}), json!("a,b"), Some("it has more than 1 items")),
             (json!({"type": "array", "minItems": 2}), json!("a"), Some("it has fewer than 2 items")),

@@ -195,8 +195,8 @@ impl Fleet {
 }
 
 impl PrimaryCandidates {
-    /// Adds a node to the candidates for the primary of a tag, or updates whether it is parked. `is_ready` is false if the
-    /// node is parked. Returns whether anything changed.
+    /// Adds a node to the candidates for the primary of a tag, or updates whether it is parked. `is_ready` is false if
+    /// the node is parked. Returns whether anything changed.
     fn put(&mut self, node: &RankedNode, is_ready: bool) -> bool {
         let is_new = self.members.insert(node.id).is_none();
         let is_moved = if is_ready { self.unparked.insert(node.clone()).is_none() } else { self.unparked.remove(node).is_some() };

@@ -147,7 +147,7 @@ impl<'a> NodeView<'a> {
     /// deployed on the node.
     ///
     /// # Errors
-    /// [`InstanceTraits`] if a required trait is missing, or if the list of required traits is invalid.
+    /// [`InstanceTraitsError`] if a required trait is missing, or if the list of required traits is invalid.
     pub fn check_instance_traits(&self) -> Result<(), InstanceTraitsError> {
         self.entry.check_instance_traits(&self.rule_outcome)
     }

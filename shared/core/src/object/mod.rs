@@ -346,8 +346,8 @@ impl Spec for NodeGroupSpec {
 }
 
 impl Spec for NodeSpec {
-    /// The name of a node. A node that was created through Ironic's API may have no name, and is then referred to by its
-    /// uuid.
+    /// The name of a node. A node that was created through Ironic's API may have no name, and is then referred to by
+    /// its uuid.
     type Name = Option<NodeName>;
     const KIND: Kind = Kind::Node;
 }

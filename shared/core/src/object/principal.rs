@@ -273,8 +273,8 @@ mod tests {
     }
 
     /// Each case has the principal's rights before and after a change, and the rights of the creator of its
-    /// credentials. The credentials `over` have ended at time 5: they are revoked too, but not returned. Certificate `02`
-    /// was revoked at time 1.
+    /// credentials. The credentials `over` have ended at time 5: they are revoked too, but not returned. Certificate
+    /// `02` was revoked at time 1.
     #[test]
     fn x04_f10_credentials_made_with_fewer_rights_end_when_rights_grow() {
         use PrincipalRole::{Admin, Operator, Viewer};

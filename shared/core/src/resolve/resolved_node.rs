@@ -630,7 +630,7 @@ impl ResolvedNode {
     /// has these traits, its first task set is not released.
     ///
     /// # Errors
-    /// [`InstanceTraits`] with the missing traits.
+    /// [`InstanceTraitsError`] with the missing traits.
     pub fn check_instance_traits(&self) -> Result<(), InstanceTraitsError> {
         self.entry.check_instance_traits(&self.rule_outcome)
     }

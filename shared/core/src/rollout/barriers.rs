@@ -606,8 +606,8 @@ impl RequiredSteps {
     }
 
     /// Returns whether one of the tasks will not succeed on a node by itself, even if all barriers open. The task
-    /// failed there, or is not in the task set that the node retains, and other nodes still wait for it. `task` is the id
-    /// of the task that the barrier waits for.
+    /// failed there, or is not in the task set that the node retains, and other nodes still wait for it. `task` is the
+    /// id of the task that the barrier waits for.
     fn is_stalled(&self, results: &dyn TaskResults, node: NodeId, member: &BarrierMember, task: &str) -> bool {
         let will_not_succeed = |task: &str| {
             let is_missing = member.is_withheld && !results.is_released(node, task);

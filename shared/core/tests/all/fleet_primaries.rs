@@ -44,8 +44,8 @@ fn matching_decides_meaning_of_roles_and_primaries() {
     }
 }
 
-/// Document 1 is the release. The nodes of role `db` have the tag `db`, because a role that lists no tags gives the tag of
-/// its own name. The task selects role `primary-db`, which is the role of the primary of tag `db`.
+/// Document 1 is the release. The nodes of role `db` have the tag `db`, because a role that lists no tags gives the tag
+/// of its own name. The task selects role `primary-db`, which is the role of the primary of tag `db`.
 #[test]
 fn role_and_tag_of_same_name_have_same_primary() {
     let mut documents = site_manifests(&json!({}), &json!([{"id": "first", "type": "puppet", "roles": ["primary-db"]}]));

@@ -1,6 +1,6 @@
 //! The endpoints of the API: their paths, callers, inputs and outputs, in one table. The controller's router, the
-//! matching of paths on the agents' listener, the `OpenAPI` description and the test of authorisation are built from this
-//! table (docs/trust.md, rule 3).
+//! matching of paths on the agents' listener, the `OpenAPI` description and the test of authorisation are built from
+//! this table (docs/trust.md, rule 3).
 //!
 //! Access is denied by default. A set of callers cannot be empty, so a route without callers does not compile. Handlers
 //! are chosen by an exhaustive match, so a route without a handler does not compile either. The two listeners are

@@ -470,7 +470,7 @@ endpoints! {
         OwnersRelease Post "/v1/releases/{release}/{map}/owners" ADMIN Release WRITE_QUERY + IF_MATCH Json(NewOwner) -> OK Json(ChangedRelease) Whole: "Transfers keys of a map to another manager.";
         ListReleaseTasks Get "/v1/releases/{release}/tasks" READ Release READ_ONE Nothing -> OK Json(TaskList) Whole: "Lists a release's tasks.";
         ListReleaseRoles Get "/v1/releases/{release}/roles" READ Release READ_ONE Nothing -> OK Json(ReleaseRoles) Whole: "Lists a release's roles, each with the tags that it produces unless a cluster changes it.";
-        ListReleaseRoleTags Get "/v1/releases/{release}/roles/{role}/tags" READ Release READ_ONE Nothing -> OK Json(TagList) Whole: "Lists the tags that a role of a release produces, those beside the release too.";
+        ListReleaseRoleTags Get "/v1/releases/{release}/roles/{role}/tags" READ Release READ_ONE Nothing -> OK Json(TagList) Whole: "Lists the tags that a role of a release produces, including the tags that users added.";
         ListReleaseTags Get "/v1/releases/{release}/tags" READ Release READ_ONE Nothing -> OK Json(TagList) Whole: "Lists a release's tags.";
         CreateReleaseTag Post "/v1/releases/{release}/tags" ADMIN Release WRITE_QUERY Json(NewTag) -> CREATED Json(Tag) Whole: "Adds a tag to a release.";
         GetReleaseTag Get "/v1/releases/{release}/tags/{tag}" READ Release READ_ONE Nothing -> OK Json(Tag) Whole: "Shows a tag of a release.";

@@ -22,8 +22,8 @@ pub enum AdmitOutcome {
 /// A connection that can occupy one of the limited places of a principal.
 pub(super) trait PrincipalSlot: fmt::Debug + Send + Sync {
     /// Counts the connection of this slot among the places of a principal (`holder`). If the principal or its cluster
-    /// uses all its places, closes its oldest connection without a request in progress. Returns [`AdmitOutcome::Full`] if
-    /// there is no such connection, or if the remaining places are reserved for admins of the fleet.
+    /// uses all its places, closes its oldest connection without a request in progress. Returns [`AdmitOutcome::Full`]
+    /// if there is no such connection, or if the remaining places are reserved for admins of the fleet.
     fn admit(&self, holder: &ShareHolder) -> AdmitOutcome;
 }
 

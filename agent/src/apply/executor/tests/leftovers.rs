@@ -71,9 +71,9 @@ fn x05_sweep_reads_directory_once_and_writes_nothing_when_clean() {
     }
 }
 
-/// The agent is killed before each of the calls that change the host. The next run has a task set without the task. Before
-/// that, `/srv` exists, with a file of somebody else, and everybody may write to it. `Ceiling::default()` allows every type
-/// of task.
+/// The agent is killed before each of the calls that change the host. The next run has a task set without the task.
+/// Before that, `/srv` exists, with a file of somebody else, and everybody may write to it. `Ceiling::default()` allows
+/// every type of task.
 #[test]
 fn x05_sweep_removes_leftovers_of_deleted_task_after_kill() {
     let set_with_task = || file_set(&json!({"path": "/srv/f", "content": "secret", "owner": "www-data"}));

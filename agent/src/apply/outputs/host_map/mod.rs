@@ -184,8 +184,8 @@ pub fn write(
     Ok(OutputsResult { findings, ..OutputsResult::default() })
 }
 
-/// Removes the unfinished files of a killed agent from the directory of the host label map, the file with the labels for
-/// other programs on the host.
+/// Removes the unfinished files of a killed agent from the directory of the host label map, the file with the labels
+/// for other programs on the host.
 fn sweep_map_dir(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
     let Some(dir) = host.parent_dir(path)? else { return Ok(()) };
     let agent_user = host.user_and_group().0;

@@ -358,7 +358,7 @@ fn x05_replacement_has_attributes_acl_and_flags_of_old_file() {
             None => Attributes::with_mode(0o640),
         };
         replace(&host, &*dir, name, b"other", &attributes).unwrap();
-        let (stat, extras) = look(name).expect("it is there");
+        let (stat, extras) = look(name).expect("the file exists");
         match before {
             Some((old, before)) => {
                 assert_eq!((stat, &extras), (Stat { size: 5, ..old }, &before), "{name}");
@@ -366,7 +366,7 @@ fn x05_replacement_has_attributes_acl_and_flags_of_old_file() {
             None => assert_eq!(
                 extras.attributes.get(c"system.posix_acl_access"),
                 Some(&acl(&[(1, 6, NONE), (2, 7, 1), (4, 5, NONE), (0x10, 4, NONE), (0x20, 0, NONE)])),
-                "what is new has what its directory says, as far as its mode goes"
+                "a new file inherits the directory's access control list, limited by its mode"
             ),
         }
         let (lists, owns) = (name != "plain", name == "listed");

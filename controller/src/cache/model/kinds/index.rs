@@ -118,8 +118,8 @@ impl<S: Resource> ObjectIndex<S> {
         self.get_by_name(scope, id).or_else(by_uuid)
     }
 
-    /// Iterates over all visible objects, in the order of their creation. A caller that sees few objects has a short list
-    /// of their uuids, so not all objects are scanned.
+    /// Iterates over all visible objects, in the order of their creation. A caller that sees few objects has a short
+    /// list of their uuids, so not all objects are scanned.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Object<S>>> {
         let (listed, scanned) = match self.short_list() {
             Some(listed) => (listed, None),

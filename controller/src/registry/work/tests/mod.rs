@@ -132,8 +132,8 @@ impl WriteSite {
         self.race_as((write, &self.caller), (rival, &self.caller)).await
     }
 
-    /// Makes a write, during which a rival write of another caller commits. Returns the result of the write, and the number
-    /// of its decisions that succeeded. See [`Self::race`].
+    /// Makes a write, during which a rival write of another caller commits. Returns the result of the write, and the
+    /// number of its decisions that succeeded. See [`Self::race`].
     async fn race_as(
         &self,
         (write, caller): (&WriteFn, &Caller),
@@ -561,8 +561,8 @@ async fn check_order_refuses_stage_cycle_of_group_without_nodes() {
     let (result, _) = site.race(&create_back, &create_forth).await;
     let cycle = "tasks wait for each other: stage s1 -> stage s2 -> stage s1; remove one of these dependencies, or place a task elsewhere; nothing was changed";
     assert_eq!(result.unwrap_err().message, cycle);
-    // The group `forth` exists now. An edit of release `site`, which the cluster and a group without nodes use, is refused
-    // too, because it orders the stages the other way round.
+    // The group `forth` exists now. An edit of release `site`, which the cluster and a group without nodes use, is
+    // refused too, because it orders the stages the other way round.
     site.write(|work| {
         let spec = NodeGroupSpec { release: Some(release("site")), ..NodeGroupSpec::new(ClusterId(CLUSTER)) };
         work.create(Uuid::from_u128(62), stemma_core::name::ObjectName::new("empty").unwrap(), spec)?;

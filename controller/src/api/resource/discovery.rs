@@ -16,8 +16,8 @@ use crate::metrics::prometheus_text;
 use crate::store::Health;
 
 /// Returns the version document of `/v1`, which clients of Ironic and of Magnum read. `version` is the newest supported
-/// version of Ironic's API. openstacksdk reads `max_version` for every `OpenStack` service. So this is the newest version
-/// of Magnum's API if the request has a version header for Magnum, and of Ironic's API otherwise.
+/// version of Ironic's API. openstacksdk reads `max_version` for every `OpenStack` service. So this is the newest
+/// version of Magnum's API if the request has a version header for Magnum, and of Ironic's API otherwise.
 fn version_1_json(request: &HttpRequest) -> Value {
     let base = &request.base_url;
     let is_magnum = OpenStackApi::ContainerInfra.is_requested(&request.headers);
